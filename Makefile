@@ -8,7 +8,7 @@ NEWER ?= $(firstword $(foreach p,python3.14 python3.13 python3.12,$(if $(shell c
 # Compiling dominates the tests and runs on one core: a process per core, few enough not to run out of memory.
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-newer test-slow lint docs clean
+.PHONY: demo test test-newer test-slow lint docs docs-run dist clean
 
 demo: $(VENV)/.installed-all  ## the main job: Bayesian logistic regression on the digits, on every core
 	$(BIN)/phalanx demo digits --out out/digits
@@ -32,18 +32,27 @@ lint: $(VENV)/.installed-dev  ## style, types, the direction of imports, and wor
 	$(BIN)/lint-imports
 	$(BIN)/python tests/prose.py
 
-docs: $(VENV)/.installed-dev  ## runs every Python block of README.md and docs/*.md at full size
+docs: $(VENV)/.installed-docs  ## the site, in out/site; PHALANX_DOCS_ONLINE=1 links to the sites of JAX, NumPyro and ArviZ
+	$(BIN)/sphinx-build -W --keep-going -q -b html -d out/doctrees docs out/site
+
+docs-run: $(VENV)/.installed-dev  ## runs every Python block of README.md and docs/*.md at full size
 	$(BIN)/pytest -v -m "slow or not slow" -k "not few" tests/test_docs.py
+
+dist: $(VENV)/.installed-release  ## wheel and source archive in dist/, checked
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 clean:  ## removes the environment and everything made
 	rm -rf $(VENV) .venv-newer out build dist
 
-# The stamps are redone when pyproject.toml changes. The second extra contains the first.
-$(VENV)/.installed-all: pyproject.toml | $(VENV)/bin/python
+# The stamps are redone when pyproject.toml changes.
+$(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
 	@echo "installing Phalanx and what it needs into $(VENV); the first time takes a minute or two"
-	@$(BIN)/python -m pip install --quiet --editable '.[all]'
+	@$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	@touch $@
 
+# The extra `dev` contains `all`.
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	@echo "installing Phalanx and what it needs into $(VENV); the first time takes a minute or two"
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]'

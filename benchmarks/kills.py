@@ -1,8 +1,9 @@
-"""Faults of a run with `checkpoint=`: kill -9, damaged files, the time that saves take, and the time to resume.
+"""Faults of a run with `checkpoint=` and `store=`: kill -9, damaged files, the time of saves, and that to resume.
 
 Kills fall at random moments, a third of them within a few milliseconds of the begin of a save; the same call is then
-repeated until it ends, and its draws are compared bit for bit with those of a run that was never interrupted. Blocks
-and the time between saves are short in these runs, so that there are many of both. A damage is a flipped bit, a
+repeated until it ends, and its draws are compared bit for bit with those of a run that was never interrupted. The draws
+of every other of these runs are in a store. Blocks and the time between saves are short, so that there are many of
+both. A damage is a flipped bit, a
 truncation or a deletion of one file of a folder whose run was interrupted; the call is repeated in the same way.
 
 The parts may be run apart, by `--only`; the other parts of the results are kept.
@@ -64,16 +65,22 @@ def run(
     marks: Marks | None = None,
     *,
     every: float = 0.05,
+    store: bool = False,
+    mesh: Any = None,
     **changes: int,
 ) -> Any:
-    """Return the posterior of a run with short blocks, saved after so many seconds; sizes may be changed."""
+    """Return the posterior of a run with short blocks, saved after so many seconds; sizes may be changed.
+
+    `store` is true for a run whose draws are in a store beside the folder, which shows readers all draws at once.
+    """
     import jax
 
     import phalanx as phx
+    from phalanx.run.host import draw_store
 
     sizes: dict[str, Any] = SIZES | changes
     chains = sizes.pop("num_chains")
-    mesh = phx.make_mesh(devices=jax.devices()[:1])
+    mesh = mesh or phx.make_mesh(devices=jax.devices()[:1])
     sampler = phx.compile(schools, {"y": Y, "sigma": SIGMA}, num_chains=chains, mesh=mesh)
     pace = sampler.executables.pace
     pace.learn(1, 0.02)  # blocks of some twenty ticks, all of them
@@ -81,7 +88,16 @@ def run(
     if marks is not None:
         _mark_saves(marks)
     saves = None if folder is None else phx.checkpoint(folder, seconds=every)
+    if store:
+        draw_store.SECONDS = 0.0
+        sizes["store"] = store_beside(folder)
     return sampler.run(**sizes, checkpoint=saves, on_block=on_block, progress=False)
+
+
+def store_beside(folder: Path | None) -> Path:
+    """Return the path of the store of a run."""
+    assert folder is not None
+    return folder.with_suffix(".zarr")
 
 
 def _mark_saves(marks: Marks) -> None:
@@ -103,7 +119,7 @@ def arrays_of(posterior: Any) -> list[np.ndarray]:
     """Return all that a run made: draws, statistics, the record of warm-up, the number of gradients."""
     import jax
 
-    parts = posterior.draws, posterior.stats, posterior.warmup
+    parts = dict(posterior.draws), dict(posterior.stats), posterior.warmup
     return [*map(np.asarray, jax.tree.leaves(parts)), np.asarray(posterior.timing.gradient_evaluations)]
 
 
@@ -137,8 +153,8 @@ def kills(count: int, folder: Path, expected: list[np.ndarray], seed: int = 0, *
     where, ends, starts, seconds, number = Counter(), Counter(), [2.0], [1.0], 0
     while where.total() < count or number:
         path, result = folder / f"run-{ends.total()}", folder / f"result-{ends.total()}.npz"
-        marks, began = Marks(), time.monotonic()
-        process = context.Process(target=_to_the_end, args=(path, result, marks, changes))
+        marks, began, stores = Marks(), time.monotonic(), bool(ends.total() % 2)
+        process = context.Process(target=_to_the_end, args=(path, result, marks, {**changes, "store": stores}))
         process.start()
         if where.total() < count and number < IN_A_ROW:
             if random.random() < AT_START:
@@ -159,9 +175,11 @@ def kills(count: int, folder: Path, expected: list[np.ndarray], seed: int = 0, *
             ends["same" if same else "other"] += 1
             number = 0
             shutil.rmtree(path)
+            shutil.rmtree(store_beside(path), ignore_errors=True)
         elif process.exitcode == -9:
             number += 1
-            where[PHASES[marks.phase.value] + (", in a save" if marks.saving.value else "")] += 1
+            place = PHASES[marks.phase.value] + (", in a save" if marks.saving.value else "")
+            where[place + (", with a store" if stores else "")] += 1
         else:
             raise RuntimeError(f"a run ended with status {process.exitcode}")
     return {"kills": where.total(), "where": dict(sorted(where.items())), "runs": dict(ends)}

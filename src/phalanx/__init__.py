@@ -43,6 +43,7 @@ from phalanx.language.tracing import deterministic as deterministic
 from phalanx.language.tracing import factor as factor
 from phalanx.language.tracing import sample as sample
 from phalanx.language.tracing import tracing as tracing
+from phalanx.marginals.marginalize import marginalize as marginalize
 from phalanx.mesh.devices import make_mesh as make_mesh
 from phalanx.mesh.devices import use_cpu_devices as use_cpu_devices
 from phalanx.mesh.processes import initialize as initialize
@@ -51,9 +52,11 @@ from phalanx.mesh.take_rows import take_rows as take_rows
 from phalanx.networks.parameters import network as network
 from phalanx.networks.random_network import random_network as random_network
 from phalanx.posterior.calibrate import calibrate as calibrate
+from phalanx.posterior.criticism.compare import compare as compare
 from phalanx.posterior.opening import open as open
 from phalanx.posterior.posterior import Posterior as Posterior
 from phalanx.posterior.prior import predictive as predictive
+from phalanx.posterior.recovery import recover as recover
 from phalanx.reducers import reduce as reduce
 from phalanx.run.init_values import superchains as superchains
 from phalanx.run.mcmc import compile as compile
@@ -87,7 +90,7 @@ _LEARNING = {
 }
 """The module that each of those is in."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What is a module here and not named is a package within, not a part of the public face.
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]

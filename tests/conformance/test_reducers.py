@@ -77,6 +77,8 @@ REDUCERS: dict[str, R.Reducer] = {
     "histogram": R.histogram(EDGES),
     "quantiles": R.quantiles([0.1, 0.5]),
     "reservoir": R.reservoir(50),
+    "loo": R.loo(20),
+    "thinned loo": R.thinned(R.loo(20), 2),
     "thinned": R.thinned(R.histogram(EDGES), 7),
     "thinned twice": R.thinned(R.thinned(R.moments(), 3), 4),
     "thinned ess": R.thinned(R.ess(2), 3),
@@ -92,7 +94,8 @@ def test_every_reducer_is_listed():
 
 
 def model():
-    phx.sample("x", dist.Normal(0.2, 1.0).expand([2]))
+    x = phx.sample("x", dist.Normal(0.2, 1.0).expand([2]))
+    phx.sample("y", dist.Normal(x, 2.0), obs=np.zeros(2, np.float32))
 
 
 def mesh(devices):

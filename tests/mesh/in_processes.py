@@ -6,15 +6,21 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import numpy as np
 import numpyro.distributions as dist
+import optax
 
 import phalanx as phx
 
+FOLDER: Path | None = None
+"""Folder for what scenarios save, the same in all processes; None where they save nothing."""
+
+STEPS: dict[str, Any] = {"num_steps": 12, "num_particles": 4, "until": False, "progress": False}
 SIZES = {"num_chains": 4, "num_warmup": 40, "num_samples": 20, "progress": False}
 X = np.random.default_rng(0).normal(size=(21, 2)).astype(np.float32)
 Y = (X[:, 0] > 0.3).astype(np.int32)
@@ -71,7 +77,56 @@ def interrupted(mesh):
     return {"interrupted": np.array(part.record.interrupted), "more": np.array(more.num_draws - part.num_draws)}
 
 
+def fit(mesh):
+    """A fit to rows over processes, padded, and draws from it."""
+    placed = {"x": phx.shard(X, mesh), "y": phx.shard(Y, mesh)}
+    return learned(phx.fit(regression, phx.guides.mean_field(), placed, mesh=mesh, **STEPS))
+
+
+def fits(mesh):
+    """A fit with particles over processes, saved; one of parameters that lie with their rows; and batches of rows."""
+    saved: dict[str, Any] = {} if FOLDER is None else {"checkpoint": FOLDER / "fit"}
+    found = learned(phx.fit(regression, phx.guides.mean_field(), {"x": X, "y": Y}, mesh=mesh, **STEPS, **saved))
+    over = phx.make_mesh(chain=1, data=mesh.size)
+    of_rows = phx.fit(levels, phx.guides.mean_field(), {"y": phx.shard(X[:20, 0], over)}, mesh=over, **STEPS)
+    batches = phx.fit(regression, phx.guides.mean_field(), phx.batches({"x": X, "y": Y}, 8), mesh=over, **STEPS)
+    return {**found, **{f"batches {k}": v for k, v in batches.params.items()}, **of_rows.params}
+
+
+def learned(fit):
+    return {**fit.params, "losses": fit.losses.elbo, **fit.sample(n=16)}
+
+
+def network():
+    return phx.ensembles.learner(
+        lambda key: jax.random.normal(key, (2, 2)), lambda w, x: x @ w, phx.ensembles.classification_loss,
+        optax.adam(0.1),
+    )  # fmt: skip
+
+
+def members(mesh, epochs=2):
+    """Members over processes, two on some devices, saved; what they predict; and one of them."""
+    one, data = network(), (X[:20], Y[:20])
+    ensemble = phx.ensemble(one.init, one.update, 5, mesh=mesh)
+    saved: dict[str, Any] = {} if FOLDER is None else {"checkpoint": FOLDER / "members", "log": FOLDER / "log.csv"}
+    list(ensemble.train(data, batch_size=8, num_epochs=epochs, order="own", apply=one.apply, **saved))
+    averages = {name: np.asarray(values) for name, values in ensemble.history[-1].items()}
+    ensemble.update(data)
+    predicted = ensemble.predict(one.apply, X).mean
+    return {**averages, "members": ensemble.members.params, "predicted": predicted, "last": ensemble.member(4).params}
+
+
+def rows_of_members(mesh):
+    """Two members, their rows over the devices of several processes."""
+    one = network()
+    ensemble = phx.ensemble(one.init, one.update, 2, mesh=mesh)
+    list(ensemble.train((X[:20], Y[:20]), batch_size=8, num_epochs=2))
+    return {"members": ensemble.members.params}
+
+
 SCENARIOS = {"chains": (chains, {"chain": 4}), "data": (data, {"chain": 1, "data": 4}),
+             "fit": (fit, {"chain": 1, "data": 4}), "fits": (fits, {"chain": 4}), "members": (members, {"chain": 4}),
+             "rows_of_members": (rows_of_members, {"chain": 2, "data": 2}),
              "folded": (folded, {"chain": 2, "data": 2}), "interrupted": (interrupted, {"chain": 4})}  # fmt: skip
 
 if __name__ == "__main__":
@@ -79,6 +134,7 @@ if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 4 // int(count))
     if int(count) > 1:
         phx.initialize(f"127.0.0.1:{port}", num_processes=int(count), process_id=int(number))
+    FOLDER = Path(folder)
     for name in names:
         run, shape = SCENARIOS[name]
         np.savez(Path(folder) / f"{name}-{count}-{number}.npz", **run(phx.make_mesh(**shape)))

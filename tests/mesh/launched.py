@@ -75,6 +75,20 @@ def differ() -> None:
             print(f"{what}: {error}")
 
 
+def alone() -> None:
+    """Make a call in the first process only, and other calls at the same time."""
+    sizes = {"num_chains": 2, "num_warmup": 5, "num_samples": 5, "progress": False, "mesh": phx.make_mesh(chain=2)}
+    calls = [
+        lambda: phx.mcmc(mean_of, {"y": X[:, 0]}, **sizes),
+        lambda: phx.fit(mean_of, phx.guides.mean_field(), {"y": X[:, 0]}, mesh=phx.make_mesh(), progress=False),
+    ]
+    for call in (calls[NUMBER], calls[0]) if NUMBER == 0 else (calls[NUMBER],):
+        try:
+            call()
+        except (ValueError, RuntimeError) as error:
+            print(error)
+
+
 def sample(folder: str, seconds: str = "0") -> None:
     """Draw slowly, and save."""
 
@@ -90,12 +104,24 @@ def sample(folder: str, seconds: str = "0") -> None:
     np.savez(f"{folder}-{NUMBER}.npz", **posterior.draws)  # pyright: ignore[reportArgumentType]
 
 
+def leave(folder: str) -> None:
+    """End the last process in the middle of a run that is saved."""
+
+    def on_block(report):
+        if report.phase == "sampling" and NUMBER == LAST:
+            Path(folder).with_suffix(".left").touch()
+            sys.exit("had enough")
+
+    sizes = {**SIZES, "num_samples": 1_000_000}
+    phx.mcmc(regression, {"x": X, "y": Y}, mesh=phx.make_mesh(), on_block=on_block, checkpoint=folder, **sizes)
+
+
 def rows(folder: str) -> None:
     """Rows over all devices of all processes."""
     np.savez(f"{folder}-{NUMBER}.npz", **data(phx.make_mesh(chain=1, data=4)))  # pyright: ignore[reportArgumentType]
 
 
-SCENARIOS = {f.__name__: f for f in (fail, end_at_different_times, differ, sample, rows)}
+SCENARIOS = {f.__name__: f for f in (fail, end_at_different_times, differ, alone, sample, leave, rows)}
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](*sys.argv[2:])

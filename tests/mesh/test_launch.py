@@ -95,6 +95,17 @@ def test_what_differs_between_processes_is_named_in_all(tmp_path):
         assert said["rows"] == "accepted"
 
 
+def test_a_call_of_one_process_alone_is_refused_in_words(tmp_path):
+    status, out, err = run(tmp_path, "alone")
+    assert status == 0, err
+    for number in (0, 1):
+        said = [line for line in out.splitlines() if line.startswith(f"[{number}] ") and "Gloo" not in line]
+        assert "they differ: the call is phx.mcmc in process 0 and phx.fit in process 1. Give each" in said[0]
+        assert len(said) == 2 - number
+        if number == 0:
+            assert "phx.mcmc: process 1 has ended, and all processes must make this call together." in said[1]
+
+
 def test_differences_name_values_and_processes():
     one = {"seed": "0", "the content of data 'y'": "a", "rows 0:5 of data 'x'": "b"}
     assert differences([one, one]) == ""
@@ -103,6 +114,10 @@ def test_differences_name_values_and_processes():
     assert differences([one, other, one, other]) == (
         "seed is 0 in process 0, 2 and 1 in process 1, 3; the content of data 'y' differs in process 1, 3; rows 0:5 of "
         "data 'x' differs in process 1, 3"
+    )
+    assert (
+        differences([{"the call": "a", "seed": "0"}, {"the call": "b"}])
+        == "the call is a in process 0 and b in process 1"
     )
     assert differences([{}, {"seed": "1"}]) == "seed is not given in process 0 and 1 in process 1"
 
@@ -130,6 +145,16 @@ def test_a_signal_to_the_launcher_saves_and_the_same_command_goes_on(tmp_path, s
         np.testing.assert_array_equal(whole["b"], part["b"])
     shown = {line[:3] for line in err.splitlines() if "chains x" in line or "compiling" in line}
     assert shown == {"[0]"}  # progress
+
+
+@pytest.mark.slow
+def test_a_process_that_leaves_a_run_that_is_saved_ends_all_in_time(tmp_path):
+    process = start(tmp_path, "leave", "run")
+    wait_for(tmp_path / "run.left", process)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=100)
+    assert time.monotonic() - began < END_SECONDS
+    assert process.returncode == 1 and "[1] had enough" in err
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from tests.mesh import in_processes
 from tests.mesh.in_processes import SCENARIOS
 
 import phalanx as phx
@@ -28,7 +29,7 @@ def start(count: int, folder: Path, *names: str) -> list[dict[str, dict[str, np.
         for number in range(count)
     ]
     for process in processes:
-        _, errors = process.communicate(timeout=400)
+        _, errors = process.communicate(timeout=1200)
         assert process.returncode == 0, errors[-3000:]
     return [{name: dict(np.load(folder / f"{name}-{count}-{number}.npz")) for name in names} for number in range(count)]
 
@@ -39,13 +40,34 @@ def agree(one, other, tolerance):
         np.testing.assert_allclose(other[name], one[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["data", pytest.param("chains", marks=pytest.mark.slow)])
-def test_two_processes_draw_what_one_draws(name, tmp_path):
-    run, shape = SCENARIOS[name]
-    whole = run(phx.make_mesh(**shape))
-    first, second = start(2, tmp_path, name)
-    agree(whole, first[name], 2e-3)  # sums are added in another order
-    agree(first[name], second[name], 0)
+@pytest.mark.parametrize(
+    "count, names",
+    [
+        (2, ("data", "members")),
+        pytest.param(2, ("chains", "fit", "fits", "rows_of_members"), marks=pytest.mark.slow),
+        pytest.param(4, ("chains", "fits", "members", "rows_of_members"), marks=pytest.mark.slow),
+    ],
+)
+def test_processes_find_what_one_finds(count, names, tmp_path):
+    found = start(count, tmp_path, *names)
+    for name in names:
+        run, shape = SCENARIOS[name]
+        agree(run(phx.make_mesh(**shape)), found[0][name], 2e-3)  # sums are added in another order
+        for other in found[1:]:
+            agree(found[0][name], other[name], 0)
+
+
+@pytest.mark.slow
+def test_one_process_continues_what_two_saved(tmp_path, monkeypatch):
+    (found, _) = start(2, tmp_path, "fits", "members")
+    monkeypatch.setattr(in_processes, "FOLDER", tmp_path)
+    for name in ("fits", "members"):  # complete, so that each reads its save and makes no step
+        run, shape = SCENARIOS[name]
+        agree(run(phx.make_mesh(**shape)), found[name], 2e-3)
+    longer = in_processes.members(phx.make_mesh(chain=2), epochs=3)
+    assert (tmp_path / "log.csv").read_text().count("\n") == 4
+    monkeypatch.setattr(in_processes, "FOLDER", None)
+    agree(in_processes.members(phx.make_mesh(chain=2), epochs=3), longer, 2e-3)
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ from jax.tree_util import DictKey
 from tests.apart import compiled_in
 
 import phalanx as phx
+from phalanx.reducers.reductions import Reductions
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.device.reductions import Reductions
 
 R = phx.reducers
 Y = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)

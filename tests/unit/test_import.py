@@ -56,5 +56,5 @@ def test_what_shows_is_what_is_public():
     namespace = {}
     exec("from phalanx import *", namespace)
     assert "mcmc" in namespace and "run" not in namespace
-    for package in map(phx.__dict__.__getitem__, shown - {"datasets", "ensembles", "networks"}):
+    for package in map(phx.__dict__.__getitem__, shown):
         assert sorted(package.__all__) == package.__all__ and all(hasattr(package, name) for name in package.__all__)

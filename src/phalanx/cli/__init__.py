@@ -12,9 +12,12 @@ from typing import Annotated
 import typer
 
 from phalanx.cli.demo import demo
+from phalanx.cli.fit import fit
 from phalanx.cli.info import info
 from phalanx.cli.interruption import STATUS, Interrupted, explain_interrupt
 from phalanx.cli.launch import SETTINGS, launch
+from phalanx.cli.maximize import maximize
+from phalanx.cli.predict import predict
 from phalanx.cli.resume import resume
 from phalanx.cli.sample import sample
 from phalanx.cli.saved import report, summary, watch
@@ -23,8 +26,8 @@ from phalanx.run.describe import versions
 
 NO_FILE = "no file was written."
 
-app = typer.Typer(add_completion=False)
-for _command in (sample, summary, report, watch, resume, demo, info):
+app = typer.Typer()
+for _command in (sample, fit, maximize, predict, summary, report, watch, resume, demo, info):
     app.command()(_command)
 app.command(context_settings=SETTINGS)(launch)
 

@@ -1,4 +1,4 @@
-"""Kernels, reducers, checks and figures by name: built-in ones, or functions in a user's file."""
+"""Kernels, guides, reducers, checks and figures by name: built-in ones, or functions in a user's file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,18 @@ from phalanx.kernels.rwmh import rwmh
 from phalanx.kernels.sghmc import sghmc
 from phalanx.kernels.sgld import sgld
 from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.variational.guides import constructors as guides
 
 KERNELS: dict[str, Callable[..., Kernel]] = {
     "nuts": nuts, "hmc": hmc, "rwmh": rwmh, "chees": chees, "mams": mams, "sgld": sgld, "sghmc": sghmc,
 }  # fmt: skip
 """Built-in kernels whose choices the options of the command cover."""
+
+GUIDES: dict[str, Callable[..., Any]] = {
+    name: getattr(guides, name)
+    for name in ("mean_field", "full_rank", "low_rank", "structured", "flow", "laplace", "pathfinder")
+}
+"""Built-in guides."""
 
 
 def kernel(name: str, **given: float | None) -> Kernel:
@@ -38,6 +45,12 @@ def kernel(name: str, **given: float | None) -> Kernel:
     if left := [option for option in given if option not in chosen and is_required(parameters.get(option))]:
         raise typer.BadParameter(f"the kernel {name} needs a {left[0]}.", param_hint=_as_option(left[0]))
     return _made("kernel", name, make(**chosen), Kernel, "phx.Kernel, such as phx.from_draw(draw) makes")
+
+
+def guide(name: str) -> Any:
+    """Return a guide that is made from the model; or the user's program."""
+    found = _found("guide", name, GUIDES, "--guide")
+    return found if is_place(name) else found()
 
 
 def reducers_named(names: Sequence[str] | None) -> dict[str, Reducer | Reduce]:

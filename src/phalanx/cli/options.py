@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from phalanx.diagnostics import Verdict
 
 
 class MatrixPrecision(StrEnum):
@@ -17,6 +20,19 @@ class MatrixPrecision(StrEnum):
     bfloat16 = "bfloat16"
 
 
+class Missing(StrEnum):
+    """Treatments of missing entries, besides their refusal."""
+
+    impute = "impute"
+
+
+DataFiles = Annotated[
+    list[Path] | None, typer.Option("--data", help="The model's arguments: an .npz, .csv or .json file; repeatable.")
+]
+ModelPlace = Annotated[str, typer.Argument(help="The model: a function in a Python file.", metavar="FILE.py:NAME")]
+MissingEntries = Annotated[Missing | None, typer.Option(help="Make missing entries of observed variables latent.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 3 if the verdict is not good.")]
 Chains = Annotated[int | None, typer.Option("--chains", "--num-chains", help="Number of chains.")]
 Warmup = Annotated[int | None, typer.Option("--warmup", "--num-warmup", help="Warm-up iterations per chain.")]
 Devices = Annotated[int | None, typer.Option(help="CPU devices; one per core by default.")]
@@ -34,3 +50,13 @@ def start_devices(devices: int | None) -> None:
         use_cpu_devices(devices)
     else:
         use_every_core()
+
+
+BAD = 3
+"""Exit status of a bad verdict with `--strict`."""
+
+
+def end(verdict: Verdict, strict: bool) -> None:
+    """End the command with status 3 if the verdict is not good and `strict` is True; a usable result has status 0."""
+    if strict and verdict.grade == "not good":
+        raise typer.Exit(BAD)

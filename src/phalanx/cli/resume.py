@@ -10,16 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
+from phalanx.cli.data.request import say
 from phalanx.cli.sample import sample
 from phalanx.cli.saved import read_command
-from phalanx.report import console
 
 
 def resume(path: Annotated[Path, typer.Argument(help="A folder of phalanx sample --checkpoint.")]) -> Any:
     """Continue a run of `phalanx sample --checkpoint` by the same command, which runs the model file that it names."""
     folder, arguments = read_command(path)
     os.chdir(folder)
-    console().print(f"phalanx sample {shlex.join(arguments)}", markup=False, highlight=False, soft_wrap=True)
+    say([f"phalanx sample {shlex.join(arguments)}"])
     sys.argv = [sys.argv[0], "sample", *arguments]
     again = typer.Typer(add_completion=False)
     again.command()(sample)

@@ -5,34 +5,35 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import typer
 
 from phalanx.cli import by_name
-from phalanx.cli.data_file import read_data
+from phalanx.cli.data.request import Request, say
 from phalanx.cli.interruption import Interrupted, explain_interrupt
-from phalanx.cli.matching import match_data, shard_rows
 from phalanx.cli.options import (
     Chains,
+    DataFiles,
     DataShards,
     Devices,
     MatrixPrecision,
+    MissingEntries,
+    ModelPlace,
     Out,
     Precision,
+    Quiet,
     Seed,
+    Strict,
     Warmup,
+    end,
     start_devices,
 )
-from phalanx.cli.saved import CHECKPOINT, POSTERIOR, STORE, noted
+from phalanx.cli.saved import CHECKPOINT, POSTERIOR, STORE, initial, noted, written
 from phalanx.cli.user_model import load, naming_lines_of, split_place
-from phalanx.cli.words import levels
-from phalanx.demos.options import mesh_with
 from phalanx.errors.words import count
-from phalanx.extras import install_command, is_installed
 from phalanx.posterior.posterior import Posterior
-from phalanx.report import console, print_run, write_folder
+from phalanx.report import print_run, write_folder
 from phalanx.run.mcmc import mcmc
 from phalanx.run.until import Until, until
 
@@ -41,8 +42,8 @@ MOST_DRAWS = 100_000
 
 
 def sample(
-    model: Annotated[str, typer.Argument(help="The model: a function in a Python file.", metavar="FILE.py:NAME")],
-    data: Annotated[Path | None, typer.Option(help="The model's arguments: an .npz, .csv or .json file.")] = None,
+    model: ModelPlace,
+    data: DataFiles = None,
     kernel: Annotated[
         str, typer.Option(help="The kernel: nuts, hmc, rwmh, chees, mams, sgld, sghmc, or FILE.py:NAME.")
     ] = "nuts",
@@ -81,11 +82,18 @@ def sample(
     store: Annotated[
         bool, typer.Option("--store", help="Write the draws to run.zarr in the folder as they are made.")
     ] = False,
+    init: Annotated[
+        str | None,
+        typer.Option(help="Initial values: prior, a saved run, or a .json file of values by variable."),
+    ] = None,
+    missing: MissingEntries = None,
     devices: Devices = None,
     data_shards: DataShards = None,
     seed: Seed = 0,
     out: Out = None,
     precision: Precision = MatrixPrecision.float32,
+    quiet: Quiet = False,
+    strict: Strict = False,
 ) -> None:
     """Run your model: print the summary and a verdict; write draws, report, pictures and tables to a folder."""
     condition = _condition(until_r_hat, until_ess, seconds)
@@ -97,48 +105,50 @@ def sample(
     reducers, checks = by_name.reducers_named(reducer), list(by_name.functions("check", check).values())
     figures = by_name.functions("figure", figure)
     program = load(model)
-    matched = match_data(program, {} if data is None else read_data(data))
+    start = None if init is None else initial(init)
+    request = Request.of(program, data or [], data_shards, missing)
     folder = out or Path("out") / name
     folder.mkdir(parents=True, exist_ok=True)  # an error comes before a long run
-    arguments, mesh, sharded = matched.arguments, None, []
-    if data_shards is not None:
-        mesh = mesh_with(data_shards)
-        arguments, sharded = shard_rows(arguments, mesh)
-    _introduce(model, data, arguments, sharded, matched.left_out)
+    if not quiet:
+        say(request.introduction, Path(model).name)
     note = noted(folder, sys.argv[sys.argv.index("sample") + 1 :]) if checkpoint else nullcontext()
     with naming_lines_of(path), explain_interrupt("no draw was made, so no file was written."), note:
         posterior = mcmc(
             program,
-            arguments,
+            request.arguments,
             kernel=chosen,
             num_chains=4 if chains is None else chains,
             num_warmup=warmup,
             num_samples=draws if draws is not None else 1000 if condition is None else MOST_DRAWS,
             until=condition,
             seed=seed,
-            mesh=mesh,
+            mesh=request.mesh,
+            init=start,
+            missing=missing,
             keep=keep or None,
             reducers=reducers,
             thin=thin,
             checkpoint=folder / CHECKPOINT if checkpoint else None,
             store=folder / STORE if store else None,
             matmul_precision=precision.value,
+            progress=not quiet,
         )
     with explain_interrupt(f"every file in {folder} is complete; posterior.npz is written first."):
         files = [folder / STORE if store else posterior.save(folder / POSTERIOR)]
-        print_run(posterior, checks)
-        _print_reduced(posterior)
+        if not quiet:
+            print_run(posterior, checks)
+            _print_reduced(posterior)
         table = folder / "summary.csv"
         posterior.summary().to_csv(table, index_label="variable")
         drawn = {name: draw(posterior) for name, draw in figures.items()}
         files += [table, *write_folder(posterior, folder, checks=checks, figures=drawn)]
-    console().print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)
-    if not is_installed("matplotlib") or not is_installed("jinja2"):
-        words = f"report.html and pictures need matplotlib and jinja2: {install_command('matplotlib')}"
-        console().print(words, markup=False, highlight=False, soft_wrap=True)
+    if not quiet:
+        say(written(files))
     if posterior.record.interrupted:
         made, are = count(posterior.num_draws, "draw"), "is" if posterior.num_draws == 1 else "are"
         raise Interrupted(f"the {made} of each chain so far {are} in {folder}.")
+    if posterior.num_draws or posterior.record.folded_draws:
+        end(posterior.verdict(checks), strict)
 
 
 def _condition(r_hat: float | None, ess: float | None, seconds: float | None) -> Until | None:
@@ -146,30 +156,6 @@ def _condition(r_hat: float | None, ess: float | None, seconds: float | None) ->
     return None if r_hat is None and ess is None and seconds is None else until(r_hat, ess, seconds)
 
 
-def _introduce(
-    model: str, path: Path | None, arguments: dict[str, Any], sharded: list[str], left_out: list[str]
-) -> None:
-    to = console()
-    to.rule(f"[bold]{Path(model).name}")
-    shown = ", ".join(_describe(name, value) for name, value in arguments.items())
-    lines = [f"data: {path}: {shown or 'no argument of the model'}"] if path else []
-    if sharded:
-        lines.append(f"sharded over devices: the rows of {', '.join(sharded)}")
-    if left_out:
-        lines.append(f"left out, since the model does not ask for it: {', '.join(left_out)}")
-    for name, value in arguments.items():
-        if words := levels(value):
-            lines.append(f"{name}: {', '.join(f'{word} is {number}' for number, word in enumerate(words))}")
-    for line in lines:
-        to.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _describe(name: str, value: Any) -> str:
-    if np.ndim(value):
-        return f"{name} {list(value.shape)}"
-    return f"{name} = {value!r}" if isinstance(value, str | bool | int | float) else name
-
-
 def _print_reduced(posterior: Posterior) -> None:
     for name, result in posterior.reduced.items():
-        console().print(f"{name}: {result}", markup=False, highlight=False, soft_wrap=True)
+        say([f"{name}: {result}"])

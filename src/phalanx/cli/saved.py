@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from phalanx.cli.data.data_file import read_values
+from phalanx.cli.data.request import say
+from phalanx.cli.options import Quiet, Strict, end
 from phalanx.diagnostics import summary_table
 from phalanx.errors.words import count
+from phalanx.extras import install_command, is_installed
 from phalanx.posterior.opening import open as open_saved
 from phalanx.posterior.posterior import Posterior
-from phalanx.report import console, print_run
+from phalanx.report import print_run
 from phalanx.store.save_path import replacing
 
 CHECKPOINT, STORE, POSTERIOR, COMMAND = "checkpoint", "run.zarr", "posterior.npz", "command.json"
@@ -28,9 +32,11 @@ Saved = Annotated[
 ]
 
 
-def summary(path: Saved) -> None:
+def summary(path: Saved, strict: Strict = False) -> None:
     """Print the summary and the verdict of a saved run, also while it goes on."""
-    print_run(_opened(path))
+    posterior = opened(path)
+    print_run(posterior)
+    end(posterior.verdict(), strict)
 
 
 def report(
@@ -40,19 +46,24 @@ def report(
         list[str] | None, typer.Option("--name", help="A variable to show; repeatable. Without it, all are shown.")
     ] = None,
     beside: Annotated[Path | None, typer.Option(help="Another saved run, to compare with.")] = None,
+    quiet: Quiet = False,
+    strict: Strict = False,
 ) -> None:
     """Write the report of a saved run, also while it goes on."""
-    other = None if beside is None else _opened(beside)
-    _say(f"written: {_opened(path).report(out, names=names or None, beside=other)}")
+    posterior, other = opened(path), None if beside is None else opened(beside)
+    page = posterior.report(out, names=names or None, beside=other)
+    if not quiet:
+        say([f"written: {page}"])
+    end(posterior.verdict(), strict)
 
 
 def watch(path: Saved, every: Annotated[float, typer.Option(help="Seconds between two lines.", min=0.1)] = 5.0) -> None:
     """Print a line on a run every few seconds until it has ended: draws, R-hat, effective draws, divergences."""
     while True:
         if (posterior := _saved(path)) is None:
-            _say("no draws yet")
+            say(["no draws yet"])
         else:
-            _say(_line(posterior))
+            say([_line(posterior)])
             if not posterior.record.interrupted:
                 return
         time.sleep(every)
@@ -103,7 +114,33 @@ def read_command(path: Path) -> tuple[str, list[str]]:
     return folder, arguments
 
 
-def _opened(path: Path) -> Posterior:
+def written(files: Sequence[Path]) -> list[str]:
+    """Return a line that names the files written, and one that says how to install the parts of a report."""
+    lines = [f"written: {', '.join(map(str, files))}"]
+    if not is_installed("matplotlib") or not is_installed("jinja2"):
+        lines.append(f"report.html and pictures need matplotlib and jinja2: {install_command('matplotlib')}")
+    return lines
+
+
+def initial(place: str) -> Any:
+    """Return initial values for `phx.mcmc` from the word `prior`, a saved run, or a file of values by variable.
+
+    Raises:
+        FileNotFoundError, ValueError: when the path does not exist, or holds something else.
+    """
+    if place == "prior":
+        return place
+    path = Path(place)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"--init {place}: the file does not exist in {path.absolute().parent}. Give prior, a folder or file of a "
+            f"saved run, or a .json file of values by variable."
+        )
+    return read_values(path, "--init") if path.suffix.lower() == ".json" else opened(path)
+
+
+def opened(path: Path) -> Posterior:
+    """Return a saved run; raise if it has no draws yet."""
     if (posterior := _saved(path)) is None:
         raise ValueError(f"{str(path)!r} holds no draws yet.")
     return posterior
@@ -126,7 +163,3 @@ def _line(posterior: Posterior) -> str:
         words.append(f"largest R-hat {np.nanmax(table['r_hat']):.3f}, least ESS {np.nanmin(table['ess_bulk']):,.0f}")
     words.append(count(posterior.num_divergences, "divergence"))
     return "; ".join([*words, "in progress" if posterior.record.interrupted else "complete"])
-
-
-def _say(line: str) -> None:
-    console().print(line, markup=False, highlight=False, soft_wrap=True)

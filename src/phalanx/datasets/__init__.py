@@ -4,12 +4,16 @@ In: the folder with a data set's files, else the environment variable PHALANX_DA
 as `Classification` or `LabelledRows`, with the source and the licence of the data. Read `covertype.py` first.
 """
 
-from phalanx.datasets.classification import Classification as Classification
-from phalanx.datasets.covertype import covertype as covertype
-from phalanx.datasets.covertype_generated import generate_covertype as generate_covertype
-from phalanx.datasets.digits import digits as digits
-from phalanx.datasets.labelled_rows import LabelledRows as LabelledRows
-from phalanx.datasets.mnist import mnist as mnist
-from phalanx.datasets.movielens import generate_movielens as generate_movielens
-from phalanx.datasets.movielens import movielens as movielens
-from phalanx.datasets.watched import Watched as Watched
+from phalanx.datasets.classification import Classification
+from phalanx.datasets.covertype import covertype
+from phalanx.datasets.covertype_generated import generate_covertype
+from phalanx.datasets.digits import digits
+from phalanx.datasets.labelled_rows import LabelledRows
+from phalanx.datasets.mnist import mnist
+from phalanx.datasets.movielens import generate_movielens, movielens
+from phalanx.datasets.watched import Watched
+
+__all__ = [
+    "Classification", "LabelledRows", "Watched", "covertype", "digits", "generate_covertype", "generate_movielens",
+    "mnist", "movielens",
+]  # fmt: skip

@@ -220,8 +220,9 @@ def _consequence(name: str, found: NonFinite, guilty: Sequence[str]) -> str:
     return (
         f". With it the log density of variable {variables} is not finite at any starting position, and with a finite "
         f"number instead it is. {_drop(name, found)}; or mask them, as in dist.Normal(...).mask("
-        f"np.isfinite({name})) with np.nan_to_num({name}) as data; or impute them: make each missing entry a latent "
-        f"variable."
+        f"np.isfinite({name})) with np.nan_to_num({name}) as data; or impute missing entries with phx.mcmc or "
+        f'phx.fit(..., missing="impute"), for which a variable must observe them, as in {name} = phx.sample("{name}", '
+        f"distribution, obs={name}); the model then uses the value that phx.sample returns."
     )
 
 

@@ -1,8 +1,9 @@
-"""Names of the entries of variables: columns and levels of the data, followed through a program's equations.
+"""Names of the axes of variables: those of the data, followed through a program's equations.
 
-An axis of a variable gets the names of a table's columns if both are combined entry by entry, in a product or a sum,
-and the levels of a coded argument if its codes index the axis. Equal sizes alone do not connect two axes. An axis that
-meets different names gets no names, and equations without a rule are not followed.
+An axis of a variable gets the names of an axis of the data, such as those of a table's columns, if both are combined
+entry by entry, in a product or a sum; and the levels of a coded argument, with the argument's name, if its codes index
+the axis. Equal sizes alone do not connect two axes. An axis that meets different names gets no names, and equations
+without a rule are not followed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
 from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.axis_names import Axis
 from phalanx.inputs.dataframe_input import Labels, Levels
 from phalanx.jaxprs.walking import ELEMENTWISE, Cond, Interpreter, Scan
 from phalanx.programs.traced_program import TracedProgram
@@ -25,16 +27,18 @@ _REDUCTIONS = {"argmax", "argmin"} | {f"reduce_{name}" for name in ("sum", "max"
 
 @dataclass(frozen=True)
 class LabelSearch:
-    """Search for the names of the entries of variables, for any number of data sets.
+    """Search for the names of the axes of variables, for any number of data sets.
 
     Attributes:
         program: the trace of the model on the whole data; its inputs are the data's arrays.
-        latent: jaxpr variables that are latent variables of the model, constrained or unconstrained.
-        values: numbers of the outputs that are latent and deterministic variables, by name.
+        variables: jaxpr variables that are latent variables of the model, constrained or unconstrained, or
+            deterministic values.
+        values: numbers of the outputs that are latent and deterministic variables, or the density of an observed one
+            by entry, by name.
     """
 
     program: ClosedJaxpr
-    latent: frozenset[Any]
+    variables: frozenset[Any]
     values: Mapping[str, int]
 
     @classmethod
@@ -42,19 +46,25 @@ class LabelSearch:
         """Return the search in a trace on the whole data."""
         outputs, first = whole.at_zero.jaxpr.outvars, len(whole.position) + len(whole.terms)
         values = {name: number for number, name in enumerate(sorted(whole.values), first)}
-        latent = [*outputs[: len(whole.position)], *(outputs[values[name]] for name in whole.position)]
-        return cls(whole.at_zero, frozenset(atom for atom in latent if not isinstance(atom, Literal)), values)
+        terms = {name: number for number, (name, _) in enumerate(sorted(whole.terms), len(whole.position))}
+        atoms = [*outputs[: len(whole.position)], *(outputs[number] for number in values.values())]
+        return cls(whole.at_zero, frozenset(atom for atom in atoms if not isinstance(atom, Literal)), terms | values)
 
-    def names(self, arguments: Arguments) -> dict[str, tuple[Labels | None, ...]]:
-        """Return the names of the entries along each axis, or None, for each variable that has names."""
-        if not any(arguments.labels):
+    def names(self, arguments: Arguments, axes: Sequence[Sequence[Axis]]) -> dict[str, tuple[Axis, ...]]:
+        """Return the names of the axes of each variable that has names; of an observed one, of its batch dimensions.
+
+        Args:
+            arguments: the data.
+            axes: names of the axes of each array; empty for an array without.
+        """
+        if not any(axes) and not any(isinstance(labels, Levels) for labels in arguments.labels):
             return {}
-        walk = _Walk(_Axes(), self.latent)
-        shapes = (a.aval.shape for a in self.program.jaxpr.invars)
-        inputs = [walk.of_argument(shape, labels) for shape, labels in zip(shapes, arguments.labels, strict=True)]
+        walk = _Walk(_Axes(), self.variables)
+        known = zip(self.program.jaxpr.invars, arguments.names, arguments.labels, axes, strict=True)
+        inputs = [walk.of_argument(a.aval.shape, name, labels, named) for a, name, labels, named in known]
         known, avals = walk.run(self.program, inputs), self.program.out_avals
         found = {name: walk.axes.names_along(known[i].axes, avals[i].shape) for name, i in self.values.items()}
-        return {name: names for name, names in found.items() if any(names)}
+        return {name: names for name, names in found.items() if any(map(any, names))}
 
 
 class _Axes:
@@ -62,14 +72,14 @@ class _Axes:
 
     def __init__(self):
         self._parent: list[int] = []
-        self._names: list[set[Labels]] = []
+        self._names: list[set[Axis]] = []
 
-    def new(self, *names: Labels) -> int:
+    def new(self, *names: Axis) -> int:
         self._parent.append(len(self._parent))
         self._names.append(set(names))
         return self._parent[-1]
 
-    def name(self, axis: int | None, names: Labels) -> None:
+    def name(self, axis: int | None, names: Axis) -> None:
         if axis is not None:
             self._names[self._root(axis)].add(names)
 
@@ -81,13 +91,17 @@ class _Axes:
             self._names[roots[0]] |= self._names[root]
         return roots[0] if roots else None
 
-    def names_along(self, axes: Sequence[int | None], shape: Sequence[int]) -> tuple[Labels | None, ...]:
+    def names_along(self, axes: Sequence[int | None], shape: Sequence[int]) -> tuple[Axis, ...]:
         return tuple(map(self._names_of, axes, shape))
 
-    def _names_of(self, axis: int | None, size: int) -> Labels | None:
+    def _names_of(self, axis: int | None, size: int) -> Axis:
+        """Return the names of an axis; none if it met different entries, or a number of them that does not fit."""
         found = set() if axis is None else self._names[self._root(axis)]
-        names = next(iter(found)) if len(found) == 1 else ()
-        return names if len(names) == len(set(names)) == size else None
+        words = {names.words for names in found if names.words}
+        if len(words) > 1 or any(not len(known) == len(set(known)) == size for known in words):
+            return Axis()
+        dims = {names.dim for names in found if names.dim}
+        return Axis(dims.pop() if len(dims) == 1 else None, words.pop() if words else None)
 
     def _root(self, axis: int) -> int:
         while self._parent[axis] != axis:
@@ -98,7 +112,7 @@ class _Axes:
 class _Code(NamedTuple):
     """Codes of levels; with `sign`, the result of comparing them to zero, which is always False."""
 
-    levels: Labels
+    levels: Axis
     sign: bool = False
 
 
@@ -117,8 +131,8 @@ class _Value:
 class _Walk(Interpreter[_Value]):
     """One pass over a program."""
 
-    def __init__(self, axes: _Axes, latent: frozenset[Any]):
-        self.axes, self.latent = axes, latent
+    def __init__(self, axes: _Axes, variables: frozenset[Any]):
+        self.axes, self.variables = axes, variables
         self.rules: dict[str, Any] = {
             **dict.fromkeys(ELEMENTWISE, self._aligned),
             **dict.fromkeys(_REDUCTIONS, lambda eqn, x: _Value(_without(x.axes, eqn.params["axes"]))),
@@ -129,17 +143,17 @@ class _Walk(Interpreter[_Value]):
             "concatenate": self._concatenate,
         }  # fmt: skip
 
-    def of_argument(self, shape: Sequence[int], labels: Labels) -> _Value:
-        if isinstance(labels, Levels):
-            return _Value((None,) * len(shape), (_Code(tuple(labels)),))
-        named = bool(labels) and len(shape) > 0
-        return _Value((None,) * (len(shape) - named) + ((self.axes.new(labels),) if named else ()))
+    def of_argument(self, shape: Sequence[int], name: str, labels: Labels, named: Sequence[Axis]) -> _Value:
+        dim = name if name.isidentifier() else None  # not of an array within an argument, `batch['x']`
+        codes = (_Code(Axis(dim, tuple(labels))),) if isinstance(labels, Levels) else ()
+        axes = named or (Axis(),) * len(shape)
+        return _Value(tuple(self.axes.new(axis) if any(axis) else None for axis in axes), codes)
 
     def constant(self, value: Any) -> _Value:
         return _Value((None,) * np.ndim(value))
 
     def named(self, variable: Any, value: _Value) -> _Value:
-        if variable not in self.latent:
+        if variable not in self.variables:
             return value
         return _Value(tuple(self.axes.new() if axis is None else axis for axis in value.axes))
 
@@ -187,7 +201,9 @@ class _Walk(Interpreter[_Value]):
             return (code,) if whole and np.iinfo(kinds[1]).max >= np.iinfo(kinds[0]).max else ()
         if name == "lt" and isinstance(zero := eqn.invars[1], Literal) and np.all(zero.val == 0):
             return (code._replace(sign=True),)
-        return inputs[1].codes if name == "select_n" and code.sign and inputs[1].code == _Code(code.levels) else ()
+        return (
+            inputs[1].codes if name == "select_n" and code.sign and inputs[1].code == code._replace(sign=False) else ()
+        )
 
     def _broadcast(self, eqn: Any, x: _Value, *_: _Value) -> _Value:
         shape = eqn.params["shape"]

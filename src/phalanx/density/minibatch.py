@@ -136,9 +136,8 @@ class Minibatch:
             kind = "is discrete" if support is not None and support.is_discrete else "has no density to move in"
             raise ValueError(
                 f"{self.argument}: variable {name!r} of the {what} {kind} ({type(distribution).__name__}), and batches "
-                f"of rows need continuous latent variables. Sum it out of the model, as with "
-                f"numpyro.distributions.MixtureSameFamily; or give all rows at once, without {self.argument}=, and a "
-                f"guide that draws it."
+                f"of rows need continuous latent variables. Sum it out of the model with phx.marginalize; or give "
+                f"all rows at once, without {self.argument}=, and a guide that draws it."
             )
 
     def terms_of_rows(self, program: Callable[..., Any], arguments: Arguments, what: str) -> set[str]:

@@ -68,8 +68,7 @@ class Density:
 
     def share(self, position: ByVariable) -> Total:
         """Return this device's share of the log density: differentiable code without a collective of Phalanx."""
-        totals = self._totals(position)
-        weighed = [self.shares.weigh(term, total) for term, total in totals.items()]
+        weighed = [self.shares.weigh(term, total) for term, total in self._totals(position).items()]
         return sum(weighed[1:], start=weighed[0])
 
     def total(self, position: ByVariable) -> Total:
@@ -111,6 +110,10 @@ class Density:
         """Return the values of the latent and deterministic variables at a position."""
         return self._run(position).values()
 
+    def observations(self, position: ByVariable) -> dict[str, Array]:
+        """Return the log density of each observation at a position, by observed variable."""
+        return self._run(position).observations()
+
     def unconstrain(self, values: Mapping[str, Array]) -> ByVariable:
         """Return the position at which the latent variables have these values."""
         return to_unconstrained(self.program, values, self.layout.join(self.arrays))
@@ -127,8 +130,8 @@ class Density:
         start = getattr(self.program, "start", None)
         if start is not None:  # a log density given as a function may be improper elsewhere
             return self.unconstrain(start)
-        layout = self.shares.layout
-        return jax.tree.map(lambda x, zero: radius * x + zero, layout.uniform(key, -1.0, 1.0), layout.zeros())
+        uniform, zeros = self.shares.layout.uniform(key, -1.0, 1.0), self.shares.layout.zeros()
+        return jax.tree.map(lambda x, zero: radius * x + zero, uniform, zeros)
 
     def contributions(self, position: ByVariable) -> dict[str, Array]:
         """Return each variable's contribution to the log density, which shows the cause if the sum is not finite."""
@@ -288,20 +291,17 @@ class Target:
 
     def with_arrays(self, arrays: Sequence[Array]) -> Target:
         """Return the target with these arrays, which have been checked, instead of its data."""
-        other = copy.copy(self)
-        other.arguments = self.arguments.with_arrays(arrays)
+        (other := copy.copy(self)).arguments = self.arguments.with_arrays(arrays)
         return other
 
     def without_arrays(self) -> Target:
         """Return the target without its data."""
-        other = copy.copy(self)
-        other.arguments = self.arguments.without_arrays()
+        (other := copy.copy(self)).arguments = self.arguments.without_arrays()
         return other
 
     def of_program(self, program: Program) -> Target:
         """Return the target of another program whose trace is the same."""
-        other = copy.copy(self)
-        other.program = program
+        (other := copy.copy(self)).program = program
         return other
 
     @property

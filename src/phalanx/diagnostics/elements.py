@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import numpy as np
 
 from phalanx.diagnostics.element_statistics import ElementStatistics
+from phalanx.inputs.axis_names import Labels as Names
 from phalanx.store.stored_array import StoredArray
-
-Names = Mapping[str, tuple[tuple[str, ...] | None, ...]]
-"""Labels of the entries along each axis, by variable; None for an axis, and no variable, that is numbered."""
 
 BATCH_NUMBERS = 2**15
 """Numbers in a batch of elements: few enough for the processor's cache."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from phalanx.diagnostics.elements import Names, axis_names
+from phalanx.diagnostics.elements import Names
 from phalanx.extras import require
+from phalanx.inputs.axis_names import AxisNames
 
 ARVIZ_NAMES = {"num_steps": "n_steps", "log_density": "lp", "reached_max_depth": "reached_max_treedepth"}
 """ArviZ's names of statistics, by ours where they differ."""
+
+MADE_BY = {"inference_library": "phalanx"}
+"""Attributes of all data sets."""
 
 
 def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], labels: Names | None = None) -> Any:
@@ -41,16 +45,32 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], l
     Source: R. Kumar, C. Carroll, A. Hartikainen, O. Martin (2019), ArviZ: a unified library for exploratory analysis of
     Bayesian models in Python.
     """
-    arviz = require("arviz")
+    require("arviz")
     check_dimensions("to_arviz", draws)
-    groups = {
-        "posterior": _dataset(draws, labels),
-        "sample_stats": _dataset({ARVIZ_NAMES.get(name, name): value for name, value in stats.items()}),
-    }
+    posterior = dataset(draws, AxisNames(labels=labels or {}))
+    return container({"posterior": posterior, "sample_stats": dataset(in_arviz_names(stats))})
+
+
+def in_arviz_names(stats: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return statistics by ArviZ's names."""
+    return {ARVIZ_NAMES.get(name, name): value for name, value in stats.items()}
+
+
+def container(groups: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
+    """Return data sets of xarray by group in the container of the installed ArviZ."""
+    arviz, attrs = require("arviz"), {**MADE_BY, **(attrs or {})}
+    groups = {group: _without_slashes(data) for group, data in groups.items()}
     # Asking ArviZ 1.x for InferenceData, even with hasattr, raises a warning; its version does not.
     if arviz.__version__.startswith("0."):
-        return arviz.InferenceData(**groups)
-    return require("xarray").DataTree.from_dict(groups)
+        return arviz.InferenceData(attrs=attrs, **groups)
+    tree = require("xarray").DataTree.from_dict(groups)
+    tree.attrs.update(attrs)
+    return tree
+
+
+def _without_slashes(data: Any) -> Any:
+    """Return a data set whose names have full stops for slashes, which would separate groups."""
+    return data.rename({name: name.replace("/", ".") for name in (*data.variables, *data.dims) if "/" in name})
 
 
 def check_dimensions(what: str, names: Iterable[str]) -> None:
@@ -65,13 +85,22 @@ def check_dimensions(what: str, names: Iterable[str]) -> None:
         )
 
 
-def _dataset(arrays: Mapping[str, np.ndarray], labels: Names | None = None) -> Any:
-    """Return arrays `(chain, draw, ...)` as ArviZ's data set; ArviZ's own converter warns of more chains than draws."""
+def dataset(
+    arrays: Mapping[str, Any], names: AxisNames | None = None, leading: Sequence[str] = ("chain", "draw")
+) -> Any:
+    """Return arrays as a data set of xarray; ArviZ's own converter warns of more chains than draws.
+
+    Args:
+        arrays: arrays by name.
+        names: names of their axes but the leading ones; None if they have none.
+        leading: names of the first axes, whose entries are numbered.
+    """
+    names = AxisNames() if names is None else names
     variables, coords = {}, {}
-    for name, value in arrays.items():
-        dims = ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.ndim - 2)))
-        variables[name] = (dims, value)
-        words = [None, None, *axis_names(name, value.shape[2:], labels)]
-        for dim, size, known in zip(dims, value.shape, words, strict=True):
-            coords[dim] = np.arange(size) if known is None else np.array(known)
-    return require("xarray").Dataset(variables, coords, attrs={"inference_library": "phalanx"})
+    for name, values in arrays.items():
+        shape = np.shape(values)
+        own = shape[len(leading) :]
+        variables[name] = ((*leading, *names.dims_of(name, len(own))), np.asarray(values))
+        coords |= {dim: np.arange(size) for dim, size in zip(leading, shape, strict=False)}
+        coords |= names.coords_of(name, own)
+    return require("xarray").Dataset(variables, coords, attrs=MADE_BY)

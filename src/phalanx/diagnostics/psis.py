@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Float64
+from phalanx.reducers.pareto_tail import LEAST_TAIL, ParetoTail, fit_pareto, pareto_quantiles
 
-LEAST_TAIL = 5
-"""Fewest weights in a tail that is fitted."""
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 EQUAL = 1e-3
 """Range of the logarithms of the largest weights below which they count as equal."""
@@ -77,13 +76,13 @@ def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
     excess = np.exp(shifted[tail]) - np.exp(below)
     if below > -EQUAL or shifted.min() > -LITTLE:
         return Smoothed(log_weights, -math.inf)
-    scale, shape = _pareto(np.maximum(excess, np.finfo(float).tiny))
-    if not math.isfinite(shape):
+    fitted = fit_pareto(np.maximum(excess, np.finfo(float).tiny))
+    if not np.isfinite(fitted.shape):
         return Smoothed(log_weights, math.inf)
-    quantiles = _quantiles((np.arange(length) + 0.5) / length, scale, shape) + np.exp(below)
+    quantiles = pareto_quantiles((np.arange(length) + 0.5) / length, fitted) + np.exp(below)
     smoothed = shifted.copy()
     smoothed[tail] = np.minimum(np.log(quantiles), 0.0)  # at most the largest weight before
-    return Smoothed(smoothed + log_weights.max(), shape)
+    return Smoothed(smoothed + log_weights.max(), float(fitted.shape))
 
 
 def beyond_largest(values: Float[np.ndarray, "draw"]) -> float:
@@ -103,36 +102,12 @@ def beyond_largest(values: Float[np.ndarray, "draw"]) -> float:
     excess = largest[1:] - largest[0]
     if not excess[-1] > 0:
         return 0.0
-    scale, shape = _pareto(np.maximum(excess, np.finfo(float).tiny))
+    scale, shape = map(float, fit_pareto(np.maximum(excess, np.finfo(float).tiny)))
     shape = min(shape - 0.5 * (1.0 + shape) / math.sqrt(length), STEEPEST)
-    top = float(_quantiles(np.array([1.0 - 1.0 / length]), scale, shape)[0])
+    lowered = ParetoTail(np.asarray(scale), np.asarray(shape))
+    top = float(pareto_quantiles(np.array([1.0 - 1.0 / length]), lowered)[0])
     return float(largest[0]) + top + (scale + shape * top) / (1.0 - shape)
 
 
 def _tail_length(count: int) -> int:
     return int(min(0.2 * count, 3.0 * math.sqrt(count)))
-
-
-def _pareto(excess: Float64[np.ndarray, "tail"]) -> tuple[float, float]:
-    """Return scale and shape of a generalised Pareto distribution of ascending numbers (Zhang and Stephens, 2009)."""
-    count = len(excess)
-    grid = 30 + int(math.sqrt(count))
-    points = 1.0 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))
-    points = points / (3.0 * excess[int(count / 4 + 0.5) - 1]) + 1.0 / excess[-1]
-    shapes = np.mean(np.log1p(-points[:, None] * excess), axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        profile = count * (np.log(-points / shapes) - shapes - 1.0)
-    profile = np.where(np.isnan(profile), -np.inf, profile)
-    weights = np.exp(profile - profile.max())
-    point = float(np.sum(points * weights) / np.sum(weights))
-    shape = float(np.mean(np.log1p(-point * excess)))
-    scale = -shape / point
-    return scale, (shape * count + 10 * 0.5) / (count + 10)  # a weak prior about a half
-
-
-def _quantiles(probabilities: Float64[np.ndarray, "tail"], scale: float, shape: float) -> Float64[np.ndarray, "tail"]:
-    survival = np.log1p(-probabilities)
-    if abs(shape) < 1e-12:
-        return -scale * survival
-    with np.errstate(over="ignore"):  # a quantile of a very heavy tail may be infinite; weights are bounded later
-        return scale * np.expm1(-shape * survival) / shape

@@ -29,6 +29,7 @@ from numpyro.distributions import (
 )
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, SigmoidTransform, Transform
 
+from phalanx.distributions.known import Known
 from phalanx.mesh.compatibility.numpyro_internals import components_of, with_components
 
 
@@ -52,30 +53,13 @@ def at_logit(distribution: Distribution, logit: Any, value: Any) -> Distribution
         distribution.base_dist = base
         return distribution
     log_prob = _log_prob(distribution, logit, value)
-    return distribution if log_prob is None else _Known(distribution, log_prob)
+    return distribution if log_prob is None else Known(distribution, log_prob)
 
 
 def is_logit(transform: Transform) -> bool:
     """Return whether a bijection is the sigmoid, or an affine transform of it, from the lower end to the upper."""
     first, *rest = _flat([transform])
     return isinstance(first, SigmoidTransform) and all(isinstance(part, AffineTransform) for part in rest)
-
-
-class _Known(Distribution):
-    """Distribution whose log density is known and does not depend on the value."""
-
-    def __init__(self, distribution: Distribution, log_prob: Array) -> None:
-        self._known, self._support = log_prob, distribution.support
-        super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
-
-    @property
-    def support(self) -> Any:
-        """The support of the distribution."""
-        return self._support
-
-    def log_prob(self, value: Any, *_: Any, **__: Any) -> Array:
-        """Return the known log density."""
-        return self._known
 
 
 def _log_prob(distribution: Distribution, logit: Array, value: Array) -> Array | None:

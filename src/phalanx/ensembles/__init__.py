@@ -6,16 +6,13 @@ about a network's weights (`swag.py`, `laplace.py`), the members on their device
 training with its log and checkpoint (`epochs.py`, `watching.py`). Read `ensemble.py` first.
 """
 
-from phalanx.ensembles.ensemble import Ensemble as Ensemble
-from phalanx.ensembles.ensemble import ensemble as ensemble
-from phalanx.ensembles.laplace import last_layer_laplace as last_layer_laplace
-from phalanx.ensembles.laplace import last_layer_probabilities as last_layer_probabilities
-from phalanx.ensembles.learner import Learner as Learner
-from phalanx.ensembles.learner import classification_loss as classification_loss
-from phalanx.ensembles.learner import learner as learner
-from phalanx.ensembles.learner import linen_learner as linen_learner
-from phalanx.ensembles.learner import nnx_learner as nnx_learner
-from phalanx.ensembles.prediction import Prediction as Prediction
-from phalanx.ensembles.prediction import score as score
-from phalanx.ensembles.swag import swag as swag
-from phalanx.ensembles.swag import swag_draw as swag_draw
+from phalanx.ensembles.ensemble import Ensemble, ensemble
+from phalanx.ensembles.laplace import last_layer_laplace, last_layer_probabilities
+from phalanx.ensembles.learner import Learner, classification_loss, learner, linen_learner, nnx_learner
+from phalanx.ensembles.prediction import Prediction, score
+from phalanx.ensembles.swag import swag, swag_draw
+
+__all__ = [
+    "Ensemble", "Learner", "Prediction", "classification_loss", "ensemble", "last_layer_laplace",
+    "last_layer_probabilities", "learner", "linen_learner", "nnx_learner", "score", "swag", "swag_draw",
+]  # fmt: skip

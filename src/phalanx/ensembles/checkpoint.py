@@ -19,6 +19,7 @@ import numpy as np
 
 from phalanx.ensembles.members import Members
 from phalanx.learning.checkpoint import Checkpoint
+from phalanx.mesh.processes import agreed, is_first
 from phalanx.store.policy import SavePolicy
 from phalanx.store.saves import is_manifest
 
@@ -57,11 +58,17 @@ def save(folder: str | os.PathLike[str], members: Members, epoch: int) -> None:
         raise FileExistsError(
             f"ensemble.save: {path} has permanent saves of a training, which would be removed. Name another folder."
         )
+    states = {ARRAYS: jax.tree.map(np.asarray, members.together())}
+    if is_first():
+        _write(path, states, entries_of(members, epoch))
+    agreed(True)  # the others wait for the first, and may read the folder then
+
+
+def _write(path: Path, states: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
-        states = {ARRAYS: jax.tree.map(np.asarray, members.together())}
-        checkpoint_of(SavePolicy(beside / "new")).write(states, entries_of(members, epoch))
+        checkpoint_of(SavePolicy(beside / "new")).write(states, entries)
         _replace(path, beside / "new", beside / "old")
     finally:
         shutil.rmtree(beside, ignore_errors=True)

@@ -23,8 +23,10 @@ from phalanx.ensembles.watching import EnsembleWatch, Measured, Origin
 from phalanx.kernels.protocol.options import whole
 from phalanx.learning.batches import EpochBatches
 from phalanx.learning.loop import Loop, Stop
+from phalanx.mesh.agreement import check_same
 from phalanx.mesh.interrupts import Interrupts
 from phalanx.mesh.keys import check_seed
+from phalanx.mesh.processes import agreed
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.watchdog import watched
 from phalanx.store.policy import SavePolicy
@@ -71,11 +73,13 @@ class Ensemble:
         """Return the state of one member, as `init` and `update` of one network have it."""
         if not -self.num_members <= member < self.num_members:
             raise IndexError(f"ensemble: there is no member {member}; there are {self.num_members}.")
+        check_same("ensemble.member")
         return self._members.take(member % self.num_members)
 
     @property
     def members(self) -> State:
         """The states of all members, `(members, ...)`, on the host."""
+        check_same("ensemble.members")
         return self._members.together()
 
     def update(self, batch: Any) -> Measured:
@@ -84,6 +88,7 @@ class Ensemble:
         placed = placement.everywhere(batch)
         with self._interrupts.held():
             measured = self._members.step(placed, None)
+            self._interrupts.agree(after=measured)
         return jax.tree.map(lambda values: values.astype(np.float64), placement.join(measured))
 
     def train(
@@ -175,6 +180,7 @@ class Ensemble:
             ValueError: when there are no rows, `batch_size` is not a whole number of at least 1, or `apply` returns
                 another shape.
         """
+        check_same("ensemble.predict")
         rows = checks.count_rows("ensemble.predict: inputs", inputs)
         size = min(whole("ensemble.predict", "batch_size", batch_size), rows)
 
@@ -198,6 +204,7 @@ class Ensemble:
         An `f` with an argument `key` is given a key of each member, another one after every step. It is compiled once
         for each `f`: give the same function in every call.
         """
+        check_same("ensemble.map")
         return self._members.each("map", f, f)(*shared)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -228,7 +235,7 @@ class Ensemble:
     def _begun(self, folder: Path) -> Origin:
         """Return the ensemble that training with this checkpoint began with: this one, unless it comes from there."""
         saved = self._saved
-        if saved is not None and saved[:2] == (folder, self.steps) and checkpoints.is_there(folder):
+        if saved is not None and saved[:2] == (folder, self.steps) and agreed(checkpoints.is_there(folder)):
             return saved.begun
         return Origin.of(self._members, self.epoch)
 

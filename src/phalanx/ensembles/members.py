@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 from phalanx.ensembles import checks
 from phalanx.ensembles.placement import Placement
 from phalanx.errors.model_errors import model_errors
+from phalanx.mesh.processes import to_host
 
 if TYPE_CHECKING:
     from jaxtyping import Integer, UInt32
@@ -82,7 +83,7 @@ class Members:
     def take(self, member: int) -> State:
         """Return a copy of one member's state: the next step reuses the memory of the original."""
         state = self.placement.take(self.states, member)
-        return jax.tree.map(lambda leaf: _like(np.array(as_data(leaf)), leaf), state)
+        return jax.tree.map(lambda leaf: _like(np.array(to_host(as_data(leaf))), leaf), state)
 
     def together(self) -> State:
         """Return the states of all members, `(members, ...)`, on the host; keys as plain numbers."""

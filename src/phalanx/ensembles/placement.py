@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from phalanx.mesh.compatibility.jax_release import check_jax
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN, make_mesh, use_every_core
+from phalanx.mesh.processes import all_to_devices, to_host
 
 if TYPE_CHECKING:
     from jaxtyping import Integer
@@ -62,7 +63,9 @@ class Placement:
                 f"ensemble: members lie along the mesh's 'chain' axis and rows of batches along 'data', but the mesh "
                 f"is {dict(mesh.shape)}. Use phx.make_mesh(data=...)."
             )
-        devices = _chain_first(mesh).reshape(chains, shards)[: min(count, chains)]
+        used = min(count, chains)
+        devices = _chain_first(mesh).reshape(chains, shards)[np.arange(used) * chains // used]
+        _check_processes(devices, count)
         each = -(-count // len(devices))
         apart = devices[0, 0].platform == "cpu" and Workaround.MEMBERS_APART.is_on
         return cls(count, Mesh(devices, (MEMBERS, DATA)), 1 if apart else each)
@@ -112,7 +115,8 @@ class Placement:
 
         Runs are independent, so the devices of a CPU may begin them in different orders, and deadlock in their sums.
         """
-        return jax.block_until_ready(made) if self.shards > 1 and self.groups > WRITTEN_OUT else made
+        several = self.groups > WRITTEN_OUT or jax.process_count() > 1
+        return jax.block_until_ready(made) if self.shards > 1 and several else made
 
     def take(self, groups: Sequence[Any], member: int) -> Any:
         """Return the arrays of one member, from those of the groups."""
@@ -123,11 +127,11 @@ class Placement:
 
     def place(self, values: Any) -> Any:
         """Put arrays of a group, `(devices, width, ...)` or bare, on their devices."""
-        return jax.device_put(values, NamedSharding(self.mesh, self.members))
+        return all_to_devices(values, NamedSharding(self.mesh, self.members))
 
     def everywhere(self, values: Any) -> Any:
         """Put arrays on every device."""
-        return jax.device_put(values, NamedSharding(self.mesh, PartitionSpec()))
+        return all_to_devices(values, NamedSharding(self.mesh, PartitionSpec()))
 
     def split(self, members: Any) -> list[Any]:
         """Return arrays `(members, ...)` as those of the groups, on their devices."""
@@ -142,7 +146,7 @@ class Placement:
         """Return the arrays of the groups as arrays `(members, ...)`, on the host."""
 
         def together(*leaves: Array) -> np.ndarray:
-            parts = [np.asarray(leaf)[None, None] if self.bare else np.asarray(leaf) for leaf in leaves]
+            parts = [to_host(leaf)[None, None] if self.bare else to_host(leaf) for leaf in leaves]
             size = self.devices * self.width
             return np.concatenate([part.reshape(size, *part.shape[2:]) for part in parts])[: self.count]
 
@@ -184,6 +188,18 @@ class Placement:
         # states are replicated over the devices of one member: without this XLA might shard them
         places = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), out_specs)
         return jax.jit(mapped, donate_argnums=donate, out_shardings=places)
+
+
+def _check_processes(devices: np.ndarray, count: int) -> None:
+    """Raise if a process has no device of an ensemble: it could not take part in its steps."""
+    known = {device.process_index for device in devices.flat}
+    members = f"{count} members leave" if count > 1 else "1 member leaves"
+    if missing := sorted(set(range(jax.process_count())) - known):
+        raise ValueError(
+            f"ensemble: {members} process {', '.join(map(str, missing))} without a member. Train at least "
+            f"as many members as there are processes, or give the rows of batches to more devices: "
+            f"phx.make_mesh(data=...)."
+        )
 
 
 def _chain_first(mesh: Mesh) -> np.ndarray:

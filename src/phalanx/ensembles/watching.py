@@ -17,8 +17,10 @@ from phalanx.ensembles.checkpoint import check_members, checkpoint_of, entries_o
 from phalanx.ensembles.members import Members, as_data
 from phalanx.learning.batches import EpochBatches
 from phalanx.learning.checkpoint import Checkpoint
-from phalanx.learning.identity import Comparison, Identity, digest_of, identity_of, trace
+from phalanx.learning.identity import Comparison, Identity, digest_of, identity_of, trace, words_of
 from phalanx.learning.watch import Watch
+from phalanx.mesh.agreement import check_same
+from phalanx.mesh.processes import to_host
 from phalanx.store.policy import SavePolicy
 
 Measured = dict[str, Any]
@@ -119,6 +121,7 @@ class EnsembleWatch:
         checkpoint: SavePolicy | None, log: str | os.PathLike[str] | None,
     ):  # fmt: skip
         self.begun, self._members, self._data, self._size = begun, members, data, min(batches.size, batches.rows)
+        check_same("ensemble.train", lambda: words_of(self._identity(batches, held_out)))
         self._checkpoint = None
         if checkpoint is not None:
             self._checkpoint = checkpoint_of(checkpoint, f"ensemble.train: checkpoint={str(checkpoint.folder)!r}")
@@ -245,4 +248,4 @@ def flat(measured: Any) -> Measured:
 def _named(tree: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the arrays of a tree by name, on the host; keys of random numbers as plain numbers."""
     for path, leaf in tree_leaves_with_path(tree):
-        yield keystr(path), np.asarray(as_data(leaf) if isinstance(leaf, jax.Array) else leaf)
+        yield keystr(path), to_host(as_data(leaf) if isinstance(leaf, jax.Array) else leaf)

@@ -18,6 +18,8 @@ import jax
 import numpy as np
 from jax import Array, ShapeDtypeStruct
 
+from phalanx.inputs.axes_of import axes_of
+from phalanx.inputs.axis_names import Axis
 from phalanx.inputs.dataframe_input import Labels, as_named_array, columns_of, is_data
 from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.inputs.placement import PaddedRows, check_alive, name_of, sharding_of
@@ -64,6 +66,7 @@ class Arguments:
         names: name of each array in messages, e.g. `x` or `batch['x']`.
         labels: the names that came with each array: of a table's columns, of a categorical's levels.
         constants: names of the arrays that are compiled in, whose values the program needs while it is traced.
+        axes: names of each array's axes; empty for an array whose axes have none.
     """
 
     layout: Layout
@@ -72,6 +75,7 @@ class Arguments:
     names: tuple[str, ...]
     labels: tuple[Labels, ...] = ()
     constants: tuple[str, ...] = ()
+    axes: tuple[tuple[Axis, ...], ...] = ()
 
     def fixing(self, names: Sequence[str]) -> Arguments:
         """Return the same arguments with these arrays compiled in."""
@@ -91,8 +95,14 @@ class Arguments:
         return replace(
             self, layout=replace(self.layout, fixed=tuple(fixed)), arrays=left(self.arrays),
             shardings=left(self.shardings), names=left(self.names), labels=left(self.labels),
+            axes=left(self.axes),
             constants=(*self.constants, *(name for name, gone in zip(self.names, taken, strict=True) if gone)),
         )  # fmt: skip
+
+    @property
+    def constant_arrays(self) -> dict[str, np.ndarray]:
+        """The compiled-in arrays by name."""
+        return {value.name: value.array for value in self.layout.fixed if isinstance(value, _Constant)}
 
     def differing_constants(self, other: Arguments) -> list[str]:
         """Return the names of the compiled-in arrays whose values differ in `other`."""
@@ -203,7 +213,7 @@ def split_arguments(
     data = by_keyword(program, data)
     _check_signature(program, data)
     data = {name: _words_as_array(value) if known(name) else value for name, value in data.items()}
-    paths, tree = jax.tree_util.tree_flatten_with_path(data, is_leaf=_is_leaf)
+    paths, tree = jax.tree_util.tree_flatten_with_path(data, is_leaf=is_leaf)
     names = [name_of(path) for path, _ in paths]
     found = [_as_argument(name, leaf, known(name)) for name, (_, leaf) in zip(names, paths, strict=True)]
     leaves, labels = zip(*found, strict=True) if found else ((), ())
@@ -216,6 +226,7 @@ def split_arguments(
         tuple(sharding_of(leaf) for leaf in kept),
         tuple(name for name, array in zip(names, is_array, strict=True) if array),
         tuple(words for words, array in zip(labels, is_array, strict=True) if array),
+        axes=tuple(_axes_of(leaf) for (_, leaf), array in zip(paths, is_array, strict=True) if array),
     )
 
 
@@ -247,7 +258,8 @@ def _words_as_array(value: Any) -> Any:
     return np.array(value, dtype=object) if is_words else value
 
 
-def _is_leaf(value: Any) -> bool:
+def is_leaf(value: Any) -> bool:
+    """Return whether a value within the data is one argument, not a tree of them."""
     return isinstance(value, PaddedRows) or value is None or is_data(value)
 
 
@@ -282,6 +294,10 @@ def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Label
             f"numbers, strings or functions."
         ) from None
     return leaf, ()
+
+
+def _axes_of(leaf: Any) -> tuple[Axis, ...]:
+    return leaf.axes if isinstance(leaf, PaddedRows) else axes_of(leaf)
 
 
 def _asked_for(program: Callable[..., Any], columns: Mapping[str, Any]) -> list[str]:

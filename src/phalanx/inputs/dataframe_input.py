@@ -41,7 +41,7 @@ _CLASSES = {
 
 def is_data(value: Any) -> bool:
     """Return whether `value` becomes one array: an object of another library, a range, or a list of numbers."""
-    return _library(value) is not None or isinstance(value, range) or _is_sparse(value) or _is_list_of_numbers(value)
+    return library_of(value) is not None or isinstance(value, range) or _is_sparse(value) or _is_list_of_numbers(value)
 
 
 def as_named_array(name: str, value: Any) -> NamedArray:
@@ -58,7 +58,7 @@ def as_named_array(name: str, value: Any) -> NamedArray:
         TypeError: when it contains something other than numbers, with the first place, or cannot become an array.
         ValueError: when a value is missing and the type has no NaN, or its rows differ in length.
     """
-    library = _library(value)
+    library = library_of(value)
     if library is not None:
         return _CONVERTERS[library](name, value)
     if _is_sparse(value):
@@ -77,12 +77,12 @@ def as_named_array(name: str, value: Any) -> NamedArray:
 
 def is_table(value: Any) -> bool:
     """Return whether `value` has columns with names."""
-    return _library(value) in ("pandas", "polars") and hasattr(value, "columns")
+    return library_of(value) in ("pandas", "polars") and hasattr(value, "columns")
 
 
 def is_categorical(value: Any) -> bool:
     """Return whether `value` is a categorical series."""
-    library = _library(value)
+    library = library_of(value)
     if library == "pandas":
         return isinstance(getattr(value, "dtype", None), sys.modules["pandas"].CategoricalDtype)
     polars = sys.modules.get("polars")
@@ -91,7 +91,7 @@ def is_categorical(value: Any) -> bool:
 
 def in_form_of(value: Any, array: np.ndarray) -> Any:
     """Return `array` in the form of `value`: with its levels where that is categorical, its columns where a table."""
-    library = _library(value)
+    library = library_of(value)
     if library == "pandas" and is_categorical(value):
         pandas = sys.modules["pandas"]
         made = pandas.Categorical.from_codes(array, dtype=value.dtype)
@@ -109,7 +109,7 @@ def in_form_of(value: Any, array: np.ndarray) -> Any:
 
 def columns_of(data: Any) -> Mapping[str, Any] | None:
     """Return the columns of a table by name; None when `data` is not a table."""
-    library = _library(data)
+    library = library_of(data)
     if library == "xarray" and isinstance(data, Mapping):
         return {str(name): data[name] for name in data}
     if not is_table(data):
@@ -118,7 +118,8 @@ def columns_of(data: Any) -> Mapping[str, Any] | None:
     return {name: data[name] for name in data.columns}
 
 
-def _library(value: Any) -> str | None:
+def library_of(value: Any) -> str | None:
+    """Return the library that an object belongs to, if it is converted; otherwise None."""
     for library, names in _CLASSES.items():
         module = sys.modules.get(library)
         classes = (getattr(module, name, None) for name in names)  # None while the module is still being imported
@@ -193,7 +194,10 @@ def _unmasked(name: str, value: np.ma.MaskedArray) -> np.ndarray:
     return np.asarray(value.data)
 
 
-_LEAVE_OUT = "Leave such rows out, or give floats with NaN if the model handles them."
+_LEAVE_OUT = (
+    'Leave such rows out; or, if the model observes them, call phx.mcmc or phx.fit(..., missing="impute"); or give '
+    "floats with NaN if the model handles them."
+)
 
 
 def _pandas(name: str, value: Any) -> NamedArray:

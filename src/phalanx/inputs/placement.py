@@ -13,6 +13,8 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from phalanx.inputs.axes_of import axes_of
+from phalanx.inputs.axis_names import Axis
 from phalanx.inputs.dataframe_input import Labels, Levels, as_named_array, columns_of, is_data
 from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.mesh.devices import with_auto_axes
@@ -27,11 +29,13 @@ class PaddedRows:
         array: the padded array, sharded along its leading dimension.
         rows: number of real rows.
         labels: the names of levels or columns that the rows came with.
+        axes: names of the axes; empty if they have none.
     """
 
     array: Array
     rows: int
     labels: Labels = ()
+    axes: tuple[Axis, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,7 +59,7 @@ class PaddedRows:
         return self.rows
 
 
-jax.tree_util.register_dataclass(PaddedRows, data_fields=["array"], meta_fields=["rows", "labels"])
+jax.tree_util.register_dataclass(PaddedRows, data_fields=["array"], meta_fields=["rows", "labels", "axes"])
 
 
 def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
@@ -72,8 +76,8 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
         axis: the mesh axis to shard over, or several.
 
     Returns:
-        The tree with each array as a sharded `jax.Array`, or as `PaddedRows` if rows do not divide evenly or levels or
-        columns have names, which are kept.
+        The tree with each array as a sharded `jax.Array`, or as `PaddedRows` if rows do not divide evenly, or levels,
+        columns or axes have names, which are kept.
 
     Raises:
         ValueError: when the mesh lacks the axis, an array has no rows, or a number does not fit 32 bits.
@@ -99,6 +103,7 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
     def place(path, leaf):
         where = jax.tree_util.keystr(path) or "the array"
         check_alive(f"shard: {where}", leaf)
+        axes_of_leaf = axes_of(leaf)
         leaf, labels = as_named_array(f"shard: {name_of(path) or where}", leaf)
         if np.ndim(leaf) == 0:
             raise ValueError(f"shard: {where} is a single number and has no rows to shard over {axis!r}.")
@@ -107,8 +112,9 @@ def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
         placed = _place(f"shard: {name_of(path) or where}", leaf, mesh, axes)
         if not isinstance(labels, Levels) and np.ndim(leaf) == 1:  # names of rows are dropped: there may be many
             labels = ()
+        named = tuple(Axis(axis.dim, axis.words if number else None) for number, axis in enumerate(axes_of_leaf))
         array = placed.array if isinstance(placed, PaddedRows) else placed
-        return PaddedRows(array, placed.shape[0], labels) if labels else placed
+        return PaddedRows(array, placed.shape[0], labels, named) if labels or named else placed
 
     columns = columns_of(tree)
     tree = tree if columns is None else dict(columns)

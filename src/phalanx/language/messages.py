@@ -105,11 +105,34 @@ def send(variable: RandomVariable) -> RandomVariable:
     return _variable(message).complete()
 
 
+class _Seeds(threading.local):
+    count: int = 0
+
+
+_seeds = _Seeds()
+
+
 @contextmanager
 def keys_for_primitives(key: Array) -> Iterator[None]:
     """Give keys to NumPyro's primitives for draws besides variables: subsamples, and sites that its `block` hides."""
-    with nullcontext() if bypasses_numpyro() else seed(rng_seed=key, hide_types=["sample"]):
-        yield
+    _seeds.count += 1
+    try:
+        with nullcontext() if bypasses_numpyro() else seed(rng_seed=key, hide_types=["sample"]):
+            yield
+    finally:
+        _seeds.count -= 1
+
+
+def has_key() -> bool:
+    """Return whether a seed, ours or NumPyro's, gives keys to variables of this thread."""
+    if _seeds.count or bypasses_numpyro():
+        return _seeds.count > 0
+    request = {"type": IGNORED, "fn": lambda rng_key: rng_key, "args": (), "kwargs": {"rng_key": None}, "value": None}
+    try:
+        apply_stack(request)
+    except ValueError:  # the refusal of a request that no seed answers
+        return False
+    return request["value"] is not None
 
 
 class TracerHandler(Messenger):
@@ -223,9 +246,10 @@ def _variable(message: Message) -> RandomVariable:
     name, value, own = message["name"], message["value"], message.get("phalanx", {})
     if (parameter := own.get("parameter")) is not None:
         return RandomVariable(name, None, value, key=message["kwargs"].get("rng_key"), parameter=parameter)
+    plates = tuple((frame.name, frame.dim, frame.size) for frame in message["cond_indep_stack"])
     if message["type"] == "deterministic":
         refusals.check_deterministic(name, value)
-        return RandomVariable(name, None, value, observed=True, natural=own.get("natural"))
+        return RandomVariable(name, None, value, observed=True, natural=own.get("natural"), plates=plates)
     distribution, kwargs = message["fn"], message["kwargs"]
     if value is None and kwargs.get("sample_shape"):
         distribution = distribution.expand((*kwargs["sample_shape"], *distribution.batch_shape))
@@ -240,7 +264,7 @@ def _variable(message: Message) -> RandomVariable:
     observed = bool(message["is_observed"])
     suggested = value is not None and not observed and not own.get("given", False)
     return RandomVariable(
-        name, distribution, value, observed, axes, scale, key, suggested=suggested, logit=logit
+        name, distribution, value, observed, axes, scale, key, suggested=suggested, logit=logit, plates=plates
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ class RandomVariable:
         suggested: whether a handler of NumPyro's, such as its `substitute`, gave the value: it is not data, and
             inference moves the variable, as NumPyro does.
         logit: unconstrained value of a latent variable on an interval, from which the density is computed.
+        plates: NumPyro's plates around it: name, batch dimension (counted from the last, -1) and size of each.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -57,6 +58,7 @@ class RandomVariable:
     parameter: Any = None
     suggested: bool = False
     logit: Any = None
+    plates: tuple[tuple[str, int, int], ...] = ()
 
     def log_prob(self) -> Array:
         """Return the log density of the value by element, of shape sample + batch; zero without a distribution."""

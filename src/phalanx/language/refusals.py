@@ -132,9 +132,10 @@ def _control_flow(message: Message) -> None:
             if site["fn"].support.is_discrete:
                 raise ValueError(
                     f"Variable {site['name']!r} is latent and discrete inside of numpyro.contrib.control_flow "
-                    f"({_flow(message)}), and chains cannot move it. Sum over its values: carry the logarithm of the "
-                    f"probability of each from step to step (the forward algorithm), in jax.lax.{_flow(message)}, and "
-                    f"add that of the last step with numpyro.factor or phx.factor."
+                    f"({_flow(message)}), and chains cannot move it. Write the loop in Python, and sum over its values "
+                    f"with phx.marginalize(model). Or carry the logarithm of the probability of each value from step "
+                    f"to step (the forward algorithm), in jax.lax.{_flow(message)}, and add that of the last step with "
+                    f"numpyro.factor or phx.factor."
                 )
             raise ValueError(
                 f"Variable {site['name']!r} is latent inside of numpyro.contrib.control_flow ({_flow(message)}), where "

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from phalanx.mesh.keys import is_key
-from phalanx.mesh.processes import is_first
+from phalanx.mesh.processes import agreed, is_first, to_devices, to_host
 from phalanx.store.background import BackgroundWriter
 from phalanx.store.policy import SavePolicy
 from phalanx.store.save_path import sync
@@ -44,17 +44,18 @@ class Checkpoint:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the folder in a `with` block, which ends when the save under way has.
+        """Hold the folder in a `with` block, which ends, in all processes, when the save under way has.
 
         Raises:
             FileExistsError: when the folder holds something else.
             ValueError: when another process writes to it.
         """
-        if not is_first():
+        if is_first():
+            with self.saves.locked(), self._writer.held():
+                yield
+        else:
             yield
-            return
-        with self.saves.locked(), self._writer.held():
-            yield
+        agreed(True)  # they may read the folder next
 
     @property
     def is_idle(self) -> bool:
@@ -93,27 +94,24 @@ class Checkpoint:
             raise self.saves.damage(f"its record has no entry {', '.join(map(repr, missing))}")
 
     def save(self, states: Mapping[str, Any], record: Mapping[str, Any], at: int | None = None) -> None:
-        """Write a save beside the devices' work, if this process has all of every array; else at once."""
-        leaves = jax.tree.leaves(states)
-        if jax.process_count() == 1 and not any(map(is_key, leaves)):
-            copies = jax.tree.map(lambda leaf: np.array(leaf), states)  # devices may reuse the memory of the arrays
-            self._writer.submit(self.write, copies, record, at)
+        """Have the first process write a save, beside the devices' work unless it has keys of random numbers."""
+        copies = jax.tree.map(_copied, states)  # devices may reuse the memory of the arrays
+        if not is_first():
+            return
+        if any(map(is_key, jax.tree.leaves(copies))):
+            self.write(copies, record, at)
         else:
-            self.write(states, record, at)
+            self._writer.submit(self.write, copies, record, at)
 
     def write(self, states: Mapping[str, Any], record: Mapping[str, Any], at: int | None = None) -> None:
         """Write a save; states that the save before has already are not written again."""
         folder, saves = self.saves.folder, self.saves
         folder.mkdir(parents=True, exist_ok=True)
-        if is_first() and not saves.manifests:
+        if not saves.manifests:
             (folder / FIRST).touch()
             sync(folder)
         before = [name for name in states if name in saves.contents]
         files = {name: partial(write_tree, tree=tree) for name, tree in states.items() if name not in before}
-        if not is_first():  # Orbax needs all processes
-            for name, write in files.items():
-                write(folder / name)
-            return
         described = {name: describe(tree) for name, tree in states.items()}
         saves.write(files, {**record, "states": described}, before, at)
         (folder / FIRST).unlink(missing_ok=True)
@@ -146,10 +144,26 @@ class Checkpoint:
             ValueError: when it cannot be read.
         """
         try:
-            return read_tree(self.saves.folder / name, like)
+            return jax.tree.map(_placed, read_tree(self.saves.folder / name, like), like)
         except Exception as error:  # Orbax and TensorStore raise errors of many kinds
             first = str(error).strip().partition("\n")[0]
             raise self.saves.damage(f"{name} cannot be read: {first}") from error
+
+
+def _copied(leaf: Any) -> Any:
+    """Return a copy of an array on the host, of all processes' parts; keys of random numbers as keys."""
+    if not is_key(leaf):
+        return np.array(to_host(leaf))
+    if leaf.is_fully_addressable:
+        return leaf
+    data = jax.numpy.asarray(to_host(jax.random.key_data(leaf)))
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+
+
+def _placed(leaf: Any, like: Any) -> Any:
+    """Return an array on the devices of all processes, if `like` is; one process has placed it in reading."""
+    where = getattr(like, "sharding", None)
+    return leaf if where is None or where.is_fully_addressable else to_devices(leaf, where)
 
 
 def describe(tree: Any) -> list[list[Any]]:

@@ -16,6 +16,7 @@ import jax
 
 from phalanx.jaxprs.canonical import form_of
 from phalanx.mesh.compatibility.jax_internals import OF_FEW_NUMBERS, PLAIN, RARELY, Options
+from phalanx.mesh.processes import on_all_processes
 from phalanx.run.compile.compilation import compiled, several_cpus
 from phalanx.run.compile.executable_cache import settings
 from phalanx.run.compile.lru_cache import Recent
@@ -87,7 +88,8 @@ class Compiler:
         Args:
             f: the function.
             *arguments: arrays, or trees of them, like those that it will be called with.
-            out_shardings: returns the shardings of its results.
+            out_shardings: returns the shardings of its results; by default XLA chooses them, or every process gets
+                whole results.
             rarely: whether it is called so rarely that optimising it would take longer.
             identity: key of the function and the layout of its results; None to use its trace.
         """
@@ -99,8 +101,9 @@ class Compiler:
 
     def _traced(self, f: Any, arguments: Any, out_shardings: Any, options: Options) -> Compiled:
         """Return the program of an equal trace, compiled before or now."""
-        made = None if out_shardings is None else out_shardings()
-        traced = jax.jit(f, **({} if made is None else {"out_shardings": made})).trace(*arguments)
+        made = on_all_processes(arguments) if out_shardings is None else out_shardings()
+        chosen: dict[str, Any] = {} if made is None else {"out_shardings": made}
+        traced = jax.jit(f, **chosen).trace(*arguments)
         key = _key_of(traced, arguments, made)
         if (found := _look_up(key)) is None:
             # XLA places the sums over devices, so several devices count as devices that sum

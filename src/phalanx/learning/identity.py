@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from phalanx.jaxprs.canonical import form_of
+from phalanx.mesh.agreement import CONTENT
 from phalanx.mesh.compatibility.jax_internals import live
 
 TRACED_BY = ("jax", "numpyro", "optax", "flax", "equinox", "phalanx")
@@ -39,6 +40,12 @@ class Identity(TypedDict):
     contents: dict[str, str | None]
     traces: dict[str, str | None]
     releases: dict[str, str]
+
+
+def words_of(identity: Identity) -> dict[str, str]:
+    """Return an identity in words by name, which processes compare."""
+    digests = {f"{CONTENT}{name}": str(one) for name, one in {**identity["contents"], **identity["traces"]}.items()}
+    return {**{name: str(value) for name, value in identity["said"].items()}, **digests, **identity["releases"]}
 
 
 def identity_of(said: dict[str, Any], contents: dict[str, str | None], traces: Mapping[str, Any]) -> Identity:

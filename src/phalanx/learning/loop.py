@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from phalanx.learning.checkpoint import Checkpoint
 from phalanx.mesh.interrupts import Interrupts, ended_by_interrupt
+from phalanx.mesh.processes import agreed
 from phalanx.run.progress.report import Progress, Report
 
 S = TypeVar("S")
@@ -86,13 +87,13 @@ class Loop(Generic[S]):
             with ended_by_interrupt(lambda: self._stop(Stop.INTERRUPTED)):
                 try:
                     while not self.method.done(self.state):
-                        if seconds is not None and time.monotonic() - began >= seconds:
+                        if seconds is not None and agreed(time.monotonic() - began >= seconds):
                             self._stop(Stop.TIME)
                             break
                         with interrupts.held():
                             for state in self.method.step(self.state, display.say):
                                 self.state = state
-                                interrupts.agree()
+                                interrupts.agree(after=state)
                             report = self.method.report(self.state)
                             for one in (display.show, *look):
                                 one(report)

@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.identity import Comparison, Identity
-from phalanx.mesh.processes import agreed
+from phalanx.mesh.agreement import check_same
+from phalanx.mesh.processes import agreed, is_first
 
 SAVE_SHARE = 0.02
 """The most of a training's time that temporary saves may take."""
@@ -60,6 +61,7 @@ class Watch(Generic[L]):
             return None
         here = self._identity = self.identity()
         record = checkpoint.read()
+        check_same(checkpoint.called, lambda: {"the newest save": repr(record)})
         self._permanent = checkpoint.saves.last_permanent
         if record is None:
             return None
@@ -82,9 +84,9 @@ class Watch(Generic[L]):
         return record
 
     def add(self, look: L) -> None:
-        """Add an evaluation, and write the log anew."""
+        """Add an evaluation, and have the first process write the log anew."""
         self.looks.append(look)
-        if self.log is not None:
+        if self.log is not None and is_first():
             rows = [self.columns(each) for each in self.looks]
             names = dict.fromkeys(name for row in rows for name in row)
             self.log.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import jax
 
 from phalanx.mesh.compatibility.shared_store import SharedStore
+from phalanx.mesh.failure import ENDED
 
 CONTENT, ROWS = "the content of ", "rows "
 """Prefixes of the names of checksums. Checksums of rows are compared among the processes that hold them."""
@@ -20,14 +21,17 @@ CONTENT, ROWS = "the content of ", "rows "
 SHOWN = 60
 """Length up to which a message shows values."""
 
-WAIT = 10.0
+CALL = "the call"
+"""Name of the call itself, which comes before all that belongs to it."""
+
+WAIT = 2.0
 """Seconds after which a process looks for the others again; those that fail end this one meanwhile."""
 
 _calls = itertools.count()
 
 
-def check_same(call: str, items: Callable[[], Mapping[str, str]]) -> None:
-    """Raise in every process if they differ; no effect, and no cost, in a single process.
+def check_same(call: str, items: Callable[[], Mapping[str, str]] = dict) -> None:
+    """Raise in every process if they differ, or make other calls; no effect, and no cost, in a single process.
 
     All processes must call it at the same places.
 
@@ -36,17 +40,18 @@ def check_same(call: str, items: Callable[[], Mapping[str, str]]) -> None:
         items: returns what must be equal, by name: words, or checksums.
 
     Raises:
+        RuntimeError: when another process has ended, which this one would wait for.
         ValueError: when something differs. The message names it, and the processes.
     """
     store = SharedStore.joined()
     if store is None or jax.process_count() == 1:
         return
     folder, number = f"call-{next(_calls)}", jax.process_index()
-    store.set(f"{folder}/{number}", json.dumps(dict(items())))
+    store.set(f"{folder}/{number}", json.dumps({CALL: call, **items()}))
     if number == 0:
-        found = [json.loads(_await(store, f"{folder}/{other}")) for other in range(jax.process_count())]
+        found = [json.loads(_await(store, f"{folder}/{other}", call)) for other in range(jax.process_count())]
         store.set(f"{folder}/verdict", differences(found))
-    if words := _await(store, f"{folder}/verdict"):
+    if words := _await(store, f"{folder}/verdict", call):
         raise ValueError(
             f"{call}: the processes must all make the same call, and they differ: {words}. Give each the same script, "
             f"arguments, data and versions; data of which each process has its own rows belong into phx.shard."
@@ -55,6 +60,8 @@ def check_same(call: str, items: Callable[[], Mapping[str, str]]) -> None:
 
 def differences(found: list[dict[str, str]]) -> str:
     """Return in words what differs between processes, given the items of each; empty if they are equal."""
+    if len({items.get(CALL) for items in found}) > 1:  # all else follows from it
+        found = [{CALL: items[CALL]} for items in found]
     said = []
     for name in dict.fromkeys(itertools.chain(*found)):
         values = {
@@ -75,7 +82,11 @@ def differences(found: list[dict[str, str]]) -> str:
     return "; ".join(said)
 
 
-def _await(store: SharedStore, key: str) -> str:
+def _await(store: SharedStore, key: str, call: str) -> str:
     while (value := store.get(key, WAIT)) is None:
-        pass
+        if ended := sorted(store.under(ENDED), key=int):
+            raise RuntimeError(
+                f"{call}: process {', '.join(ended)} has ended, and all processes must make this call together. Make "
+                f"it in each; one of them may print or write its result."
+            )
     return value

@@ -42,6 +42,10 @@ class AgreedInterrupt(KeyboardInterrupt):
     """Ctrl-C that all processes raise at the same place, so that each ends by itself."""
 
 
+class AgreedExit(SystemExit):
+    """End by SIGTERM that all processes raise at the same place, so that they can save together."""
+
+
 class Peers:
     """The other processes of a run, seen from one.
 

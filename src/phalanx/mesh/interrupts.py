@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from phalanx.mesh.failure import AgreedInterrupt
+from phalanx.mesh.failure import AgreedExit, AgreedInterrupt
 
 
 class Interrupts:
@@ -51,20 +51,27 @@ class Interrupts:
         if jax.process_count() == 1:  # several processes may have left the block at different times
             self.agree()
 
-    def agree(self) -> None:
+    def agree(self, after: Any = None) -> None:
         """Raise what the signal means in all processes, if one has received one. All must call it at the same place.
+
+        Args:
+            after: arrays to wait for, whose sums over processes could deadlock with the sum that agrees.
 
         Raises:
             KeyboardInterrupt: after Ctrl-C, unless the program handles it otherwise.
-            SystemExit: after SIGTERM, with the same exception.
+            AgreedExit: after SIGTERM, with the same exception.
         """
         number, self._number = self._number, 0
         if jax.process_count() > 1:
+            jax.block_until_ready(after)
             number = int(multihost_utils.process_allgather(np.array([number])).max())
             if number == signal.SIGINT:
                 raise AgreedInterrupt
         if number:
-            self._act(number, None)
+            try:
+                self._act(number, None)
+            except SystemExit as ended:
+                raise AgreedExit(ended.code) from None
 
     def _record(self, number: int, frame: Any) -> None:
         if self._number and jax.process_count() == 1:

@@ -17,11 +17,12 @@ import jax
 import numpy as np
 from jax import Array
 from jax.experimental import multihost_utils
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from phalanx.mesh.compatibility.jax_internals import prefer_fused_loops
 from phalanx.mesh.compatibility.shared_store import SharedStore
 from phalanx.mesh.failure import Peers
+from phalanx.mesh.keys import is_key
 
 HEARTBEAT_SECONDS = 12
 """Seconds without a heartbeat after which a process counts as dead, and all others are ended."""
@@ -149,15 +150,27 @@ def to_devices(value: Any, sharding: Sharding) -> Array:
     """Return a value that every process has as an array with this sharding."""
     if sharding.is_fully_addressable or (isinstance(value, Array) and not value.is_fully_addressable):
         return jax.device_put(value, sharding)  # does not copy an array with this sharding
+    if is_key(value):
+        data = to_devices(jax.random.key_data(value), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
     value = np.asarray(value)
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
 def all_to_devices(tree: Any, layout: Any) -> Any:
-    """Return a tree of values as arrays with a tree of shardings; a single process transfers them in one call."""
+    """Return a tree of values as arrays with a tree of shardings, or all with one; one process sends them at once."""
     if jax.process_count() == 1:
         return jax.device_put(tree, layout)
-    return jax.tree.map(to_devices, tree, layout)
+    return jax.tree.map(lambda where, part: jax.tree.map(lambda leaf: to_devices(leaf, where), part), layout, tree)
+
+
+def on_all_processes(tree: Any) -> NamedSharding | None:
+    """Return the sharding that replicates over the devices of the arrays in a tree; None if one process has them."""
+    for leaf in jax.tree.leaves(tree):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding) and not sharding.is_fully_addressable:
+            return NamedSharding(sharding.mesh, PartitionSpec())
+    return None
 
 
 def to_host(value: Any) -> np.ndarray:

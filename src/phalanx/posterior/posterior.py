@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from phalanx.density.target import Target
-from phalanx.diagnostics import Check, Verdict, to_arviz
+from phalanx.diagnostics import Check, Verdict
+from phalanx.diagnostics.exchange import check_dimensions, dataset
 from phalanx.errors.names import UnknownVariable, hint
-from phalanx.errors.words import count
-from phalanx.language.tracing import Program
-from phalanx.mesh.keys import check_seed
+from phalanx.posterior.containers.arviz_groups import to_arviz
 from phalanx.posterior.continuation import Continuation
+from phalanx.posterior.criticism.evaluations import Evaluations
 from phalanx.posterior.file import write_posterior
 from phalanx.posterior.judging import judge_run
-from phalanx.posterior.predict import predict
-from phalanx.posterior.predictive import known_data, predictive
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.run_folder import read_saved
+from phalanx.posterior.shown import posterior_as_html, posterior_in_words
 from phalanx.posterior.tables import draws_frame, summarize
 from phalanx.report import write_report
 from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
@@ -31,6 +30,7 @@ from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+    from xarray import Dataset
 
     from phalanx.diagnostics.table import SummaryTable
 
@@ -39,7 +39,7 @@ _PROB = 0.94
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Posterior:
+class Posterior(Evaluations):
     """Draws from a posterior, with the statistics of the sampler and the record of the run.
 
     Attributes:
@@ -76,24 +76,9 @@ class Posterior:
     goes_on: Continuation | None = None
 
     @property
-    def num_chains(self) -> int:
-        """Chains in the draws."""
-        return self._sizes[0]
-
-    @property
-    def num_draws(self) -> int:
-        """Stored draws of each chain: fewer than requested if the run was interrupted or thinned."""
-        return self._sizes[1]
-
-    @property
     def num_divergences(self) -> int:
         """Divergent draws over all chains."""
         return int(np.sum(self.stats["diverging"])) if "diverging" in self.stats else self.record.divergences
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        arrays = [*self.stats.values(), *self.draws.values()]
-        return arrays[0].shape[:2] if arrays else (self.record.num_chains, 0)
 
     @cached_property
     def state(self) -> Any:
@@ -146,12 +131,6 @@ class Posterior:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.draws)
-
-    @property
-    def _not_kept(self) -> list[str]:
-        """Variables of the model without stored draws."""
-        known = self.record.latents if self.target is None else self.target.value_names()
-        return [name for name in known if name not in self.draws]
 
     def to_dataframe(self) -> DataFrame:
         """Return the draws as a `pandas.DataFrame`: one row per draw, one column per scalar quantity.
@@ -228,100 +207,67 @@ class Posterior:
     def _summarize(self, names: Iterable[str], prob: float) -> SummaryTable:
         return summarize(self.draws, self.stats, names, prob, self.record.labels, self._not_kept)
 
-    def to_arviz(self) -> Any:
-        """Convert to ArviZ's container, for its plots and comparisons; see `phalanx.diagnostics.to_arviz`.
+    def to_xarray(self) -> Dataset:
+        """Return the draws as an `xarray.Dataset`, with names of dimensions and entries.
 
         Returns:
-            `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x: the groups `posterior` and
-            `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp; of NUTS also tree_depth and
-            reached_max_treedepth).
+            A data set with the variables of `draws`. Their dimensions are `chain`, `draw`, and those of `dims=`, of
+            plates and of data; an axis without a name is `<variable>_dim_0`, ....
+
+        Raises:
+            ImportError: if xarray is not installed; ArviZ brings it.
+            ValueError: if a variable has the name of a dimension.
+
+        Example:
+            >>> posterior.to_xarray()["mean"].mean(("chain", "draw")).ndim  # doctest: +SKIP
+            0
+        """
+        check_dimensions("to_xarray", self.draws)
+        return dataset(self.draws, self.record.axes)
+
+    def to_arviz(
+        self, *, log_likelihood: bool | None = None, predictive: bool | None = None, prior: bool | int | None = None,
+        seed: int = 0,
+    ) -> Any:  # fmt: skip
+        """Convert to ArviZ's container, for its plots and comparisons.
+
+        The groups are `posterior`, `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp; of NUTS
+        also tree_depth and reached_max_treedepth), `warmup_sample_stats` (the course of warm-up along `round`; its
+        draws are not kept), `observed_data` and `constant_data`; and, since `arviz.loo` and `arviz.plot_ppc` need
+        them, `log_likelihood`, `posterior_predictive`, `prior` and `prior_predictive`, for which the model runs again.
+
+        None makes one of these groups if the model is known and can, and its arrays take at most 256 MiB; a larger one
+        is left out with a warning. The attributes of the container say why a group is left out.
+
+        Args:
+            log_likelihood: True for the densities of the observations in any case, False to leave them out.
+            predictive: True for predictive draws in any case, False to leave them out.
+            prior: number of draws from the prior, True for 500, False to leave them out.
+            seed: source of predictive draws and those from the prior.
+
+        Returns:
+            `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x. In names of variables a slash
+            becomes a full stop. An argument with the name of a dimension of `constant_data` is called `<name>_data`.
 
         Raises:
             ImportError: if ArviZ is not installed.
-            ValueError: if a variable has the name of one of ArviZ's dimensions.
+            ValueError: if a variable has the name of a dimension, or the model cannot make a group that is asked for.
 
         Example:
-            >>> posterior.to_arviz().posterior["mean"].dims  # doctest: +SKIP
+            >>> data = posterior.to_arviz()  # doctest: +SKIP
+            >>> data.posterior["mean"].dims  # doctest: +SKIP
             ('chain', 'draw')
+            >>> data.log_likelihood["y"].dims  # doctest: +SKIP
+            ('chain', 'draw', 'y_dim_0')
         """
-        return to_arviz(self.draws, self.stats, self.record.labels)
-
-    def predict(self, fn: Callable[..., Any], *, seed: int = 0, batch_size: int = 100) -> Any:
-        """Evaluate a function of the variables at every draw.
-
-        Args:
-            fn: maps a dict of one draw's values by name to an array or a pytree of arrays; JAX compiles it. A second
-                argument receives a key, another for every draw: `fn(draw, key)`.
-            seed: a whole number. The key of a draw depends only on the seed, the chain and the draw.
-            batch_size: draws evaluated at a time, which bounds the memory on the device.
-
-        Returns:
-            The results of `fn`, each array with leading axes `(chain, draw)`.
-
-        Raises:
-            ValueError: if there are no draws, `fn` asks for a variable that was not kept, or returns no array.
-            TypeError: if `fn` is not a function or returns something other than arrays.
-
-        Example:
-            >>> posterior.predict(lambda values: values["mean"] ** 2).shape  # doctest: +SKIP
-            (4, 1000)
-        """
-        check_seed(seed)
-        return predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=self._not_kept)
-
-    def predictive(
-        self,
-        data: Mapping[str, Any] | None = None,
-        kind: Literal["posterior", "prior"] = "posterior",
-        *,
-        model: Program | None = None,
-        seed: int = 0,
-    ) -> dict[str, np.ndarray]:
-        r"""Sample the observed variables anew at every draw: $y^* \sim p(y \mid \theta, x)$ with $\theta$ a draw.
-
-        The model runs again at each draw, on its own data or on others, in batches on the mesh; data that were placed
-        with `phx.shard` stay in place. Every observed variable is sampled, with or without its data, and so is every
-        variable that the run did not infer; deterministic values are computed.
-
-        Args:
-            data: keyword arguments of the model; None for those of the run. Levels and columns match those of the run
-                by name, in any order. An argument that is only observed may be None, or left out if it has a default:
-                its variable then has the shape of its distribution. Numbers, flags and words that are left out are the
-                run's.
-            kind: "posterior" takes the inferred variables from the draws; "prior" samples them from the prior.
-            model: the program, if the posterior was read from a file; or another one with the same variables.
-            seed: a whole number. The noise of a draw depends only on the seed, the chain and the draw.
-
-        Returns:
-            Arrays of shape `(chain, draw, ...)` by variable: the observed and deterministic ones; with
-            `kind="prior"` also the inferred ones.
-
-        Raises:
-            TypeError: if the data do not fit the model.
-            ValueError: if a level is unknown, a column is missing, or data lack the names that the run's data had; or
-                if the draws of a variable were not kept, its shape differs on these data (it belongs to the rows of
-                the run), or it cannot be sampled. The message names it.
-
-        Example:
-            >>> posterior.predictive({"y": None})["y"].shape  # doctest: +SKIP
-            (4, 1000)
-
-        Source: A. Gelman, X.-L. Meng, H. Stern (1996), Posterior predictive assessment of model fitness via realized
-        discrepancies.
-        """
-        check_seed(seed)
-        draws = self.num_draws or (self.record.num_samples if kind == "prior" else 0)
-        return predictive(
-            model, data, kind, target=self.target, latents=tuple(self.record.latents), draws=self.draws,
-            sizes=(self.num_chains, draws), seed=seed, known=known_data(self.target, self.record),
-        )  # fmt: skip
+        return to_arviz(self, self.warmup, log_likelihood, predictive, prior, seed)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the posterior to one file; an error leaves an existing file unchanged.
 
         The file is an `.npz` archive of plain arrays with a JSON entry; it holds no pickles, so it is safe to load.
-        With the ending `.nc` it is netCDF instead, for ArviZ, xarray, R and Julia: the draws and statistics of
-        `to_arviz()`, which `load` does not read.
+        With the ending `.nc` it is netCDF instead, for ArviZ, xarray, R and Julia: the groups of `to_arviz()`, which
+        `load` does not read.
 
         Args:
             path: the file: `run.npz`, or without an ending; or `run.nc`. Its folder must exist.
@@ -389,11 +335,7 @@ class Posterior:
         return write_report(self, path, figures, checks, names=names, beside=beside)
 
     def __repr__(self) -> str:
-        variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in self.draws.items())
-        draws = count(self.num_draws, "draw")
-        if not self.num_draws and self.record.folded_draws:
-            draws = count(self.record.folded_draws, "draw")
-            variables = f"variables folded by {', '.join(self.reduced)}"
-        sizes = f"{count(self.num_chains, 'chain')} x {draws} of {variables or 'no variables'}"
-        end = "; interrupted" if self.record.interrupted else ""
-        return f"Posterior({sizes}; {count(self.num_divergences, 'divergence')}; {self.timing.total:.1f} s{end})"
+        return posterior_in_words(self)
+
+    def _repr_html_(self) -> str:
+        return posterior_as_html(self)

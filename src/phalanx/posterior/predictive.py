@@ -1,47 +1,47 @@
 """Predictive draws: runs of the model at every draw that sample its observed variables anew.
 
-Each draw has noise of its own from a key of (seed, chain, draw), see `over_draws`. The program is compiled once for all
-devices and the whole data: rows stay where `phx.shard` put them, and the numbers do not depend on the placement.
+Each draw has noise of its own from a key of (seed, chain, draw), see `over_draws`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding
 from numpyro.distributions import Distribution
 
-from phalanx.density.indices import IndexCheck
-from phalanx.density.target import Target, choose_mesh
-from phalanx.errors.model_errors import model_errors
-from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.density.target import Target
+from phalanx.errors.names import hint
 from phalanx.inputs.known_data import KnownData
-from phalanx.inputs.placement import partition_spec
-from phalanx.language.handlers import seed, trace, under
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
-from phalanx.mesh.compatibility.numpyro_internals import unvalidated
-from phalanx.mesh.devices import axes_but_chain
-from phalanx.mesh.processes import to_devices
-from phalanx.mesh.virtual_mesh import alone
-from phalanx.posterior.over_draws import key_of, over_draws
-from phalanx.posterior.record import RunRecord
+from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
+from phalanx.posterior.criticism.reduced_results import ReducedResults
+from phalanx.posterior.over_draws import StoredResults, batches
 from phalanx.programs.unconstrained import refuse_parameter
-
-BATCH_BYTES = 16 * 2**20
-"""Bytes of device memory for the predictive draws of a batch."""
-
-MOST_DRAWS = 1000
-"""Largest batch of draws, since a model's intermediate values take memory too."""
+from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.reducers.reductions import Reductions
 
 KINDS = ("posterior", "prior")
+
+
+class PredictiveDraws(dict[str, np.ndarray]):
+    """Predictive draws by variable, with the results of reducers as `reduced`.
+
+    Attributes:
+        reduced: results by reducer, and by variable if a reducer covers several.
+    """
+
+    reduced: Mapping[str, Any]
+
+    def __init__(self, draws: Mapping[str, np.ndarray], reduced: Mapping[str, Any]):
+        super().__init__(draws)
+        self.reduced = reduced
 
 
 def predictive(
@@ -55,7 +55,10 @@ def predictive(
     sizes: tuple[int, int],
     seed: int,
     known: KnownData | None = None,
-) -> dict[str, np.ndarray]:
+    numbers: np.ndarray | None = None,
+    keep: str | Sequence[str] | None = None,
+    reducers: Mapping[str, Reducer | Reduce] | None = None,
+) -> PredictiveDraws:
     """Sample the observed variables at every draw; see `Posterior.predictive`.
 
     Args:
@@ -65,69 +68,83 @@ def predictive(
         target: the model and data of the run, if known.
         latents: names of the variables that the run inferred.
         draws: their draws, `(chain, draw, ...)` by name.
-        sizes: chains, and draws of each.
+        sizes: chains, and draws of each that are used.
         seed: source of the draws' keys.
         known: names in the run's data, and arguments that fill in; None without a run.
+        numbers: numbers of these draws in their chains; None for the first ones.
+        keep: variables to return; None for all.
+        reducers: reducers by name.
 
     Returns:
-        Arrays of shape `(chain, draw, ...)` by name.
+        Arrays of shape `(chain, draw, ...)` by name, with the results of the reducers.
     """
-    if kind not in KINDS:
-        raise ValueError(f"predictive: kind must be 'posterior' or 'prior'; got {kind!r}.")
+    check_kind(kind)
     if not math.prod(sizes):
         raise ValueError(f"predictive: there are no draws to predict at: {sizes[0]} chains of {sizes[1]} draws.")
-    if model is None and target is None:
+    at = latents if kind == "posterior" else ()
+    program = ModelAtDraws.of("predictive", model, data, target=target, known=known, inferred=latents, at=at)
+    values = {name: array for name, array in draws.items() if name in at}
+    again = _Again(program)
+    shapes = program.shapes(again, values)
+    names = _kept(keep, shapes, bool(reducers))
+    if not reducers:
+        shapes, again = {name: shapes[name] for name in names}, _Again(program, frozenset(names))
+    stored = StoredResults(sizes)
+    reduced = ReducedResults(Reductions.of(reducers, names or list(shapes))) if reducers else None
+    for batch in batches(
+        again, values, sizes, seed=seed, batch_size=program.batch_size(shapes), given=program.place_arrays(),
+        mesh=program.mesh, numbers=numbers, all_chains=reduced is not None,
+    ):  # fmt: skip
+        stored.add(batch, {name: batch.outputs[name] for name in names})
+        if reduced is not None:
+            reduced.add(batch, {**batch.values, **batch.outputs})
+    return PredictiveDraws(stored.arrays, {} if reduced is None else reduced.finalize())
+
+
+def check_kind(kind: str) -> None:
+    """Raise unless `kind` is one of `KINDS`."""
+    if kind not in KINDS:
+        raise ValueError(f"predictive: kind must be 'posterior' or 'prior'; got {kind!r}.")
+
+
+def chosen(num_draws: int | None, kind: str, of: int) -> np.ndarray:
+    """Return the numbers of the draws of each chain to predict at.
+
+    Args:
+        num_draws: how many; None for all.
+        kind: "posterior", which takes draws evenly from the chain, or "prior", which draws any number.
+        of: draws of each chain.
+    """
+    if num_draws is None:
+        return np.arange(of)
+    check_num_draws(num_draws)
+    if kind == "prior":
+        return np.arange(num_draws)
+    if of and num_draws > of:
         raise ValueError(
-            "predictive: a posterior that was read from a file, or assembled by hand, has no model. Pass one: "
-            "posterior.predictive(data, model=model)."
+            f"predictive: num_draws={num_draws} of each chain, and there are {of}. Draw longer, with "
+            f"posterior.continue_run({num_draws - of}); more noise at the same draws comes from another seed=."
         )
-    program = _program(model, target)
-    arguments, mesh = _arguments(program, data, target, known)
-    of_posterior = kind == "posterior"
-    observed = None if target is None else {name for name, _ in target.shares.terms} - set(latents)
-    values = {name: array for name, array in draws.items() if name in latents} if of_posterior else {}
-    again = _Again(program, arguments, mesh, frozenset(latents) if of_posterior else frozenset(), observed)
-    arrays = again.place_arrays()
-    example = again.check_indices(values)
-    return over_draws(
-        again, values, sizes, seed=seed, batch_size=_batch_size(example, mesh), given=arrays, mesh=mesh
-    )  # fmt: skip
+    return np.arange(num_draws) * of // num_draws
 
 
-def known_data(target: Target | None, record: RunRecord) -> KnownData:
-    """Return the state of a run's data that new data must agree with."""
-    if target is None:
-        return KnownData.of_record(record.names, record.scalars)
-    return KnownData.of(target.arguments, record.names)
+def check_num_draws(num_draws: object) -> None:
+    """Raise unless a number of draws is a whole number, at least 1."""
+    if isinstance(num_draws, bool) or not isinstance(num_draws, int | np.integer) or num_draws < 1:
+        raise ValueError(f"predictive: num_draws must be a whole number, at least 1; got {num_draws!r}.")
 
 
-def _program(model: Program | None, target: Target | None) -> Program:
-    if model is not None and not callable(model):
-        raise TypeError(f"predictive: model must be a function; got {type(model).__name__}.")
-    if model is None:
-        assert target is not None  # checked above
-        return target.program
-    return model
-
-
-def _arguments(
-    program: Program, data: Mapping[str, Any] | None, target: Target | None, known: KnownData | None
-) -> tuple[Arguments, Mesh]:
-    if data is None and target is not None:
-        return target.arguments, target.mesh
-    data = {} if data is None else data
-    arguments = split_arguments(program, data) if known is None else known.split(program, data)
-    if target is not None:
-        arguments = arguments.fixing(target.arguments.constants)
-    placed = any(sharding.axes for sharding in arguments.shardings)
-    return arguments, choose_mesh(arguments, None if placed or target is None else target.mesh)
-
-
-def _batch_size(example: Mapping[str, Any], mesh: Mesh) -> int:
-    width = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in example.values())
-    size = min(max(BATCH_BYTES // max(width, 1), 1), MOST_DRAWS)
-    groups = mesh.shape["chain"]
-    return max(size // groups, 1) * groups
+def _kept(keep: str | Sequence[str] | None, shapes: Mapping[str, Any], reduces: bool) -> list[str]:
+    """Return the names of the variables to return; there may be no name if reducers have the draws."""
+    names = list(shapes) if keep is None else [keep] if isinstance(keep, str) else list(keep)
+    if not names and not reduces:
+        raise ValueError("predictive: keep=[] returns no variable; name some, or give reducers=.")
+    if unknown := [name for name in names if name not in shapes]:
+        raise ValueError(
+            f"predictive: keep has {', '.join(map(repr, unknown))}, which the model does not draw or compute here; it "
+            f"has {', '.join(map(repr, shapes))}.{hint(unknown, shapes)}"
+        )
+    return names
 
 
 @dataclass(frozen=True)
@@ -135,100 +152,39 @@ class _Again:
     """Program evaluated at one draw, with its observed variables sampled anew.
 
     Attributes:
-        program, arguments, mesh: the model, its data and their mesh.
-        latents: names of the variables that take the values of the draw; all others are sampled.
-        observed: names of the variables that the run observed, if known.
+        model: the program with its data.
+        names: variables to return; None for all.
     """
 
-    program: Program
-    arguments: Arguments
-    mesh: Mesh
-    latents: frozenset[str]
-    observed: set[str] | None
-
-    def place_arrays(self) -> tuple[Array, ...]:
-        """Return the data, placed on the mesh."""
-        pairs = zip(self.arguments.arrays, self.arguments.shardings, strict=True)
-        return tuple(to_devices(a, NamedSharding(self.mesh, partition_spec(s))) for a, s in pairs)
-
-    def check_indices(self, draws: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the shapes of the sampled variables, after checking that indices in the data are within bounds."""
-        values = {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in draws.items()}
-        program, shapes = jax.make_jaxpr(self, return_shape=True)(
-            values, key_of(0, 0, 0), self.arguments.whole_shapes()
-        )
-        IndexCheck(program, unknown=len(values) + 1).check_or_warn(self.arguments)
-        return shapes
+    model: ModelAtDraws
+    names: frozenset[str] | None = None
 
     def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
         """Return the sampled variables and the deterministic values."""
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.shardings, strict=True)]
-        data = self.arguments.layout.join(whole)
 
-        def run() -> dict[str, Array]:
-            with unvalidated(), model_errors(self.program, arguments=data):
-                return self._drawn(trace(seed(under(self.program, self._give(values)), key))(**data))
+        def give(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            refuse_parameter(variable)
+            if variable.distribution is None:
+                return forward(variable)
+            _check_can_be_drawn(variable)
+            if variable.name in self.model.latents:
+                return self.model.at(variable, values, forward)
+            if variable.value is None or variable.observed:
+                return forward(_to_draw(variable))
+            return forward(variable)  # set by the program itself
 
-        return alone(run, axes_but_chain(self.mesh))  # a model may sum over these axes
+        drawn = self.model.run(arrays, give, self._drawn, key)
+        return drawn if self.names is None else {name: drawn[name] for name in drawn if name in self.names}
 
     def _drawn(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
-        self._check_met(variables)
         met = {n: v for n, v in variables.items() if v.parameter is None}
-        drawn = {n: v.value for n, v in met.items() if n not in self.latents or v.is_computed}
+        drawn = {n: v.value for n, v in met.items() if n not in self.model.latents or v.is_computed}
         if not drawn:
             raise ValueError(
                 f"predictive: the model has no observed variable to draw; its variables are "
                 f"{', '.join(map(repr, variables)) or 'none'}. Use posterior.predict(fn) for functions of the draws."
             )
         return drawn
-
-    def _give(self, values: Mapping[str, Array]) -> Callable[[RandomVariable, Forward], RandomVariable]:
-        def give(variable: RandomVariable, forward: Forward) -> RandomVariable:
-            refuse_parameter(variable)
-            if variable.distribution is None:
-                return forward(variable)
-            _check_can_be_drawn(variable)
-            if variable.name in self.latents:
-                return forward(replace(variable, value=self._value(variable, values)))
-            if variable.value is None or variable.observed:
-                return forward(_to_draw(variable))
-            return forward(variable)  # set by the program itself
-
-        return give
-
-    def _value(self, variable: RandomVariable, values: Mapping[str, Array]) -> Array:
-        name, distribution = variable.name, variable.distribution
-        assert distribution is not None
-        if variable.observed:
-            raise ValueError(
-                f"predictive: variable {name!r} was inferred in the run, and these data observe it. Leave its data "
-                f"out, or set it by intervention: predictive(data, model=phx.do(model, {{{name!r}: value}}))."
-            )
-        if name not in values:
-            raise ValueError(
-                f"predictive: the draws of variable {name!r} were not kept; they hold "
-                f"{', '.join(map(repr, values)) or 'none'}. Run with keep=None, or name it in keep=."
-            )
-        expected, value = tuple(distribution.shape()), values[name]
-        if value.shape != expected:
-            raise ValueError(
-                f"predictive: variable {name!r} was inferred with shape {value.shape}, and on these data it has shape "
-                f"{expected}: it belongs to the rows or groups of the run's data. Give data of these; or sample it "
-                f"anew with posterior.predict(fn) and fn(draw, key) as in docs/predictive.md."
-            )
-        return value
-
-    def _check_met(self, variables: Mapping[str, RandomVariable]) -> None:
-        """Raise if the program seems to have renamed a variable of the run: one is missing and another is new."""
-        lost = [name for name in self.latents if name not in variables]
-        known = self.latents | (self.observed or set())
-        new = [n for n, v in variables.items() if n not in known and v.distribution is not None and not v.observed]
-        if lost and (new or len(lost) == len(self.latents)):
-            raise ValueError(
-                f"predictive: the model has no variable {', '.join(map(repr, sorted(lost)))}, which the run inferred; "
-                f"it has {', '.join(map(repr, variables)) or 'none'}. Give the model of the run, or one with the same "
-                f"names."
-            )
 
 
 def _check_can_be_drawn(variable: RandomVariable) -> None:

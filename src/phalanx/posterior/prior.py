@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
+from phalanx.posterior.predictive import PredictiveDraws, check_num_draws
 from phalanx.posterior.predictive import predictive as draw
+from phalanx.reducers.reducer import Reduce, Reducer
 
 
 def predictive(
-    model: Program, data: Mapping[str, Any] | None = None, *, num_draws: int = 1000, kind: str = "prior", seed: int = 0
-) -> dict[str, np.ndarray]:
+    model: Program, data: Mapping[str, Any] | None = None, *, num_draws: int = 1000, kind: str = "prior",
+    keep: str | Sequence[str] | None = None, reducers: Mapping[str, Reducer | Reduce] | None = None, seed: int = 0,
+) -> PredictiveDraws:  # fmt: skip
     r"""Draw every variable of a model from the prior: $\theta \sim p(\theta)$, $y \sim p(y \mid \theta, x)$.
 
     No run is needed. For a posterior, `posterior.predictive(kind="prior")` does the same.
@@ -25,6 +26,8 @@ def predictive(
             has a default: its variable then has the shape of its distribution. Only the shape of a given one is used.
         num_draws: number of draws.
         kind: "prior", the only kind without a posterior.
+        keep: names of variables to return, or one name; None for all, and `[]` with `reducers` alone.
+        reducers: reducers of the draws by name, as for `phx.mcmc`, whose results are `reduced` of what is returned.
         seed: a whole number. A draw depends only on the seed and its own number.
 
     Returns:
@@ -53,8 +56,9 @@ def predictive(
             f"predictive: kind must be 'prior'; got {kind!r}. Draws from a posterior come from its own method, "
             f"phx.mcmc(model, data).predictive(new_data)."
         )
-    if isinstance(num_draws, bool) or not isinstance(num_draws, int | np.integer) or num_draws < 1:
-        raise ValueError(f"predictive: num_draws must be a whole number, at least 1; got {num_draws!r}.")
-    sizes = 1, int(num_draws)
-    found = draw(model, data, "prior", target=None, latents=(), draws={}, sizes=sizes, seed=seed)
-    return {name: values[0] for name, values in found.items()}
+    check_num_draws(num_draws)
+    found = draw(
+        model, data, "prior", target=None, latents=(), draws={}, sizes=(1, int(num_draws)), seed=seed, keep=keep,
+        reducers=reducers,
+    )  # fmt: skip
+    return PredictiveDraws({name: values[0] for name, values in found.items()}, found.reduced)

@@ -12,6 +12,7 @@ from phalanx.diagnostics import Finding
 from phalanx.diagnostics.elements import Names
 from phalanx.errors.words import count, first_few
 from phalanx.exactness.sharding_check import ADVICE, ShardingCheck
+from phalanx.inputs.axis_names import AxisNames, Word
 from phalanx.inputs.known_data import Names as NamesOfData
 
 
@@ -70,6 +71,8 @@ class RunRecord:
         independent: True if draws are independent, as those of a guide: the verdict then compares no chains and
             consists of `findings` and `passed`.
         labels: by variable, the names of its entries along each axis, or None for an axis without names.
+        dims: by variable or argument, the names of its axes, or None for an axis without a name.
+        coords: by dimension, the names of the entries along it; an axis without a name is `<variable>_dim_0`, ....
         names: by data argument, the names of its levels or columns in the run's order; None in files of earlier
             releases, which do not record them.
         scalars: data arguments that are numbers, flags, words or shapes; new data may leave them out.
@@ -103,6 +106,19 @@ class RunRecord:
     names: NamesOfData | None = field(default=None, repr=False)
     scalars: dict[str, Any] = field(default_factory=dict, repr=False)
     source: str = field(default="", repr=False)
+    dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict, repr=False)
+    coords: Mapping[str, tuple[Word, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def axes(self) -> AxisNames:
+        """Names of the axes of variables and data."""
+        return AxisNames(self.dims, self.coords, self.labels)
+
+    def named_like(self, other: RunRecord) -> RunRecord:
+        """Return the record with the names of axes of another run of the model, if it has any."""
+        if not other.dims and not other.coords:  # of an earlier release
+            return self
+        return replace(self, labels=other.labels, dims=other.dims, coords=other.coords)
 
     def of_rows(self, rows: ShardingCheck) -> RunRecord:
         """Return the record with the outcome of the check of shares."""
@@ -139,7 +155,8 @@ class RunRecord:
         if names is not None:
             names = {name: (kind, tuple(words)) for name, (kind, words) in names.items()}
         scalars = {n: tuple(x) if isinstance(x, list) else x for n, x in entries.get("scalars", {}).items()}
-        made = {**tuples, "findings": findings, "labels": labels, "names": names, "scalars": scalars}
+        named = {of: {name: tuple(x) for name, x in entries.get(of, {}).items()} for of in ("dims", "coords")}
+        made = {**tuples, "findings": findings, "labels": labels, "names": names, "scalars": scalars, **named}
         fields = list(entries)  # earlier releases wrote `diagnostics` in the same place by another name
         fields[fields.index("passed") + 1] = "diagnostics"
         if unknown := set(fields).difference(cls.__dataclass_fields__):

@@ -34,6 +34,7 @@ class TracedProgram:
     variables: dict[str, RandomVariable]
     doubts: dict[tuple[str, str], Doubt]
     without_bijection: tuple[str, ...]
+    observed: dict[str, RandomVariable]
 
     def __init__(
         self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int], checking: bool = False
@@ -45,6 +46,7 @@ class TracedProgram:
         def at_zero(arrays):
             run = run_unconstrained(program, None, layout.join(arrays), any_latent=checking)
             self.variables = run.variables  # only names, shapes and supports are used after the trace
+            self.observed = run.observed
             self.doubts = doubts_of(run) if checking else {}  # only the texts are used after the trace
             self.without_bijection = tuple(name for name in run.position if name not in run.log_dets)
             looked = outputs_of(self.doubts) if checking else run.in_support()

@@ -25,6 +25,7 @@ from phalanx.distributions.sharded import Sharded
 from phalanx.errors.model_errors import model_errors
 from phalanx.language.handlers import tape
 from phalanx.language.random_variable import RandomVariable
+from phalanx.language.refusals import is_term
 from phalanx.language.tracing import Forward, Program, tracing
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.space import RowSharding
@@ -42,11 +43,27 @@ class Evaluation:
         variables: every variable of the program, in order, with its value.
         log_dets: log |det T'| of each latent variable, elementwise over the batch dimensions of T.
         position: the unconstrained value of each latent variable.
+        substituted: names of variables with a value that is not data, which count like data.
     """
 
     variables: dict[str, RandomVariable]
     log_dets: dict[str, Array]
     position: dict[str, Array]
+    substituted: frozenset[str] = frozenset()
+
+    @property
+    def observed(self) -> dict[str, RandomVariable]:
+        """Observed variables each value of which has a density: not factors."""
+        return {
+            name: variable
+            for name, variable in self.variables.items()
+            if variable.observed and name not in self.substituted
+            if variable.distribution is not None and not is_term(variable.distribution)
+        }
+
+    def observations(self) -> dict[str, Array]:
+        """Return the log density of each observation, not scaled, by observed variable."""
+        return {name: replace(variable, scale=1.0).log_prob() for name, variable in self.observed.items()}
 
     def terms(self) -> dict[tuple[str, str], Array]:
         """Return the terms of the log density, elementwise, by variable and part ("density" or "jacobian")."""
@@ -112,11 +129,13 @@ def run_unconstrained(
     """
     log_dets: dict[str, Array] = {}
     used: dict[str, Array] = {}
+    substituted: set[str] = set()
 
     def place(variable: RandomVariable, _: Forward) -> RandomVariable:
         _refuse_sharded(variable)
         refuse_parameter(variable)
         if variable.is_given:
+            substituted.update(() if variable.observed else (variable.name,))
             return _fixed(variable)
         if any_latent and not has_bijection(variable):
             drawn = replace(variable, key=jax.random.key(0)).complete()
@@ -133,7 +152,7 @@ def run_unconstrained(
     # validity is checked on concrete values, see `validity`
     with unvalidated(), tracing(place), tape() as variables, model_errors(program, variables, data):
         program(**data)
-    return Evaluation(variables, log_dets, used)
+    return Evaluation(variables, log_dets, used, frozenset(substituted))
 
 
 def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mapping[str, Any]) -> dict[str, Array]:
@@ -267,8 +286,8 @@ def transform_of(variable: RandomVariable) -> Transform:
     if distribution.support is None or distribution.support.is_discrete:
         raise ValueError(
             f"Variable {variable.name!r} is discrete ({kind}), and gradient-based and random-walk kernels move "
-            f"continuous positions. Observe it with obs=, or sum it out of the model, for instance with "
-            f"numpyro.distributions.MixtureSameFamily."
+            f"continuous positions. Sum it out of the model, phx.marginalize(model), if it has finitely many values; "
+            f"or observe it with obs=."
         )
     try:
         return bijection_onto(entries_of_support(distribution.support))

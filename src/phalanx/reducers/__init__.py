@@ -10,6 +10,7 @@ from phalanx.reducers.autocovariance import autocovariance
 from phalanx.reducers.covariance import covariance
 from phalanx.reducers.ess import ess
 from phalanx.reducers.histogram import histogram
+from phalanx.reducers.loo import loo
 from phalanx.reducers.moments import extremes, moments
 from phalanx.reducers.reducer import Reducer, reduce
 from phalanx.reducers.reservoir import reservoir
@@ -18,6 +19,6 @@ from phalanx.reducers.sketch import quantiles
 from phalanx.reducers.thinned import thinned
 
 __all__ = [
-    "Reducer", "autocovariance", "covariance", "ess", "extremes", "histogram", "moments", "quantiles", "reduce",
+    "Reducer", "autocovariance", "covariance", "ess", "extremes", "histogram", "loo", "moments", "quantiles", "reduce",
     "reservoir", "rhat", "thinned",
 ]  # fmt: skip

@@ -38,6 +38,8 @@ class Reducer:
         begin: `begin(example, before, chain) -> state`, traced, in place of `init` where a state depends on the number
             of draws that each chain has made `before`, `(chains,)`, as for every tenth draw, or on the number of each
             chain in the run, `chain`; None where it does not.
+        of_observations: true if, without a function, it reduces the log densities of the model's observations instead
+            of the values of variables.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Reducer:
     superchains: int = 0
     constant: Callable[[Any], np.ndarray | np.bool_] | None = None
     begin: Callable[[Draw, Array, Array], Any] | None = None
+    of_observations: bool = False
 
     def begun(self, example: Draw, before: Array, chain: Array) -> Any:
         """Return the first state of these chains, which have made `before` draws."""
@@ -112,14 +115,25 @@ def is_of_user(entry: Reduce) -> bool:
     return not isinstance(entry.fn, _Selected)
 
 
+def per_observed(names: tuple[str, ...], reducer: Reducer) -> Reduce:
+    """Return a reducer applied to the log densities of the observations of each of these variables."""
+    return Reduce(_Selected(names, observed=True), reducer)
+
+
+def density_name(observed: str) -> str:
+    """Return the name, among the values of a draw, of the log densities of an observed variable's observations."""
+    return f"log p({observed})"
+
+
 @dataclass(frozen=True)
 class _Selected:
     """Selection of variables by name; compared by value, so that equal runs compile to one program."""
 
     names: tuple[str, ...]
+    observed: bool = False
 
     def __call__(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: values[name] for name in self.names}
+        return {name: values[density_name(name) if self.observed else name] for name in self.names}
 
 
 def on_host(state: Any) -> Any:

@@ -46,6 +46,7 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
     return Reducer(
         name, _Init(reducer), _Update(reducer, every), _Merge(reducer), _Finalize(reducer), reducer.statistic,
         reducer.superchains, _Constant(reducer) if reducer.constant else None, _Begin(reducer, every),
+        reducer.of_observations,
     )  # fmt: skip
 
 

@@ -9,14 +9,18 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from phalanx.density.naming import Naming
 from phalanx.density.target import Target
 from phalanx.diagnostics import Finding
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.dataframe_input import Labels, Levels
 from phalanx.inputs.held_contents import held_contents
+from phalanx.inputs.known_data import Names as NamesOfData
+from phalanx.inputs.known_data import names_of, scalars_of
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.space import RowSharding
 from phalanx.posterior.record import RunRecord
+from phalanx.posterior.row_names import distinct_rows
 
 LESS_BIAS = (
     "half the step size, and larger batches, until what you report no longer moves; or phx.nuts(), whose draws have no "
@@ -54,6 +58,28 @@ def describe(target: Target, kernel: Kernel, num_chains: int, matmul_precision: 
         matmul_precision=matmul_precision,
         findings=() if kernel.bias is None else (Finding("approximate kernel", kernel.bias, LESS_BIAS),),
     )
+
+
+def names_in_record(naming: Naming, arguments: Arguments, names: NamesOfData | None = None) -> dict[str, Any]:
+    """Return the fields of a record that name axes, entries, levels and columns, and hold scalars.
+
+    Args:
+        naming: names of the axes of the model's variables.
+        arguments: the data.
+        names: levels and columns in the order by which data are numbered; None for those of `arguments`.
+
+    Raises:
+        ValueError: when coordinates have another length than their dimension, or two rows of a table one name.
+    """
+    found = naming.found(arguments)
+    axes = naming.names(arguments, found)
+    shapes = {name: naming.variables[name] for name in naming.rows}
+    labels = distinct_rows(shapes, axes, frozenset(naming.given.coords))
+    if names is None:
+        names = names_of(arguments, {name: [axis.words for axis in known] for name, known in found.items()})
+    return {
+        "labels": labels, "dims": axes.dims, "coords": axes.coords, "names": names, "scalars": scalars_of(arguments),
+    }  # fmt: skip
 
 
 def call_words(program: Any, arguments: Arguments, **others: Any) -> dict[str, str]:

@@ -12,17 +12,19 @@ from typing import Any
 from jax.sharding import Mesh
 
 from phalanx.density.finite_data import check_finite_data
+from phalanx.density.given_names import Coords, Dims, GivenNames
+from phalanx.density.imputation import check_missing, impute
 from phalanx.density.indices import IndexCheck
-from phalanx.density.labels import LabelSearch
+from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.exactness.sharding_check import check_level
 from phalanx.inputs.arguments import split_arguments
-from phalanx.inputs.known_data import names_of, scalars_of
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import mesh_of
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
+from phalanx.language.unscaled import check_unscaled
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.keys import check_seed
@@ -30,13 +32,13 @@ from phalanx.posterior.posterior import Posterior
 from phalanx.programs.closure_key import captured_words
 from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
 from phalanx.run.compile import executable_cache
-from phalanx.run.describe import call_words, describe
+from phalanx.run.describe import call_words, describe, names_in_record
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.executables import compile_blocks
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.device.reductions import Reductions
 from phalanx.run.device.tiles import given_tile
 from phalanx.run.init_values import check_values
 from phalanx.run.options import RunOptions
@@ -72,9 +74,12 @@ def mcmc(
     tuning: Posterior | None = None,
     keep: str | Sequence[str] | None = None,
     thin: int = 1,
+    dims: Dims | None = None,
+    coords: Coords | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     until: Until | None = None,
     matmul_precision: str = "float32",
+    missing: str | None = None,
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
@@ -109,10 +114,18 @@ def mcmc(
             minibatches, the deterministic values of at most 10,000 elements. With an empty list only reducers receive
             the draws, and memory does not grow with their number.
         thin: store every `thin`-th draw.
+        dims: names of the axes of variables and data, as in `{"weights": ["feature"]}`; None for an axis without a
+            name. Axes that are not named have the names of NumPyro's plates, and those that data bring: see
+            docs/names.md.
+        coords: names of the entries along dimensions, as in `{"feature": ["age", "income"]}`. Tables, reports, stores
+            and containers of draws have them. Changing `dims` or `coords` does not recompile.
         reducers: statistics to compute while sampling, by a name of your choice: reducers of `phx.reducers`, applied
             to every variable, or `phx.reduce(fn, reducer)` of any function of a draw.
         until: a condition on which to stop before `num_samples`, from `phx.until`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
+        missing: None refuses missing entries: NaN, masked entries, None, and NA or nulls of tables. "impute" makes the
+            missing entries of an observed variable `y` latent: `y_missing` in the draws, with an element for each, in
+            the order of `y`. Missing entries of a discrete variable are summed out instead. See docs/missing.md.
         check: check that the devices' shares add up to the log density, for sharded data. Phalanx proves it from the
             program, or else compares the numbers on rows of the data. If it can do neither, "warn" warns and "strict"
             raises an error; "off" skips the comparison.
@@ -133,7 +146,8 @@ def mcmc(
 
     Raises:
         TypeError: when data is not a dict or does not fit the model, or kernel is not a kernel.
-        ValueError: when sizes do not fit each other, the mesh or the memory; when a variable contradicts the sharding
+        ValueError: when sizes do not fit each other, the mesh or the memory; when `dims` or `coords` do not fit the
+            model, or two rows of a table would have one name; when a variable contradicts the sharding
             of the data; when a number does not fit into 32 bits; when an index in the data is out of range; when an
             initial value does not fit its variable; or when the log density is not finite at the start. The message
             names the argument or site to change.
@@ -150,7 +164,10 @@ def mcmc(
     """
     check_seed(seed)  # before compiling
     run = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, progress)
-    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
+    names = GivenNames.of(dims, coords)
+    sampler = _compile(
+        run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision
+    )
     return sampler.run(seed, **vars(run))
 
 
@@ -169,8 +186,11 @@ def stream(
     tuning: Posterior | None = None,
     keep: str | Sequence[str] | None = None,
     thin: int = 1,
+    dims: Dims | None = None,
+    coords: Coords | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     matmul_precision: str = "float32",
+    missing: str | None = None,
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
@@ -209,7 +229,10 @@ def stream(
         checks.check_sizes(1, 0, num_samples, thin)
     check_seed(seed)
     run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, checkpoint, None, progress)
-    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
+    names = GivenNames.of(dims, coords)
+    sampler = _compile(
+        run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision
+    )
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
     yield from sampler.stream(seed, None if num_samples is None else int(num_samples), run)
@@ -224,7 +247,10 @@ def compile(
     num_chains: int = 4,
     mesh: Mesh | None = None,
     keep: str | Sequence[str] | None = None,
+    dims: Dims | None = None,
+    coords: Coords | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
+    missing: str | None = None,
     check: str = "warn",
     matmul_precision: str = "float32",
 ) -> Sampler:
@@ -240,15 +266,18 @@ def compile(
         >>> sampler.run(seed=1, num_warmup=10, num_samples=10, progress=False).draws["x"].shape
         (4, 10)
     """
-    sampler = _compile(RunOptions(), model, data, kernel, num_chains, mesh, keep, reducers, check, matmul_precision)
+    run, names = RunOptions(), GivenNames.of(dims, coords)
+    sampler = _compile(
+        run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision
+    )
     sampler.plan()  # raises here rather than in the run if memory does not suffice
     return sampler
 
 
 def _compile(
     run: RunOptions, model: Program, data: Mapping[str, Any] | None, kernel: Kernel | None, num_chains: int,
-    mesh: Mesh | None, keep: str | Sequence[str] | None, reducers: Mapping[str, Reducer | Reduce] | None, check: str,
-    matmul_precision: str,
+    mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames,
+    reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, check: str, matmul_precision: str,
 ) -> Sampler:  # fmt: skip
     """Compile a sampler, after checks of all arguments, also of those of the run."""
     checks.check_keep(keep)
@@ -256,15 +285,19 @@ def _compile(
     num_chains = int(num_chains)  # a NumPy integer would give another cache key
     checks.check_precision(matmul_precision)
     check_level(check)
+    check_missing(missing)
     began = time.perf_counter()
     kernel = nuts() if kernel is None else kernel
     checks.check_kernel_type(kernel)
     checks.check_mesh_type(mesh)
-    arguments = split_arguments(model, {} if data is None else data)
-    notice = None
-    if mesh is None and mesh_of(arguments.arrays) is None:
+    data, notice = {} if data is None else data, None
+    if mesh is None and mesh_of(data) is None:
         notice, mesh = use_every_core(), default_mesh(num_chains)
     checks.check_not_traced(data)  # after use_every_core, since it starts JAX
+    if missing is not None:
+        model, data, said = impute(model, data, mesh)
+        notice = "\n".join([*([notice] if notice else []), *said]) or None
+    arguments = split_arguments(model, data)
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
     kernel_words = kernel.name
@@ -281,13 +314,17 @@ def _compile(
         arguments, lambda given: TracedProgram.of_whole(model, given, sizes), fixed=not in_batches
     )
     check_same("phx.mcmc", lambda: {"the model, or a value that it reads,": captured_words(whole)})
+    naming = Naming.of(whole, arguments, given)
+    names = names_in_record(naming, arguments)
     indices = IndexCheck.of(whole)
     notice = "\n".join([*([notice] if notice else []), *indices.check(arguments)]) or None
     if keep is None:
         keep = getattr(model, "keep", None)  # a model may have an attribute with a default
     keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
     latents = [latent.name for latent in whole.latents()]
-    reductions = Reductions.of({} if reducers is None else reducers, keep or latents)
+    reductions = Reductions.of({} if reducers is None else reducers, keep or latents, tuple(whole.observed))
+    if reductions.of_observations:
+        check_unscaled(whole.observed, "reducers")
     # computing deterministic values of all rows would take longer than the step on a minibatch
     deterministic = {} if kernel.batch_size is not None else whole.deterministic
     stored, large = checks.stored_by_default(latents, deterministic) if keep is None else (keep, [])
@@ -310,7 +347,8 @@ def _compile(
         with waiting(bool(run.progress), "compiling"):
             blocks = _plan(target, kernel, num_chains, checks.check_names(stored, target), whole)
             checks.check_coordinates(kernel, sum(blocks.layout.whole_lengths))
-            reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()))
+            read = tuple(whole.observed) if reductions.of_observations else ()
+            reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
             reducing.check()
             executables = compile_blocks(reducing, arrays, matmul_precision)
         compilations = executables.count
@@ -319,11 +357,7 @@ def _compile(
         executables = executables.serving(model, reductions)
         target = executables.blocks.target.with_arguments(arguments, check)
         arrays, kernel = target.place_arrays(), kernel.on(target)
-    record = describe(target, kernel, num_chains, matmul_precision)
-    labels = LabelSearch.of(whole)
-    of_variables = labels.names(arguments)
-    names = names_of(arguments, of_variables)
-    record = replace(record, labels=of_variables, names=names, scalars=scalars_of(arguments))
+    record = replace(describe(target, kernel, num_chains, matmul_precision), **names)
     if not whole.observes:
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))
         notice = PRIOR_ONLY if notice is None else f"{notice}\n{PRIOR_ONLY}"
@@ -338,7 +372,7 @@ def _compile(
         compilations=compilations,
         notice=notice,
         indices=indices,
-        labels=labels,
+        naming=naming,
         continued={"on_block": run.on_block, "progress": run.progress},
     )
 

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from jax import Array
 
+from phalanx.density.imputation import impute_again
 from phalanx.density.indices import IndexCheck
-from phalanx.density.labels import LabelSearch
+from phalanx.density.naming import Naming
 from phalanx.exactness.sharding_check import ShardingCheck
 from phalanx.inputs.arguments import Arguments
-from phalanx.inputs.known_data import KnownData, scalars_of
+from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.placement import check_alive
 from phalanx.kernels.protocol.kernel import Kernel
@@ -27,6 +28,7 @@ from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of
 from phalanx.run.checks import check_arrays, check_sizes, check_types
 from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, explained, plan_memory
 from phalanx.run.continuing import Continuing, GoesOn, check_contents, check_same_names, since_kept
+from phalanx.run.describe import names_in_record
 from phalanx.run.device.executables import Executables
 from phalanx.run.draws_check import check_at_draws
 from phalanx.run.engine import positions_of
@@ -65,12 +67,12 @@ class Sampler:
         kernel: the kernel with its initial hyperparameters.
         record: record of model, data and devices, without the seed.
         rows: result of the check that the devices' shares add up to the log density.
+        naming: names of the axes of variables, also for other data.
         check: level of that check for other data: "warn", "strict" or "off".
         compile_seconds: seconds spent on tracing and compiling, added to the timing of the first run.
         compilations: number of compiled programs; 0 if an earlier sampler's programs are used.
         notice: line to show before a run.
         indices: check of the indices in other data.
-        labels: search for the names of variables' entries in other data.
         continued: default arguments of `posterior.continue_run`.
     """
 
@@ -79,12 +81,12 @@ class Sampler:
     kernel: Kernel
     record: RunRecord
     rows: ShardingCheck
+    naming: Naming
     check: str = "warn"
     compile_seconds: float = 0.0
     compilations: int = 0
     notice: str | None = None
     indices: IndexCheck | None = None
-    labels: LabelSearch | None = None
     continued: Mapping[str, Any] = field(default_factory=dict)
 
     def run(
@@ -197,6 +199,8 @@ class Sampler:
             ValueError: when the posterior has another model, kernel, data or number of chains, or contains no state.
         """
         data_used = self._data(data, posterior.record.names)
+        if not self.naming.given:
+            data_used = data_used._replace(record=data_used.record.named_like(posterior.record))
         check_sizes(self.executables.blocks.num_chains, 0, num_samples, 1)
         state = self._state_of(posterior, data_used.arrays)._replace(next_look=0, stopped=False)
         num_samples = int(num_samples)
@@ -381,14 +385,14 @@ class Sampler:
         else:
             names = self.record.names if names is None else names
             known = KnownData.of(target.arguments.with_arrays(self.arrays), names)
-            arguments = known.split(target.program, data).fixing(target.arguments.constants)
+            given = impute_again(target.program, data)
+            arguments = known.split(target.program, given).fixing(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
                 self.indices.check(arguments)
             target = target.with_arguments(arguments, self.check)
-            labels = {} if self.labels is None else self.labels.names(arguments)
-            record = replace(self.record, labels=labels, names=names, scalars=scalars_of(arguments))
-            used = Data(target.place_arrays(), target.rows, record)
+            named = names_in_record(self.naming, arguments, names)
+            used = Data(target.place_arrays(), target.rows, replace(self.record, **named))
         for name, array in zip(target.arguments.names, used.arrays, strict=True):
             check_alive(f"data: {name}", array)
         return used

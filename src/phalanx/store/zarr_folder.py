@@ -50,14 +50,16 @@ class ZarrFolder:
         called: its name in messages.
         room: draws of each chain for which there is room.
         count: draws of each chain that were given to `append`.
-        labels: names of entries, by variable and axis.
+        dims: names of the axes by variable; None for an axis without a name.
+        coords: names of the entries by dimension; an axis without a name is `<variable>_dim_0`, ....
     """
 
     path: Path
     called: str
     room: int = 0
     count: int = 0
-    labels: Mapping[str, tuple[tuple[str, ...] | None, ...]] = field(default_factory=dict)
+    dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    coords: Mapping[str, np.ndarray] = field(default_factory=dict)
     is_open: bool = False
     """True once a store was made or continued."""
     _arrays: dict[tuple[str, str], Any] = field(default_factory=dict)
@@ -193,7 +195,8 @@ class ZarrFolder:
         for group, arrays in groups.items():
             made = root.create_group(group, attributes={"inference_library": OURS}, overwrite=True)
             for name, values in arrays.items():
-                dims = ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(values.ndim - 2)))
+                own = self.dims.get(name, (None,) * (values.ndim - 2))
+                dims = ("chain", "draw", *(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(own)))
                 shape = (values.shape[0], max(self.room, 1), *values.shape[2:])
                 self._arrays[group, name] = made.create_array(
                     name, shape=shape, chunks=chunks_of(shape, values.dtype.itemsize), dtype=values.dtype,
@@ -201,11 +204,11 @@ class ZarrFolder:
                     compressors=_codecs(), config=ALL_CHUNKS,
                 )  # fmt: skip
                 self._tails[group, name] = values[:, :0]
-                words = dict(zip(dims[2:], self.labels.get(name, ()), strict=False))
                 for dim, size in zip(dims, shape, strict=True):
-                    known = words.get(dim) or ()
                     if dim not in made:
-                        _make_coordinate(made, dim, np.array(known) if len(known) == size else np.arange(size))
+                        known = self.coords.get(dim)
+                        known = np.arange(size) if known is None or len(known) != size else known
+                        _make_coordinate(made, dim, known)
 
     def _make_room(self, room: int) -> None:
         root, _ = _root(self.path, self.called)

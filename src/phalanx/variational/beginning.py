@@ -18,6 +18,7 @@ from phalanx.inputs.known_data import labels_of
 from phalanx.language.parameters import arrays_of
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiled, Compiler
+from phalanx.mesh.processes import all_to_devices
 from phalanx.posterior.posterior import Posterior
 from phalanx.variational import checks
 from phalanx.variational.guides.aligned import ProgramGuide
@@ -44,7 +45,6 @@ def pair_of(
     guide = next((maker() for maker in MAKERS if guide is maker), guide)
     names = init.record.names if isinstance(init, Fit) else None
     arguments = split_arguments(model, {} if data is None else data, labels_of(names or {}).get)
-    checks.check_one_process("fit")
     mesh = choose_mesh(arguments, mesh)
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
     minibatch = minibatch if num_rows is None else streamed_rows(arguments, num_rows)
@@ -111,7 +111,7 @@ class FirstParameters:
         layout = learned.shardings(self.pair.problem.mesh, self.shapes)
         free = jax.tree.map(lambda leaf, where: leaf.update(sharding=where), self.shapes, layout)
         program = compiler(learned.constrain, free, rarely=True, identity=key_of(self.pair, "values"))
-        return lambda free: program(jax.device_put(free, layout))
+        return lambda free: program(all_to_devices(free, layout))
 
     def __call__(self) -> dict[str, Any]:
         """Return the parameters, on the real line.
@@ -129,7 +129,7 @@ class FirstParameters:
         """Return the parameters, the user's unchanged, even for a guide that finds its own."""
         free, named = self(), self.pair.learned.only(self.given)
         kept = named.free({name: self.given[name] for name in named.parameters})
-        return {**free, **{name: jax.device_put(value, _layout(free[name])) for name, value in kept.items()}}
+        return {**free, **{name: all_to_devices(value, _layout(free[name])) for name, value in kept.items()}}
 
 
 def _layout(value: Any) -> Any:

@@ -46,7 +46,7 @@ def check_coordinates(problem: Problem, guide: str) -> None:
             kind = kind_of(variable.distribution)
             raise ValueError(
                 f"Variable {name!r} is discrete ({kind}), and the guide {guide} is a density of continuous variables. "
-                f"Sum it out of the model, for instance with numpyro.distributions.MixtureSameFamily; or write a guide "
+                f"Sum it out of the model, phx.marginalize(model), if it has finitely many values; or write a guide "
                 f"that draws it from a {kind} with phx.param(...), and learn from all rows at once."
             )
         transform_of(variable)  # raises
@@ -160,7 +160,7 @@ def check_estimator(objective: Objective, scored: Sequence[str], num_particles: 
         raise ValueError(
             f"Variable {scored[0]!r}: the guide's draws cannot be differentiated through, which {objective.name} "
             f"needs. Use phx.guides.elbo(), which learns such variables by the score function, sum a discrete variable "
-            f"out of the model, as with numpyro.distributions.MixtureSameFamily, or give it a continuous guide."
+            f"out of the model with phx.marginalize, or give it a continuous guide."
         )
     if scored and num_particles < 2:
         raise ValueError(
@@ -293,15 +293,6 @@ def check_solved(pair: Pair) -> None:
         raise ValueError(
             f"Parameter {of_model[0]!r} of the model would stay at its initial value: the guide {pair.guide.name} is "
             f"learned without steps. {advice}, or fix the value with phx.substitute."
-        )
-
-
-def check_one_process(what: str) -> None:
-    """Raise in one of several processes: each would stop by its own clock, and leave the others waiting."""
-    if (count := jax.process_count()) > 1:
-        raise ValueError(
-            f"{what}: this is one of {count} processes that have joined, and a fit over several does not work yet. "
-            f"Run it in one process that sees all devices."
         )
 
 

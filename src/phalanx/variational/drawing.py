@@ -15,6 +15,7 @@ from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.learning.compiled import Compiled, Compiler
+from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import CHAIN
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, key_of, run_model
@@ -88,7 +89,11 @@ class Drawing:
         return self.compiler(batch, *given, identity=key_of(self.pair, "draws"))
 
     def numbered(self, seed: int, numbers: np.ndarray) -> Iterator[tuple[Drawn, int]]:
-        """Yield the draws of these numbers, in batches on the devices, and how many of each batch are wanted."""
+        """Yield the draws of these numbers, in batches on the devices, and how many of each batch are wanted.
+
+        The devices of several processes make them together.
+        """
+        check_same("fit.sample, .posterior, .evidence or .verdict")
         for first in range(0, len(numbers), self.batch_size):
             part = numbers[first : first + self.batch_size].astype(np.uint32)
             filled = np.pad(part, (0, self.batch_size - len(part)), mode="edge")

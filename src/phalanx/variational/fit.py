@@ -17,13 +17,17 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from phalanx.density.given_names import Coords, Dims
+from phalanx.density.imputation import check_missing, impute
 from phalanx.extras import require
+from phalanx.inputs.dataframe_input import columns_of
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Loop, Stop
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.record import Timing
 from phalanx.run import checks as run_checks
+from phalanx.run.describe import source_of
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.report import Report
 from phalanx.run.progress.watchdog import watched
@@ -45,7 +49,7 @@ from phalanx.variational.methods.solved import Solved
 from phalanx.variational.methods.step import FitState, Steps
 from phalanx.variational.methods.stochastic import Stochastic
 from phalanx.variational.monitoring.options import Training
-from phalanx.variational.monitoring.recording import record_of
+from phalanx.variational.monitoring.recording import names_for, record_of
 from phalanx.variational.monitoring.stream import Stream, on_host, rows_of, stream_of
 from phalanx.variational.objective import Objective
 from phalanx.variational.result import Fit
@@ -79,7 +83,10 @@ def fit(
     init: Init | None = None,
     training: Training | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
+    dims: Dims | None = None,
+    coords: Coords | None = None,
     matmul_precision: str = "float32",
+    missing: str | None = None,
     on_block: Callable[[Report], Any] | None = None,
     progress: bool = True,
 ) -> Fit:
@@ -129,7 +136,11 @@ def fit(
             another mesh: losses and parameters are those of a fit that was never interrupted, bit for bit on the same
             devices. Data that come in batches must be `phx.batches`. Another model, guide, objective, optimiser, seed,
             batch size, order, data or, without `training=`, number of steps is refused; the message names what differs.
+        dims: names of the axes of variables and data, as for `phx.mcmc`.
+        coords: names of the entries along dimensions, as for `phx.mcmc`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
+        missing: "impute" makes the missing entries of observed variables latent, as for `phx.mcmc`; a guide of your own
+            needs the variable `y_missing`, too. Not for data in batches.
         on_block: a function called after each block of steps with a report: steps done and in total, the bound and its
             error. An exception from it ends the fit.
         progress: whether to show the progress of the fit.
@@ -167,14 +178,27 @@ def fit(
     num_particles = 1 if guide is None else num_particles
     stops = guide is not None and training is None and until is not False
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
+    check_missing(missing)
+    said: tuple[str, ...] = ()
+    if missing is not None:
+        if data is not None and not isinstance(data, Mapping) and columns_of(data) is None:
+            raise ValueError("missing: entries of data that come in batches cannot be imputed; give all rows at once.")
+        model, data, said = impute(model, data, mesh)
     num_rows = rows_of(data, num_rows)
     stream = stream_of(data, num_rows, batch_size)
     data = data if stream is None else stream.first
     pair = pair_of(model, guide, data, mesh, batch_size, num_rows, init)
     run_checks.check_not_traced(data)
+    pair.problem.check_same(
+        "phx.fit", guide=pair.guide.name, **{"the text of the guide": source_of(guide)}, num_steps=num_steps,
+        num_particles=num_particles, batch_size=batch_size, num_rows=num_rows, seed=seed,
+        optimizer=optimizer if isinstance(optimizer, str | float | None) else type(optimizer).__name__, until=until,
+        checkpoint=policy, matmul_precision=matmul_precision,
+    )  # fmt: skip
     checks.check_particles(num_particles, pair)
     checks.check_steps_to_save(policy, pair)
     checks.check_learned(pair.learned, pair.guide.name)
+    names = names_for(pair, dims, coords)
     if num_steps:
         check_bounded(pair)
     checks.check_estimator(objective, alignment_of(pair).scored, num_particles)
@@ -199,7 +223,7 @@ def fit(
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     failed: FitError | None = None
     with watched(make_progress(progress)) as display:
-        for sentence in unseen:
+        for sentence in (*said, *unseen):
             display.say(sentence)
         seconds = until.seconds if isinstance(until, Until) else None
         try:
@@ -214,7 +238,7 @@ def fit(
         gradient_evaluations=learned.gradients, compilations=compiler.count,
     )  # fmt: skip
     interrupted = loop.stopped is Stop.INTERRUPTED
-    record = record_of(pair, objective, num_steps, num_particles, int(seed), started, interrupted)
+    record = record_of(pair, objective, num_steps, num_particles, int(seed), started, interrupted, names)
     result = Fit(
         params=jax.tree.map(np.asarray, values(learned.free)), losses=learned.losses, timing=timing,
         record=replace(record, matmul_precision=matmul_precision), unsettled=learned.unsettled, steps=learned.steps,

@@ -21,8 +21,9 @@ from phalanx.variational.beginning import FirstParameters, Init, pair_of
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.constructors import elbo
 from phalanx.variational.guides.guide import Guide
-from phalanx.variational.monitoring.recording import record_of
-from phalanx.variational.result import Fit, Losses
+from phalanx.variational.methods.step import Losses
+from phalanx.variational.monitoring.recording import names_for, record_of
+from phalanx.variational.result import Fit
 
 
 @data_in_one_dict
@@ -76,6 +77,7 @@ def importance(
         check_program(proposal, "importance: proposal")
     began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     pair = pair_of(model, proposal, data, mesh, None, None, init)
+    pair.problem.check_same("phx.importance", proposal=pair.guide.name, seed=seed)
     compiler, arrays = Compiler(), pair.problem.place_arrays()
     known = pair.learned  # traces both programs first: errors in a program come before errors in values
     pair.problem.check_finite()
@@ -86,7 +88,7 @@ def importance(
         params=jax.tree.map(np.asarray, dict(known.constrain(free))),
         losses=Losses(empty, empty),
         timing=Timing(compile=time.perf_counter() - began, compilations=compiler.count),
-        record=record_of(pair, elbo(), 0, 0, int(seed), started, False),
+        record=record_of(pair, elbo(), 0, 0, int(seed), started, False, names_for(pair)),
         free=free,
         pair=pair,
         arrays=arrays,

@@ -28,14 +28,17 @@ from phalanx.language.handlers import tape
 from phalanx.language.parameters import Parameter, initialized, with_parameters
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, Tracer, tracing
+from phalanx.mesh.agreement import check_same
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.devices import axes_but_chain
+from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import RowSharding
 from phalanx.mesh.virtual_mesh import alone
-from phalanx.programs.closure_key import captured
+from phalanx.programs.closure_key import captured, captured_words
 from phalanx.programs.shares import Latent
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
+from phalanx.run.describe import call_words
 
 Values = Mapping[str, Any]
 T = TypeVar("T")
@@ -58,9 +61,14 @@ class Problem:
     def place_arrays(self) -> tuple[Array, ...]:
         """Return the data's arrays on the mesh: sharded ones as they are, others replicated."""
         return tuple(
-            jax.device_put(array, NamedSharding(self.mesh, partition_spec(sharding)))
+            to_devices(array, NamedSharding(self.mesh, partition_spec(sharding)))
             for array, sharding in zip(self.arguments.arrays, self.arguments.shardings, strict=True)
         )
+
+    def check_same(self, call: str, **others: Any) -> None:
+        """Raise in all processes if they differ in the model, its data, or other values of the user's call."""
+        check_same(call, lambda: call_words(self.model, self.arguments, mesh=dict(self.mesh.shape), **others))
+        check_same(call, lambda: {"the model, or a value that it reads,": captured_words(self.whole)})
 
     @cached_property
     def known_data(self) -> KnownData:

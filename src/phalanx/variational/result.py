@@ -18,6 +18,7 @@ from phalanx.learning.compiled import Compiler
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.posterior.shown import as_html
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.report.page import file_to_write
 from phalanx.store.save_path import file_to_save
@@ -30,27 +31,14 @@ from phalanx.variational.judging.linear_response import LinearResponse, covarian
 from phalanx.variational.judging.resampling import Resampled
 from phalanx.variational.judging.row_bounds import RowBounds, row_bounds
 from phalanx.variational.judging.weighed_draws import JUDGE_SEED, JUDGED, WeighedDraws
-from phalanx.variational.methods.step import StepBounds
+from phalanx.variational.methods.step import Losses
 from phalanx.variational.monitoring.stream import check_all_there
 from phalanx.variational.monitoring.watching import Look
 from phalanx.variational.page import PageOfFit, shown_draws
 from phalanx.variational.sinks import posterior_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
     from matplotlib.figure import Figure
-
-
-class Losses(NamedTuple):
-    """The bound at each step, a mean over particles in nats, and its Monte-Carlo error; NaN if a step was left out."""
-
-    elbo: Float[np.ndarray, "step"]
-    error: Float[np.ndarray, "step"]
-
-    @classmethod
-    def of(cls, blocks: Sequence[StepBounds] = ()) -> Losses:
-        """Return the bounds of all blocks of steps."""
-        return cls(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)) if blocks else (np.zeros(0),) * 2)
 
 
 class FitOutcome(NamedTuple):
@@ -392,6 +380,10 @@ class Fit:
         bound = f"{bound_name(self.pair)} {np.nanmean(elbo):,.2f}" if len(elbo) else "no steps"
         state = "settled" if self.settled else "not settled"
         return f"Fit({self.steps:,} steps of {self.record.kernel}; {bound}; {state}; {names})"
+
+    def _repr_html_(self) -> str:
+        facts = {"model": self.record.model, "guide": self.record.kernel, "steps": f"{self.steps:,}"}
+        return as_html("Fit", {**facts, "settled": self.unsettled or "yes"}, self.params)
 
 
 def _check_number(n: object) -> None:

@@ -20,8 +20,8 @@ from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.reducers.reductions import Reductions
 from phalanx.run.checks import stored_by_default
-from phalanx.run.device.reductions import Reductions
 from phalanx.run.device.state_layout import ArrayPlacement
 from phalanx.run.host.reducer_state import HostReducers, findings
 from phalanx.run.state import Reduced

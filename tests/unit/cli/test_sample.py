@@ -20,7 +20,8 @@ from tests.unit.report.posteriors import make_posterior
 
 from phalanx.adaptation.step_size import StepSize
 from phalanx.cli import by_name
-from phalanx.cli.data_file import read_data
+from phalanx.cli.data import request
+from phalanx.cli.data.data_file import read_data
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 
@@ -206,7 +207,7 @@ def test_ctrl_c_is_status_130_and_says_what_there_is(phalanx, folder, monkeypatc
     made = Posterior({"p": np.ones((4, 2))}, {"energy": np.ones((4, 2))}, Timing(), RECORD)
     monkeypatch.setattr(sample, "mcmc", lambda *_, **__: made)
     monkeypatch.setattr(sample, "print_run", lambda *_: None)
-    monkeypatch.setattr(sample, what, interrupted)
+    monkeypatch.setattr(request if what == "read_data" else sample, what, interrupted)
     data = ("--data", "rows.csv") if what == "read_data" else ()
     status, _, err = phalanx("sample", "models.py:coin", *data)
     assert status == 130 and err.startswith(words)

@@ -12,7 +12,8 @@ import pytest
 import xarray as xr
 
 import phalanx as phx
-from phalanx.density.labels import LabelSearch
+from phalanx.density.given_names import GivenNames
+from phalanx.density.naming import Naming
 from phalanx.inputs.arguments import split_arguments
 from phalanx.programs.traced_program import TracedProgram
 
@@ -22,7 +23,15 @@ COUNTY = pd.Series(pd.Categorical([LEVELS[i] for i in (0, 2, 1, 0, 1, 2)]))
 
 
 def found(mean, x: Any = X, county: Any = COUNTY, other=None):
-    """The names in a program that observes `mean(x, county, other)`."""
+    """The names of entries in a program that observes `mean(x, county, other)`."""
+    return {name: words for name, axes in axes_of(mean, x, county, other).items() if any(words := entries(axes))}
+
+
+def entries(axes):
+    return tuple(axis.words for axis in axes)
+
+
+def axes_of(mean, x: Any = X, county: Any = COUNTY, other=None):
 
     def model(x, county, other):
         phx.sample("y", dist.Normal(mean(x, county, other), 1.0), obs=jnp.zeros(6))
@@ -31,7 +40,7 @@ def found(mean, x: Any = X, county: Any = COUNTY, other=None):
     arguments = split_arguments(model, {"x": x, "county": county, "other": other})
     with jax.numpy_rank_promotion("allow"):  # as users write models
         whole = TracedProgram.of_whole(model, arguments, {})
-    return LabelSearch.of(whole).names(arguments)
+    return Naming.of(whole, arguments, GivenNames()).found(arguments)
 
 
 def normal(name, *shape):
@@ -162,5 +171,5 @@ def test_names_come_with_tables_of_every_kind():
 
 def test_coordinates_of_whole_numbers_are_names_and_not_levels():
     trials = xr.DataArray(np.array([2, 0, 1, 0, 1, 2]), dims="school", coords={"school": list("ABCDEF")})
-    names = {"rate": (tuple("ABCDEF"),)}
+    names = dict.fromkeys(("rate", "y"), (tuple("ABCDEF"),))
     assert found(lambda x, g, other: normal("rate", 6) * other + normal("w", 3)[other], other=trials) == names

@@ -99,8 +99,8 @@ def discrete(y):
     (twice, "Two variables are named 'level'."),
     (wrong_shape, "Variable 'y': the value has shape (6,), but its distribution Normal needs shape (4,)"),
     (discrete, "Variable 'kind' is discrete (BernoulliProbs), and gradient-based and random-walk kernels move "
-               "continuous positions. Observe it with obs=, or sum it out of the model, for instance with "
-               "numpyro.distributions.MixtureSameFamily."),
+               "continuous positions. Sum it out of the model, phx.marginalize(model), if it has finitely many "
+               "values; or observe it with obs=."),
 ])  # fmt: skip
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_model_with_nothing_to_infer_or_that_does_not_fit(model, words, sharded, mesh_of):

@@ -594,6 +594,14 @@ def test_labels_that_are_no_classes_are_not_learned():
         phx.ensembles.classification_loss(logits, labels[:, None])
 
 
+def test_a_process_without_a_member_is_refused(monkeypatch):
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    with pytest.raises(
+        ValueError, match="ensemble: 1 member leaves process 1 without a member. Train at least as many"
+    ):
+        phx.ensemble(lambda key: jnp.zeros(2), lambda state, batch: (state, {}), 1, mesh=phx.make_mesh())
+
+
 def test_an_index_of_an_ensemble_without_an_entry_is_refused_by_name(tmp_path):
     ensemble = phx.ensemble(lambda key: jnp.zeros(2), lambda state, batch: (state, {}), 2)
     (tmp_path / "saved").mkdir()

@@ -157,3 +157,49 @@ def test_calibration_with_a_compiled_sampler():
         coin, lambda own, seed: compiled.run(seed, own, **sizes), data, num_simulations=2, num_draws=7
     )
     assert ranks.ranks["odds"].shape == (2, 2)
+
+
+def test_given_names_stay_with_a_run(tmp_path):
+    def pair(y):
+        phx.sample("y", dist.Normal(phx.sample("w", dist.Normal(0.0, 1.0).expand([2])), 1.0), obs=y)
+
+    data = {"y": np.zeros(2)}
+    given = {"dims": {"w": ["feature"]}, "coords": {"feature": [2020, 2021]}}
+    options = {"kernel": phx.rwmh(0.5), "num_chains": 2, "mesh": ONE}
+    sizes = {"num_warmup": 5, "num_samples": 20, "progress": False}
+    places = {"store": tmp_path / "run.zarr", "checkpoint": tmp_path / "saves"}
+    run = phx.mcmc(pair, data, **given, **options, **sizes, **places)
+    assert run.record.dims == {"w": ("feature",)} and run.record.coords == {"feature": (2020, 2021)}
+    assert list(run.summary().index[1:]) == ["w[2020]", "w[2021]"] == list(run.to_dataframe().columns[2:])
+    tree = pytest.importorskip("xarray").open_datatree(tmp_path / "run.zarr", engine="zarr", consolidated=False)
+    assert tree["posterior"]["w"].sel(feature=2021).shape == (2, 20)
+    loaded = Posterior.load(run.save(tmp_path / "run.npz"))
+    without = phx.compile(pair, data, **options)
+    assert without.record.dims == {} and without.run(0, **sizes).timing.compilations == 0
+    longer = without.continue_run(loaded, 5, progress=False)
+    for other in (loaded, phx.open(tmp_path / "run.zarr"), phx.open(tmp_path / "saves"), run.continue_run(5), longer):
+        assert other.record.axes == run.record.axes
+    assert longer.to_xarray()["w"].sel(feature=2021).shape == (2, 25)
+    with pytest.raises(ValueError, match=re.escape("coords['feature'] has 1 names, and 'w' has 2 entries")):
+        phx.mcmc(pair, data, dims=given["dims"], coords={"feature": ["a"]}, **options, **sizes)
+
+
+def test_given_names_stay_with_a_fit(tmp_path):
+    def pair():
+        phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
+
+    given = {"dims": {"w": "feature"}, "coords": {"feature": ["age", "floor"]}}
+    fit = phx.fit(pair, phx.guides.mean_field(), num_steps=2, progress=False, **given)
+    assert fit.posterior(10).to_xarray()["w"].sel(feature="age").shape == (1, 10)
+    assert phx.Fit.load(fit.save(tmp_path / "fit.npz")).record.axes == fit.record.axes
+    with pytest.raises(ValueError, match=r"^dims: the model has no variable or argument 'v'"):
+        phx.fit(pair, phx.guides.mean_field(), dims={"v": ["feature"]})
+
+
+def test_two_rows_of_one_name_are_refused():
+    def model():
+        phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
+        phx.sample("w[0]", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(ValueError, match=r"^Tables would have two rows 'w\[0\]': of the variables 'w\[0\]' and 'w'\."):
+        phx.mcmc(model)

@@ -222,6 +222,75 @@ class TestPredictive:
         np.testing.assert_allclose(whole["y"], found["y"], rtol=1e-4, atol=1e-5)
 
 
+class TestWhichDraws:
+    def test_some_draws_are_those_of_all(self, drawn):
+        found, every = drawn.predictive(num_draws=40, keep="y"), drawn.predictive()
+        assert set(found) == {"y"} and found["y"].shape == (CHAINS, 40, ROWS)
+        np.testing.assert_allclose(found["y"], every["y"][:, np.arange(40) * DRAWS // 40], rtol=1e-5, atol=1e-5)
+
+    def test_the_prior_has_as_many_as_are_asked_for(self, drawn):
+        found = drawn.predictive(kind="prior", num_draws=DRAWS + 9, keep=["w", "y"])
+        assert {name: v.shape for name, v in found.items()} == {
+            "w": (CHAINS, DRAWS + 9, 2), "y": (CHAINS, DRAWS + 9, ROWS)
+        }  # fmt: skip
+        np.testing.assert_allclose(found["w"][:, :DRAWS], drawn.predictive(kind="prior")["w"], rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("keep, sharded", [(["y"], False), pytest.param([], True, marks=pytest.mark.slow)], ids=str)
+    def test_draws_are_reduced_batch_by_batch(self, drawn, keep, sharded, mesh_of, monkeypatch):
+        every = drawn.predictive()
+        residual = ((every["y"] - every["mean"]) / drawn.draws["s"][..., None]).reshape(-1, ROWS)
+        monkeypatch.setattr("phalanx.posterior.criticism.model_at_draws.BATCH_BYTES", 4 * 2 * ROWS * CHAINS * 37)
+        monkeypatch.setattr("phalanx.posterior.criticism.reduced_results.MOST_DRAWS", 100)
+        reducers = {
+            "moments": phx.reducers.moments(),
+            "residual": phx.reduce(lambda v: (v["y"] - v["mean"]) / v["s"], phx.reducers.moments()),
+        }
+        data = {"x": X, "y": np.zeros(ROWS, np.float32)}
+        found = drawn.predictive(phx.shard(data, mesh_of(2, 4)) if sharded else None, keep=keep, reducers=reducers)
+        assert set(found) == set(keep)
+        assert set(found.reduced["moments"]) == set(keep or ["mean", "y"])
+        moments = found.reduced["moments"]["y"]
+        assert moments.count == CHAINS * DRAWS
+        flat = every["y"].reshape(-1, ROWS)
+        np.testing.assert_allclose(moments.mean, flat.mean(0), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found.reduced["residual"].variance, residual.var(0, ddof=1), rtol=1e-3)
+
+    def test_the_prior_alone_is_reduced(self):
+        found = phx.predictive(regression, {"x": X}, num_draws=300, keep="y", reducers={"m": phx.reducers.extremes()})
+        np.testing.assert_allclose(found.reduced["m"]["y"].most, found["y"].max(0), rtol=1e-5)
+
+    @pytest.mark.parametrize(
+        "options, message",
+        [
+            ({"num_draws": 0}, "num_draws must be a whole number, at least 1; got 0."),
+            ({"num_draws": 300}, "num_draws=300 of each chain, and there are 250. Draw longer"),
+            ({"keep": ["y", "z"]}, "keep has 'z', which the model does not draw or compute here; it has 'mean', 'y'."),
+            ({"keep": []}, "keep=[] returns no variable; name some, or give reducers=."),
+            ({"reducers": {"m": phx.reduce(lambda v: v["z"], phx.reducers.moments())}}, "there is no variable 'z'"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else " ",
+    )
+    def test_what_is_wrong_is_named(self, drawn, options, message):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            drawn.predictive(**options)
+
+
+class TestCounterfactuals:
+    def test_an_intervention_changes_what_follows_it_and_nothing_before(self):
+        def model(dose=None, effect=None):
+            risk = phx.sample("risk", dist.Normal(0.0, 1.0))
+            given = phx.sample("dose", dist.Normal(risk, 0.1).expand([3]), obs=dose)
+            phx.sample("effect", dist.Normal(2.0 * given, 0.1), obs=effect)
+
+        data = {"dose": np.array([0.0, 1.0, 2.0], np.float32), "effect": np.array([0.0, 2.0, 4.0], np.float32)}
+        posterior = drawn_by_hand(model, data, 2, 50)
+        factual = posterior.predictive({"effect": data["effect"]})
+        np.testing.assert_allclose(factual["effect"], 2 * factual["dose"], atol=0.6)  # 6 standard deviations
+        other = posterior.predictive({}, model=phx.do(model, {"dose": 5.0 * jnp.ones(3)}))
+        assert (other["dose"] == 5.0).all()
+        np.testing.assert_allclose(other["effect"], 10.0, atol=0.6)
+
+
 def sized(x, y=None):
     local = phx.sample("local", dist.Normal(0.0, 1.0).expand([x.shape[0]]))
     phx.sample("y", dist.Normal(local, 1.0), obs=y)

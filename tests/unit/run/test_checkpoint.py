@@ -13,6 +13,8 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,6 +22,7 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
+from phalanx.mesh.failure import AgreedExit, AgreedInterrupt
 from phalanx.run import checkpoint as module
 from phalanx.store.policy import SavePolicy
 
@@ -157,6 +160,22 @@ def test_other_data_models_and_releases_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("phalanx.run.describe._version", lambda name: versions.get(name, "1"))
     with pytest.raises(ValueError, match=r"the release of jax is [\d.]+ there, and 0 here"):
         again()
+
+
+@pytest.mark.parametrize(
+    "error, is_saved", [(SystemExit(3), False), (KeyboardInterrupt(), False), (AgreedExit(143), True),
+                        (AgreedInterrupt(), True)],
+)  # fmt: skip
+def test_one_of_several_processes_does_not_save_where_it_leaves_alone(tmp_path, monkeypatch, error, is_saved):
+    """To fetch the run it would wait for the others."""
+    saved = []
+    monkeypatch.setattr(module.RunCheckpoint, "save", lambda self, posterior: saved.append(posterior))
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    checkpoint = module.RunCheckpoint(phx.checkpoint(tmp_path / "run"))
+    under_way: Any = SimpleNamespace(is_whole=True, so_far=lambda: "the run so far")
+    with pytest.raises(type(error)), checkpoint.after_an_error(under_way):
+        raise error
+    assert bool(saved) == is_saved
 
 
 class Opaque:

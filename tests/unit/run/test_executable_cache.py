@@ -18,8 +18,8 @@ from phalanx.inputs.arguments import split_arguments
 from phalanx.kernels import hmc
 from phalanx.kernels.protocol.whole_draw import LockStep
 from phalanx.programs.traced_program import TracedProgram
+from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.executable_cache import key_of, settings
-from phalanx.run.device.reductions import Reductions
 
 STEP, LIMIT = 0.1, 0.0
 QUICK: dict[str, Any] = {"kernel": phx.rwmh(0.5), "num_chains": 2, "num_warmup": 1, "num_samples": 4, "progress": False}

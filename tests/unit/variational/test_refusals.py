@@ -250,13 +250,6 @@ def test_a_guide_that_is_solved_learns_nothing_of_the_model():
             phx.fit(phx.substitute(model, {"noise": 1.0}), guide, {"y": np.ones(4)}, batch_size=2, progress=False)
 
 
-def test_one_of_several_processes_is_refused(monkeypatch):
-    monkeypatch.setattr("jax.process_count", lambda: 2)
-    for call in (lambda: phx.fit(plain, phx.guides.laplace(), progress=False), lambda: phx.maximize(plain)):
-        with pytest.raises(ValueError, match="one of 2 processes"):
-            call()
-
-
 def plain():
     phx.sample("x", dist.Normal(0.0, 1.0))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +57,13 @@ class Verdict:
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"- {finding}" for finding in self.findings)])
+
+    def _repr_html_(self) -> str:
+        """Return the headline and the findings as HTML, for notebooks."""
+        items = (f"<li>{escape(one.problem)}<br><em>Try {escape(one.advice)}.</em></li>" for one in self.findings)
+        findings = f"<ul>{''.join(items)}</ul>" if self.findings else ""
+        colour = {"good": "#2e7d32", "usable": "#b26a00"}.get(self.grade, "#c62828")
+        return f'<div><strong style="color: {colour}">{escape(self.headline)}</strong>{findings}</div>'
 
 
 def judge(

@@ -27,9 +27,10 @@ from phalanx.mesh.keys import Keys
 from phalanx.mesh.total import Total
 from phalanx.programs.closure_key import captured
 from phalanx.programs.traced_program import TracedProgram
+from phalanx.reducers.reducer import density_name
+from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.lru_cache import Recent
 from phalanx.run.device.executables import Executables
-from phalanx.run.device.reductions import Reductions
 
 EXECUTABLES: Recent[Executables] = Recent(8)
 """Compiled blocks of this process."""
@@ -100,7 +101,9 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> Hashable | None:
 
 def _trace_of_reductions(reductions: Reductions, whole: TracedProgram) -> Hashable | None:
     """Return a key for a user's reducers: the traces of `init` and `update`; the others are not compiled."""
-    values = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in whole.values.items()}
+    densities = {density_name(name): whole.terms[name, "density"] for name in whole.observed}
+    leaves = {**whole.values, **densities}
+    values = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in leaves.items()}
 
     def see(values: Mapping[str, Any], where: Any) -> Any:
         states = reductions.init(values)

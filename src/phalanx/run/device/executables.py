@@ -22,6 +22,7 @@ from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_devices, to_host
+from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.block_length import Pace
 from phalanx.run.compile.compilation import communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import DeviceConstants
@@ -29,7 +30,6 @@ from phalanx.run.device.advance import Advance, Order
 from phalanx.run.device.blocks import Blocks, InitResult
 from phalanx.run.device.recorder import Rows
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.device.reductions import Reductions
 from phalanx.run.device.tally import Tally
 from phalanx.run.device.tiles import Tiles
 from phalanx.run.init_values import Initial, prior_of

@@ -11,13 +11,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.density.target import Density
+from phalanx.density.target import Density, Target
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import axes_but_chain
+from phalanx.mesh.space import RowSharding
+from phalanx.reducers.reducer import density_name
+from phalanx.reducers.reductions import Reductions, States
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.recorder import Rows
-from phalanx.run.device.reductions import Reductions, States
 from phalanx.run.device.sink import Draws
 from phalanx.run.device.state_layout import Places, Values, places_of
 
@@ -33,11 +35,13 @@ class Reducing:
         blocks: functions of the run.
         reductions: the reducers.
         names: variables that may be reduced.
+        observed: observed variables the log densities of whose observations are reduced.
     """
 
     blocks: Blocks
     reductions: Reductions
     names: tuple[str, ...]
+    observed: tuple[str, ...] = ()
 
     def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> States:
         """Return states without draws, given the number of draws of each chain that were reduced before."""
@@ -90,13 +94,29 @@ class Reducing:
 
         arrays = target.arguments.local_shapes()
         _, shapes = jax.make_jaxpr(values, axis_env=list(sizes.items()), return_shape=True)(arrays)
-        return places_of(self.reductions, Values(shapes, {n: target.sharding(n) for n in self.names}, sizes))
+        shardings = {name: target.sharding(name) for name in self.names}
+        shardings |= {density_name(name): _sharding_of_observations(target, name) for name in self.observed}
+        return places_of(self.reductions, Values(shapes, shardings, sizes))
 
     def _values(self, density: Density) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
         """Return a function from positions `(lanes, ...)` to the values of variables."""
 
         def one(position: Mapping[str, Array]) -> dict[str, Array]:
             found = density.constrain(position)
-            return {name: found[name] for name in self.names}
+            values = {name: found[name] for name in self.names}
+            densities = density.observations(position) if self.observed else {}
+            return values | {density_name(name): densities[name] for name in self.observed}
 
         return jax.vmap(one)
+
+
+def _sharding_of_observations(target: Target, name: str) -> RowSharding:
+    """Return the sharding of an observed variable's log densities, one for each row."""
+    term = (name, "density")
+    sharding = target.shares.terms[term]
+    if sharding.axes and (not sharding.rows or term in target.shares.summed_by_program):
+        raise ValueError(
+            f"Variable {name!r}: its rows are sharded over devices, and they are one observation, as under "
+            f".to_event(1) over rows. Observe each row by itself, or do not place the data with phx.shard."
+        )
+    return sharding

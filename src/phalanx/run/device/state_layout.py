@@ -21,8 +21,8 @@ from phalanx.jaxprs.dependence import Axes, varying_axes
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.reducers.reducer import Reduce, Reducer, is_of_user
+from phalanx.reducers.reductions import Reductions, parts_of
 from phalanx.run.device.reduced_rows import mixed_parts
-from phalanx.run.device.reductions import Reductions, parts_of
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped

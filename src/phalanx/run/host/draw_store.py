@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.diagnostics.exchange import ARVIZ_NAMES, check_dimensions
+from phalanx.inputs.axis_names import as_coordinate
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.posterior.opening import in_our_names
 from phalanx.posterior.record import RunRecord, Timing
@@ -65,8 +66,9 @@ class DrawStore:
                 f"{self.called}: the name of the variable {bad[0]!r} begins with '__', or differs from another one "
                 f"only by '/' for '.', so that it cannot name an array in Zarr. Rename it in the model."
             )
-        labels = {self._names.get(name, name): words for name, words in record.labels.items()}
-        self._folder = ZarrFolder(Path(path), self.called, room, labels=labels)
+        dims = {self._names[name]: axes for name, axes in record.dims.items() if name in self._names}
+        coords = {dim.replace("/", "."): as_coordinate(words) for dim, words in record.coords.items()}
+        self._folder = ZarrFolder(Path(path), self.called, room, dims=dims, coords=coords)
         self._thread = ThreadPoolExecutor(1, "phalanx-store")
         self._waiting: deque[Future[Any]] = deque()
         self._failure: BaseException | None = None

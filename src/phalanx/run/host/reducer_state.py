@@ -13,9 +13,9 @@ from phalanx.diagnostics import Finding
 from phalanx.diagnostics.judging.folded import named_elements
 from phalanx.mesh.processes import to_host
 from phalanx.reducers.reducer import Reduce
+from phalanx.reducers.reductions import WHOLE, Reductions, States
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.device.reductions import WHOLE, Reductions, States
 from phalanx.run.device.state_layout import Places, split_pooled
 from phalanx.run.state import Reduced
 

@@ -1,4 +1,4 @@
-"""Progress displays: a live line on a terminal, an overwritten line in a notebook, plain lines elsewhere, or none."""
+"""Progress displays: a live line on a terminal, one output in a notebook, plain lines elsewhere, or none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from phalanx.mesh.processes import is_first
 from phalanx.run.progress.report import Progress, Report
@@ -41,7 +42,7 @@ def waiting(enabled: bool, words: str) -> AbstractContextManager[None]:
 
 
 def _is_notebook() -> bool:
-    """Return True in a Jupyter kernel, which is no terminal, but overwrites a line at a carriage return."""
+    """Return True in a Jupyter kernel, which is no terminal, but replaces the output of a cell."""
     return "ipykernel" in sys.modules and "IPython" in sys.modules
 
 
@@ -111,36 +112,43 @@ class Lines(Silent):
 
 
 class Overwritten(Lines):
-    """One line per phase, which each report overwrites: for notebooks."""
+    """One output of a notebook cell, which each report replaces: a saved notebook holds the last state alone."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._open = 0  # length of the line that the next one overwrites
-
-    def __exit__(self, *exception: object) -> None:
-        self._close()
+        self._closed: list[str] = []
+        self._open = ""  # line of the phase under way
+        self._handle: Any = None
 
     def show(self, report: Report) -> None:
-        """Overwrite the phase's line."""
+        """Replace the phase's line."""
         if report.phase != self._phase:
             self._close()
         super().show(report)
 
     def say(self, line: str) -> None:
-        """Print a line below."""
-        self._close()
-        super().say(line)
+        """Add a line above that of the phase."""
+        self._closed.append(line)
+        self._display()
 
     def _longer(self, wait: float) -> float:
         return wait
 
     def _write(self, line: str, finished: bool) -> None:
-        print(f"\r{line:<{self._open}}", end="", file=sys.stderr, flush=True)
-        self._open = len(line)
+        self._open = line
         if finished:
             self._close()
+        self._display()
 
     def _close(self) -> None:
-        if self._open:
-            print(file=sys.stderr, flush=True)
-        self._open = 0
+        self._closed += [self._open] if self._open else []
+        self._open = ""
+
+    def _display(self) -> None:
+        from IPython.display import display  # pyright: ignore[reportMissingImports]  # every kernel has it
+
+        bundle = {"text/plain": "\n".join([*self._closed, *([self._open] if self._open else [])])}
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)

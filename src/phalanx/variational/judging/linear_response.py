@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from phalanx.errors.names import hint
 from phalanx.errors.words import element_names
+from phalanx.mesh.agreement import check_same
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, alignment_of, run_model
@@ -50,6 +51,7 @@ def covariance_of(
     drawing: Drawing, names: str | Sequence[str] | None, latents: Sequence[str], num_draws: int, seed: int
 ) -> LinearResponse:
     """Return the covariance of variables; see `Fit.covariance`."""
+    check_same("fit.covariance")
     pair, free = drawing.pair, drawing.free
     _check_guide(pair)
     wanted = list(latents) if names is None else [names] if isinstance(names, str) else list(names)

@@ -15,6 +15,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from phalanx.density.minibatch import ROWS
 from phalanx.inputs.arguments import Arguments
 from phalanx.learning.compiled import Compiler
+from phalanx.mesh.agreement import check_same
+from phalanx.mesh.processes import to_devices, to_host
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, for_steps
@@ -46,6 +48,7 @@ class RowBounds(NamedTuple):
 
 def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int, matmul_precision: str) -> RowBounds:
     """Return the bounds of new rows, at parameters on the real line; see `Fit.row_bounds`."""
+    check_same("fit.row_bounds")
     names = _terms_of_rows(pair)
     num_draws = num_draws if pair.guide.traits.has_draws else 1
     arguments = pair.problem.known_data.split(pair.problem.model, data)
@@ -86,8 +89,8 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
     compiled, found = None, []
     for first in range(0, rows, group):
         numbers = np.minimum(np.arange(first, first + group), rows - 1)
-        taken = [np.asarray(array)[numbers] for array in arguments.arrays]
-        given = jax.device_put((numbers.astype(np.uint32), tuple(taken)), place)
+        taken = [to_host(array)[numbers] for array in arguments.arrays]
+        given = jax.tree.map(lambda leaf: to_devices(leaf, place), (numbers.astype(np.uint32), tuple(taken)))
         compiled = compiled or Compiler(matmul_precision)(of_group, free, np.uint32(seed), *given)
         found.append([np.asarray(part) for part in compiled(free, np.uint32(seed), *given)])
     total, log_sum = (np.concatenate(parts)[:rows].astype(np.float64) for parts in zip(*found, strict=True))

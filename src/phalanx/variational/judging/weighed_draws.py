@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.diagnostics import Verdict
+from phalanx.mesh.agreement import check_same
 from phalanx.variational.drawing import Drawing, on_host
 from phalanx.variational.guides.pair import alignment_of
 from phalanx.variational.judging.evidence import Evidence, Weights
@@ -55,6 +56,7 @@ class WeighedDraws:
     def moved(self, seed: int, num_draws: int) -> Moved:
         """Return draws before and after Markov moves: chosen by their weights, or evenly if these are too heavy."""
         if (seed, num_draws) not in self._kept:
+            check_same("fit.evidence or .verdict")
             weights, values = self.weighed(seed, num_draws)
             usual = np.isfinite(weights.log) / np.isfinite(weights.log).sum()
             chosen = weights.normalized if weights.reliable else usual
@@ -64,6 +66,7 @@ class WeighedDraws:
     def searched(self, seed: int, num_draws: int) -> ModeSearch:
         """Return a search for modes that the guide never draws from."""
         if "modes" not in self._kept:
+            check_same("fit.evidence or .verdict")
             weights, values = self.weighed(seed, num_draws)
             evidence = weights.evidence().log_evidence
             self._kept["modes"] = Modes(self.proposals, self.latents).search(values, weights.normalized, evidence)

@@ -30,9 +30,9 @@ from phalanx.variational.methods.blame import improper_model
 from phalanx.variational.methods.fixed_draws import FixedDraws, HeldDraws
 from phalanx.variational.methods.method import FitError, FitReport
 from phalanx.variational.methods.settling import NATS
-from phalanx.variational.methods.step import ROOM, StepBounds
+from phalanx.variational.methods.step import ROOM, Losses, StepBounds
 from phalanx.variational.methods.stochastic import COMPARED, NUMBERS
-from phalanx.variational.result import FitOutcome, Losses
+from phalanx.variational.result import FitOutcome
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

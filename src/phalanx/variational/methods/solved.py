@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from phalanx.learning.loop import Stop
-from phalanx.variational.result import FitOutcome, Losses
+from phalanx.variational.methods.step import Losses
+from phalanx.variational.result import FitOutcome
 
 
 class Solved(NamedTuple):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
@@ -84,6 +85,18 @@ class StepBounds(NamedTuple):
 
     bound: Float[Array, "step"]
     error: Float[Array, "step"]
+
+
+class Losses(NamedTuple):
+    """The bound at each step, a mean over particles in nats, and its Monte-Carlo error; NaN if a step was left out."""
+
+    elbo: Float[np.ndarray, "step"]
+    error: Float[np.ndarray, "step"]
+
+    @classmethod
+    def of(cls, blocks: Sequence[StepBounds] = ()) -> Losses:
+        """Return the bounds of all blocks of steps."""
+        return cls(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)) if blocks else (np.zeros(0),) * 2)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from phalanx.errors.words import count
 from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import EndOfData, Stop
+from phalanx.mesh.processes import all_to_devices
 from phalanx.run.compile.block_length import Pace
 from phalanx.store.policy import SavePolicy
 from phalanx.variational.drawing import change_between, quartiles_of
@@ -26,11 +27,11 @@ from phalanx.variational.guides.pair import bound_name, key_of
 from phalanx.variational.methods.blame import Blame
 from phalanx.variational.methods.method import FitError, FitReport
 from phalanx.variational.methods.settling import TOLERANCE, Settling
-from phalanx.variational.methods.step import PATIENCE, ROOM, FitState, StepBounds, StepOrder, Steps, laid_out
+from phalanx.variational.methods.step import PATIENCE, ROOM, FitState, Losses, StepBounds, StepOrder, Steps, laid_out
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.monitoring.stream import Stream
 from phalanx.variational.monitoring.watching import FitWatch, Windows
-from phalanx.variational.result import FitOutcome, Losses
+from phalanx.variational.result import FitOutcome
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -136,7 +137,7 @@ class Stochastic:
 
     def init(self, start: dict[str, Any]) -> Course:
         """Return the state at these parameters, or that of a checkpoint, once the block is compiled."""
-        course = Course(jax.device_put(self.begins(start), self._layout), self.settling, (), start)
+        course = Course(all_to_devices(self.begins(start), self._layout), self.settling, (), start)
         self._begun = start if sum(leaf.size for leaf in jax.tree.leaves(start)) <= NUMBERS else None
         self.watch = None
         if self.training is not None or self.policy is not None:

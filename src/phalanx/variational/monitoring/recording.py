@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from phalanx.density.labels import LabelSearch
-from phalanx.inputs.known_data import names_of, scalars_of
+from collections.abc import Mapping
+from typing import Any
+
+from phalanx.density.given_names import Coords, Dims, GivenNames
+from phalanx.density.naming import Naming
 from phalanx.posterior.record import RunRecord
-from phalanx.run.describe import data_words, source_of, versions
+from phalanx.run.describe import data_words, names_in_record, source_of, versions
 from phalanx.variational.guides.pair import Pair, alignment_of
 from phalanx.variational.objective import Objective
 
 
 def record_of(
-    pair: Pair, objective: Objective, num_steps: int, num_particles: int, seed: int, started: str, interrupted: bool
-) -> RunRecord:
-    """Return the record of a fit; `num_warmup` is its greatest number of steps."""
+    pair: Pair, objective: Objective, num_steps: int, num_particles: int, seed: int, started: str, interrupted: bool,
+    names: Mapping[str, Any],
+) -> RunRecord:  # fmt: skip
+    """Return the record of a fit; `num_warmup` is its greatest number of steps, and `names` come from `names_for`."""
     problem, arguments, name = pair.problem, pair.problem.arguments, pair.guide.name
-    labels = LabelSearch.of(problem.whole).names(arguments) if any(arguments.labels) else {}
     return RunRecord(
         model=getattr(problem.model, "__name__", type(problem.model).__name__),
         kernel=f"fit({name}, {objective.name})" if pair.guide.traits.has_draws else name,
@@ -32,7 +35,11 @@ def record_of(
         started=started,
         interrupted=interrupted,
         source=source_of(problem.model),
-        labels=labels,
-        names=names_of(arguments, labels),
-        scalars=scalars_of(arguments),
+        **names,
     )
+
+
+def names_for(pair: Pair, dims: Dims | None = None, coords: Coords | None = None) -> dict[str, Any]:
+    """Return the fields of a fit's record that name axes, levels and columns; see `names_in_record`."""
+    arguments = pair.problem.arguments
+    return names_in_record(Naming.of(pair.problem.whole, arguments, GivenNames.of(dims, coords)), arguments)

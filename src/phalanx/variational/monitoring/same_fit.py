@@ -13,6 +13,7 @@ from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.known_data import names_of
 from phalanx.learning.batches import Batches
 from phalanx.learning.identity import Comparison, Identity, digest_of, identity_of, trace
+from phalanx.mesh.processes import to_host
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.methods.step import FitState, Steps
 from phalanx.variational.objective import particles
@@ -59,7 +60,7 @@ def fit_identity(
 def content_of(arguments: Arguments) -> str:
     """Return a digest of data: of all rows, or of the first batch."""
     whole = (
-        np.asarray(array)[: sharding.rows] if sharding.axes else np.asarray(array)
+        to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
         for array, sharding in zip(arguments.arrays, arguments.shardings, strict=True)
     )
     return digest_of(zip(arguments.names, whole, strict=True), names_of(arguments))

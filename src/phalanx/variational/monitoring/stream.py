@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
@@ -15,11 +14,11 @@ from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.dataframe_input import columns_of
 from phalanx.learning.batches import Batches
 from phalanx.learning.loop import EndOfData
+from phalanx.mesh.processes import to_devices
 from phalanx.variational.problem import Problem
 
 if TYPE_CHECKING:
     from phalanx.variational.data_checks import DataChecks
-
 
 AHEAD = 8
 """Greatest number of batches whose data checks are still running while steps are made with them."""
@@ -191,7 +190,7 @@ def place_rows(problem: Problem, arguments: Arguments) -> tuple[Array, ...]:
     assert minibatch is not None
     along = PartitionSpec(ROWS if minibatch.size % mesh.shape[ROWS] == 0 else None)
     return tuple(
-        jax.device_put(array, NamedSharding(mesh, along if of_rows else PartitionSpec()))
+        to_devices(array, NamedSharding(mesh, along if of_rows else PartitionSpec()))
         for array, of_rows in zip(arguments.arrays, minibatch.of_rows, strict=True)
     )
 

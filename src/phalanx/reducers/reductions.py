@@ -12,7 +12,7 @@ from jax import Array
 
 from phalanx.errors.model_errors import model_errors
 from phalanx.errors.names import hint
-from phalanx.reducers.reducer import Reduce, Reducer, per_variable
+from phalanx.reducers.reducer import Reduce, Reducer, is_of_user, per_observed, per_variable
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -35,11 +35,14 @@ class Reductions:
     entries: tuple[tuple[str, Reduce], ...]
 
     @classmethod
-    def of(cls, reducers: Mapping[str, Any], names: Sequence[str]) -> Reductions:
+    def of(cls, reducers: Mapping[str, Any], names: Sequence[str], observed: Sequence[str] = ()) -> Reductions:
         """Return the user's reducers; one without a function is applied to each of the variables `names`.
+
+        A reducer of observations is applied to the log densities of each of the variables `observed`.
 
         Raises:
             TypeError: when `reducers` is not a dict of reducers.
+            ValueError: when one is of observations, and there are no observations.
         """
         if not isinstance(reducers, Mapping):
             raise TypeError(f'reducers must be a dict, such as {{"m": phx.reducers.moments()}}; got {reducers!r}.')
@@ -49,13 +52,7 @@ class Reductions:
                     f"reducers[{name!r}] must be a reducer with a name, such as phx.reducers.moments() or "
                     f"phx.reduce(fn, ...); got {type(reducer).__name__}."
                 )
-        whole = tuple(names)
-        return cls(
-            tuple(
-                (name, reducer if isinstance(reducer, Reduce) else per_variable(whole, reducer))
-                for name, reducer in reducers.items()
-            )
-        )
+        return cls(tuple((name, _entry(name, reducer, names, observed)) for name, reducer in reducers.items()))
 
     def init(
         self, values: Mapping[str, Array], before: Int[Array, "chains"] | None = None,
@@ -103,6 +100,11 @@ class Reductions:
         keepers = set(self.keepers.values())
         return tuple((name, entry) for name, entry in self.entries if name in keepers)
 
+    @property
+    def of_observations(self) -> bool:
+        """True if a reducer reads the log densities of observations."""
+        return any(entry.reducer.of_observations and not is_of_user(entry) for _, entry in self.entries)
+
     def check_superchains(self, superchains: int) -> None:
         """Raise if a reducer compares groups of chains, and chains do not start in as many groups."""
         for name, entry in self.entries:
@@ -117,6 +119,21 @@ class Reductions:
     def statistics(self) -> dict[str, str]:
         """Statistics that a verdict reads, by reducer name."""
         return {name: entry.reducer.statistic for name, entry in self.entries if entry.reducer.statistic}
+
+
+def _entry(name: str, reducer: Reduce | Reducer, names: Sequence[str], observed: Sequence[str]) -> Reduce:
+    if isinstance(reducer, Reduce):
+        return reducer
+    if not reducer.of_observations:
+        return per_variable(tuple(names), reducer)
+    if not observed:
+        raise ValueError(
+            f"reducers[{name!r}]: {reducer} reduces the log density of each observation, and there is no observed "
+            f"variable here: the model has none, or its likelihood is a phx.factor, which does not say what was "
+            f"observed. Observe values by phx.sample(name, distribution, obs=values); or reduce log densities that you "
+            f"compute, with phx.reduce(fn, {reducer})."
+        )
+    return per_observed(tuple(observed), reducer)
 
 
 def _same_states(a: Reduce, b: Reduce) -> bool:

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.store.test_hostile_files import ARRAYS
 
-from phalanx.cli.data_file import read_data
-from phalanx.cli.matching import match_data
+from phalanx.cli.data.data_file import read_data
+from phalanx.cli.data.matching import match_data
 
 MODEL = """
 import numpyro.distributions as dist

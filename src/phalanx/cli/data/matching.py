@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from phalanx.cli.words import coded
+from phalanx.cli.data.words import coded
 from phalanx.errors.names import hint
 from phalanx.inputs.placement import shard
 
@@ -21,12 +21,13 @@ class Matched(NamedTuple):
     left_out: list[str]
 
 
-def match_data(model: Callable[..., Any], data: Mapping[str, Any]) -> Matched:
+def match_data(model: Callable[..., Any], data: Mapping[str, Any], *, impute: bool = False) -> Matched:
     """Select the model's arguments from the data; arguments with a default may be absent.
 
     Args:
         model: the model.
         data: values by name.
+        impute: True if empty cells of words are missing entries to impute.
 
     Returns:
         The arguments, and the names of the other values.
@@ -44,8 +45,18 @@ def match_data(model: Callable[..., Any], data: Mapping[str, Any]) -> Matched:
         has = f"the data have only {', '.join(data)}" if data else "there are no data: name a file of them with --data"
         asked = f"{getattr(model, '__name__', 'the model')}{inspect.signature(model)}"
         raise ValueError(f"{asked} asks for {', '.join(missing)}, and {has}.{hint(missing, data)}")
-    arguments = {name: coded(name, data[name]) for name in wanted if name in data}
+    arguments = {name: _coded(name, data, impute) for name in wanted if name in data}
     return Matched(arguments, [name for name in data if name not in arguments])
+
+
+def _coded(name: str, data: Mapping[str, Any], impute: bool) -> Any:
+    try:
+        return coded(name, data[name], impute)
+    except ValueError as error:
+        file = getattr(data, "files", {}).get(name)
+        if file is None:
+            raise
+        raise ValueError(f"--data {file}: {error}") from None
 
 
 def shard_rows(arguments: Mapping[str, Any], mesh: Mesh) -> tuple[dict[str, Any], list[str]]:

@@ -9,12 +9,13 @@ import numpy as np
 from phalanx.inputs.placement import PaddedRows
 
 
-def coded(name: str, column: Any) -> Any:
+def coded(name: str, column: Any, impute: bool = False) -> Any:
     """Return a column of words as a pandas Categorical with sorted levels; return other values unchanged.
 
     Args:
         name: the column's name.
         column: its values in a data file.
+        impute: True if an empty cell is a missing entry to impute, and no error.
 
     Returns:
         The column; for words, a series that holds numbers and the words of these.
@@ -40,12 +41,15 @@ def coded(name: str, column: Any) -> Any:
         if large := [row for row, cell in enumerate(column) if is_too_large(cell)]:
             refuse_too_large(f"row {large[0] + 1}, column {name}", column[large[0]])
         return column.astype(np.float64)  # whole numbers beyond the largest integer type
-    if missing.any():
+    if missing.any() and not impute:
         kind = "flags" if numbers.any() else "categories"
         raise ValueError(
             f"row {int(np.argmax(missing)) + 1}, column {name}: the cell is empty (or NA, or None), and {kind} have no "
-            f"NaN. Leave the row out, or use a word such as 'unknown' for missing values."
+            f"NaN. Leave the row out, or use a word such as 'unknown' for missing values; or, if the model observes "
+            f"this column, add --missing impute."
         )
+    if numbers.any():  # flags, some of which are missing
+        return column
     return pandas.Series(pandas.Categorical(column))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.cli.words import is_number, is_too_large, refuse_too_large
+from phalanx.cli.data.words import is_number, is_too_large, refuse_too_large
 from phalanx.inputs.unpacking import most_unpacked
 from phalanx.store.plain_arrays import read_arrays
 
@@ -127,6 +127,14 @@ def _check_names(path: Path) -> None:
             f"--data {path}: not a table of comma-separated values: the first line is separated by "
             f"{separator!r}. Save it with commas, and with points in numbers."
         )
+
+
+def read_values(path: Path, option: str) -> dict[str, Any]:
+    """Read a `.json` object of values by name; an error names the option that the file was given for."""
+    try:
+        return _read_json(path)
+    except ValueError as error:
+        raise ValueError(str(error).replace("--data", option, 1)) from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,109 @@
+"""Model and data of a command: files are read and merged, matched with the model's arguments, and introduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from phalanx.cli.data.data_file import read_data
+from phalanx.cli.data.matching import match_data, shard_rows
+from phalanx.cli.data.words import levels
+from phalanx.demos.options import mesh_with
+from phalanx.report import console
+
+
+class Request(NamedTuple):
+    """A model's arguments, their mesh if rows are sharded, and lines that introduce them."""
+
+    arguments: dict[str, Any]
+    mesh: Mesh | None
+    introduction: list[str]
+
+    @classmethod
+    def of(
+        cls, program: Callable[..., Any], paths: Sequence[Path], data_shards: int | None, missing: str | None = None
+    ) -> Request:
+        """Read files of data, and select the model's arguments.
+
+        Args:
+            program: the model.
+            paths: the files.
+            data_shards: devices to shard the rows over; None keeps them on one.
+            missing: "impute" admits empty cells of words.
+
+        Raises:
+            ValueError: if two files hold one name, an argument is missing, or a cell is wrong; the message names the
+                file and the place.
+        """
+        matched = match_data(program, read_files(paths), impute=missing is not None)
+        arguments, mesh, sharded = matched.arguments, None, []
+        if data_shards is not None:
+            mesh = mesh_with(data_shards)
+            arguments, sharded = shard_rows(arguments, mesh)
+        return cls(arguments, mesh, _introduce(paths, arguments, sharded, matched.left_out))
+
+
+class FileData(dict[str, Any]):
+    """Values by name, and the file of each.
+
+    Attributes:
+        files: the path of the file that holds a value, by name.
+    """
+
+    def __init__(self, values: Mapping[str, Any], files: Mapping[str, Path]):
+        super().__init__(values)
+        self.files = dict(files)
+
+
+def read_files(paths: Sequence[Path]) -> FileData:
+    """Read files of data as one.
+
+    Raises:
+        ValueError: if two files hold a value of one name.
+    """
+    found, files = {}, {}
+    for path in paths:
+        data = read_data(path)
+        if twice := [name for name in data if name in found]:
+            raise ValueError(
+                f"--data {path}: {', '.join(map(repr, twice))} {'is' if len(twice) == 1 else 'are'} in "
+                f"{files[twice[0]]}, too. Rename {'it' if len(twice) == 1 else 'them'} in one of the files, or leave "
+                f"{'it' if len(twice) == 1 else 'them'} out."
+            )
+        found |= data
+        files |= dict.fromkeys(data, path)
+    return FileData(found, files)
+
+
+def say(lines: Sequence[str], title: str = "") -> None:
+    """Print lines as they are, below a rule with a title if there is one."""
+    to = console()
+    if title:
+        to.rule(f"[bold]{title}")
+    for line in lines:
+        to.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _introduce(
+    paths: Sequence[Path], arguments: Mapping[str, Any], sharded: Sequence[str], left_out: Sequence[str]
+) -> list[str]:
+    shown = ", ".join(_describe(name, value) for name, value in arguments.items())
+    lines = [f"data: {', '.join(map(str, paths))}: {shown or 'no argument of the model'}"] if paths else []
+    if sharded:
+        lines.append(f"sharded over devices: the rows of {', '.join(sharded)}")
+    if left_out:
+        lines.append(f"left out, since the model does not ask for it: {', '.join(left_out)}")
+    for name, value in arguments.items():
+        if words := levels(value):
+            lines.append(f"{name}: {', '.join(f'{word} is {number}' for number, word in enumerate(words))}")
+    return lines
+
+
+def _describe(name: str, value: Any) -> str:
+    if np.ndim(value):
+        return f"{name} {list(value.shape)}"
+    return f"{name} = {value!r}" if isinstance(value, str | bool | int | float) else name

@@ -1,0 +1,125 @@
+"""Command `phalanx fit FILE.py:NAME`, which fits a guide to a user's model on data in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from phalanx.cli import by_name
+from phalanx.cli.data.request import Request, say
+from phalanx.cli.interruption import Interrupted, explain_interrupt
+from phalanx.cli.options import (
+    DataFiles,
+    DataShards,
+    Devices,
+    MatrixPrecision,
+    MissingEntries,
+    ModelPlace,
+    Out,
+    Precision,
+    Quiet,
+    Seed,
+    Strict,
+    end,
+    start_devices,
+)
+from phalanx.cli.saved import POSTERIOR, opened, written
+from phalanx.cli.user_model import load, naming_lines_of, split_place
+from phalanx.extras import is_installed
+from phalanx.report import print_run, write_result
+from phalanx.variational.fit import fit as fit_guide
+from phalanx.variational.result import Fit
+
+FIT = "fit.npz"
+"""Name of the fit in the folder."""
+
+
+def fit(
+    model: ModelPlace,
+    data: DataFiles = None,
+    guide: Annotated[
+        str,
+        typer.Option(
+            help="The guide: mean_field, full_rank, low_rank, structured, flow, laplace, pathfinder, or FILE.py:NAME."
+        ),
+    ] = "full_rank",
+    steps: Annotated[int, typer.Option("--steps", "--num-steps", help="The most steps.")] = 20_000,
+    particles: Annotated[int, typer.Option("--particles", "--num-particles", help="Draws of a step.")] = 8,
+    batch_size: Annotated[int | None, typer.Option(help="Rows of a step; all by default.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="A rate, such as 0.01, or lbfgs, or batch-and-match; Adam at 0.05 by default.")
+    ] = None,
+    draws: Annotated[int, typer.Option(help="Draws from the guide to write.")] = 4000,
+    init: Annotated[str | None, typer.Option(help="A saved fit to continue, or a saved run.")] = None,
+    missing: MissingEntries = None,
+    devices: Devices = None,
+    data_shards: DataShards = None,
+    seed: Seed = 0,
+    out: Out = None,
+    precision: Precision = MatrixPrecision.float32,
+    quiet: Quiet = False,
+    strict: Strict = False,
+) -> None:
+    """Fit a guide to your model: print the summary and a verdict; write fit, draws, report and table to a folder."""
+    path, name = split_place(model)
+    start_devices(devices)
+    chosen, program = by_name.guide(guide), load(model)
+    request = Request.of(program, data or [], data_shards, missing)
+    folder = out or Path("out") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if not quiet:
+        say(request.introduction, Path(model).name)
+    with naming_lines_of(path), explain_interrupt("no step was made, so no file was written."):
+        found = fit_guide(
+            program,
+            chosen,
+            request.arguments,
+            optimizer=_optimizer(optimizer),
+            num_steps=steps,
+            num_particles=particles,
+            batch_size=batch_size,
+            init=None if init is None else _initial(Path(init)),
+            mesh=request.mesh,
+            seed=seed,
+            missing=missing,
+            matmul_precision=precision.value,
+            progress=not quiet,
+        )
+    with explain_interrupt(f"every file in {folder} is complete; {FIT} is written first."):
+        files = [found.save(folder / FIT)]
+        posterior = found.posterior(draws, seed=seed)
+        files.append(posterior.save(folder / POSTERIOR))
+        verdict, table = posterior.verdict(), folder / "summary.csv"
+        if not quiet:
+            print_run(posterior)
+        posterior.summary().to_csv(table, index_label="variable")
+        files.append(table)
+        if is_installed("matplotlib") and is_installed("jinja2"):
+            files.append(found.report(folder / "report.html"))
+        judged = {"good": verdict.good, "grade": verdict.grade, "headline": verdict.headline}
+        files.append(write_result({"verdict": judged, "steps": found.steps}, folder))
+    if not quiet:
+        say(written(files))
+    if found.record.interrupted:
+        raise Interrupted(f"the fit so far is in {folder}.")
+    end(verdict, strict)
+
+
+def _optimizer(word: str | None) -> Any:
+    """Return a rate as a number, and the name of an optimiser as it is."""
+    try:
+        return None if word is None else float(word)
+    except ValueError:
+        return word
+
+
+def _initial(path: Path) -> Any:
+    """Return the fit in a file or in the folder of `phalanx fit`; of another path the saved run."""
+    if (path / FIT).is_file():
+        return Fit.load(path / FIT)
+    try:
+        return Fit.load(path) if path.is_file() else opened(path)
+    except ValueError:  # a file that is no fit
+        return opened(path)

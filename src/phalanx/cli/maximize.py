@@ -1,0 +1,66 @@
+"""Command `phalanx maximize FILE.py:NAME`, which finds the most probable values of a user's model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from phalanx.cli.data.data_file import read_values
+from phalanx.cli.data.request import Request, say
+from phalanx.cli.interruption import explain_interrupt
+from phalanx.cli.options import (
+    DataFiles,
+    DataShards,
+    Devices,
+    MatrixPrecision,
+    ModelPlace,
+    Out,
+    Precision,
+    Quiet,
+    Seed,
+    start_devices,
+)
+from phalanx.cli.user_model import load, naming_lines_of, split_place
+from phalanx.report import write_result
+from phalanx.variational.maximum import maximize as find_maximum
+
+
+def maximize(
+    model: ModelPlace,
+    data: DataFiles = None,
+    init: Annotated[Path | None, typer.Option(help="A .json file of values by variable to begin from.")] = None,
+    devices: Devices = None,
+    data_shards: DataShards = None,
+    seed: Seed = 0,
+    out: Out = None,
+    precision: Precision = MatrixPrecision.float32,
+    quiet: Quiet = False,
+) -> None:
+    """Find the most probable values of your model's variables: print them, and write them to a folder."""
+    path, name = split_place(model)
+    start_devices(devices)
+    program = load(model)
+    begins = None if init is None else read_values(init, "--init")
+    request = Request.of(program, data or [], data_shards)
+    folder = out or Path("out") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if not quiet:
+        say(request.introduction, Path(model).name)
+    with naming_lines_of(path), explain_interrupt("no maximum was found, so no file was written."):
+        found = find_maximum(
+            program, request.arguments, mesh=request.mesh, init=begins, seed=seed, matmul_precision=precision.value
+        )
+    values = {name: np.asarray(value).tolist() for name, value in found.values.items()}
+    file = write_result(
+        {"values": values, "log_density": found.log_density, "at_bounds": found.at_bounds}, folder
+    )  # fmt: skip
+    if quiet:
+        return
+    say([f"{name}: {np.array2string(np.asarray(value), threshold=20)}" for name, value in found.values.items()])
+    say([f"log density: {found.log_density:.6g}", *([found.unchecked] if found.unchecked else [])])
+    if found.at_bounds:
+        say([f"at the edge of their support: {', '.join(found.at_bounds)}"])
+    say([f"written: {file}"])

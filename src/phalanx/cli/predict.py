@@ -1,0 +1,96 @@
+"""Command `phalanx predict FILE.py:NAME --run PATH`, which draws the observed variables of a model anew."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from phalanx.cli.data.matching import Matched, match_data
+from phalanx.cli.data.request import read_files, say
+from phalanx.cli.interruption import explain_interrupt
+from phalanx.cli.options import DataFiles, Devices, ModelPlace, Quiet, Seed, start_devices
+from phalanx.cli.saved import opened
+from phalanx.cli.user_model import load, naming_lines_of, split_place
+from phalanx.diagnostics.elements import element_names
+from phalanx.posterior.prior import predictive
+from phalanx.store.save_path import replacing
+
+SHOWN = 40
+"""Most rows of the printed table."""
+
+INTERVAL = 0.03, 0.97
+"""Quantiles of the draws that bound the interval in the table."""
+
+
+def predict(
+    model: ModelPlace,
+    data: DataFiles = None,
+    run: Annotated[Path | None, typer.Option(help="A saved run; without one, draws are from the prior.")] = None,
+    draws: Annotated[int, typer.Option(help="Draws from the prior; with --run there is one for each draw.")] = 1000,
+    devices: Devices = None,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder to write to; out/NAME-predictions by default.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Draw your model's observed variables anew, on these data, from a saved run or from the prior."""
+    path, name = split_place(model)
+    posterior = None if run is None else opened(run)
+    start_devices(devices)
+    program = load(model)
+    known = {} if posterior is None else posterior.record.scalars
+    matched, drawn_anew = _matched(program, read_files(data or []), known)
+    folder = out or Path("out") / f"{name}-predictions"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not quiet:
+        rest = matched.left_out
+        say([f"left out, since the model does not ask for it: {', '.join(rest)}"] if rest else [])
+        say([f"not among the data, so drawn by the model: {', '.join(drawn_anew)}"] if drawn_anew else [])
+    with naming_lines_of(path), explain_interrupt("no file was written."):
+        if posterior is None:
+            found = predictive(program, matched.arguments, num_draws=draws, seed=seed)
+        else:
+            found = posterior.predictive(matched.arguments, model=program, seed=seed)
+    leading = 1 if posterior is None else 2
+    files = [folder / "predictions.npz", folder / "predictions.csv"]
+    with replacing(files[0]) as partial, partial.open("wb") as file:
+        np.savez(file, **found)  # pyright: ignore[reportArgumentType]
+    table = _table(found, leading)
+    table.to_csv(files[1], index_label="variable")
+    if not quiet:
+        more = [f"({len(table) - SHOWN:,} more rows in predictions.csv)"] if len(table) > SHOWN else []
+        say([table.head(SHOWN).to_string(float_format="{:.4g}".format), *more])
+        say([f"written: {', '.join(map(str, files))}"])
+
+
+def _matched(
+    program: Callable[..., Any], data: Mapping[str, Any], known: Mapping[str, Any]
+) -> tuple[Matched, list[str]]:
+    """Return the model's arguments, None for those that only a variable observes, and the names of these.
+
+    Numbers and words that the run recorded fill in.
+    """
+    parameters = inspect.signature(program).parameters.values()
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    absent = [name for name in needed if name not in data and name not in known]
+    filled = {**data, **dict.fromkeys(absent), **{n: known[n] for n in needed if n in known and n not in data}}
+    found = match_data(program, filled)
+    return found, absent
+
+
+def _table(found: Mapping[str, np.ndarray], leading: int) -> Any:
+    """Return a table of the mean, the standard deviation and an interval of each predicted number."""
+    import pandas  # as slow to import as all of Phalanx
+
+    names, rows = [], []
+    for name, values in found.items():
+        flat = np.asarray(values, float).reshape(-1, *values.shape[leading:])
+        flat = flat.reshape(len(flat), -1)
+        low, high = np.quantile(flat, INTERVAL, axis=0)
+        names += element_names(name, values.shape[leading:])
+        rows += zip(flat.mean(0), flat.std(0), low, high, strict=True)
+    return pandas.DataFrame(rows, index=names, columns=["mean", "sd", "3%", "97%"])

@@ -1,0 +1,254 @@
+r"""Missing entries of observed variables as latent variables: the program of `missing="impute"`, and its data.
+
+Let $y$ be an observed variable, of which the entries $y_m$ are missing. The program samples $y_m$ as the variable
+`y_missing`, puts its values into $y$, and observes $y$ as before: the density of $y$ is that of all entries, given and
+missing, so `y_missing` itself adds none. Each row of $y$ looks its missing entries up by number, which keeps rows
+apart: on a mesh `y_missing` is replicated, and the rows may be sharded.
+
+Missing entries of a discrete variable are summed out, if nothing else in the program uses them: their probabilities add
+up to one, so the density leaves them out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import wraps
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+from numpyro.distributions import Distribution, Independent, constraints
+
+from phalanx.density.finite_data import find_not_finite
+from phalanx.density.missing_entries import MissingEntries, missing_name, support_of_entries
+from phalanx.distributions.constraint_text import kind_of
+from phalanx.distributions.independent_entries import entries
+from phalanx.errors.words import count
+from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.missing import mark_missing
+from phalanx.inputs.placement import mesh_of, shard
+from phalanx.language.handlers import under
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, Program
+from phalanx.mesh.devices import axes_but_chain
+from phalanx.mesh.processes import to_host
+
+PLACES = "where_missing"
+"""Argument of the program: for each variable the number of each missing entry, and -1 for given ones."""
+
+MOST_NAMED = 10_000
+"""Most imputed entries of a variable that are named by their indices."""
+
+
+class Imputed(NamedTuple):
+    """A program whose missing entries are latent, its data, and sentences on what is missing."""
+
+    program: Program
+    data: Any
+    said: tuple[str, ...] = ()
+
+
+def check_missing(missing: Any) -> None:
+    """Raise unless `missing` is None or "impute"."""
+    if missing not in (None, "impute"):
+        raise ValueError(f'missing: expected "impute", or None, which refuses missing entries; got {missing!r}.')
+
+
+def impute(model: Program, data: Any, mesh: Mesh | None = None) -> Imputed:
+    """Return a program in which the missing entries of observed variables are latent, and the data for it.
+
+    Args:
+        model: a program.
+        data: its keyword arguments, with missing entries.
+        mesh: the devices; None for those of the data.
+
+    Returns:
+        The program and its data; the model itself if no observed variable has a missing entry.
+
+    Raises:
+        ValueError: if missing entries cannot be imputed; see `MissingEntries`.
+    """
+    data, masks = mark_missing(model, {} if data is None else data)
+    arguments = split_arguments(model, data)
+    if not masks and not find_not_finite(arguments.arrays):
+        return Imputed(model, data)
+    mesh = mesh_of(arguments.arrays) or mesh
+    axes = ("data", "model") if mesh is None else tuple(axes_but_chain(mesh))
+    entries = MissingEntries(model, arguments, masks, axes)
+    missing = entries.look()
+    if not missing:
+        return Imputed(model, data)
+    places: dict[str, Any] = {}
+    for name, mask in missing.items():
+        if missing_name(name) in entries.seen:
+            raise ValueError(f"Variable {missing_name(name)!r}: imputed entries of {name!r} get this name; rename it.")
+        numbers = np.where(mask, np.cumsum(mask.ravel()).reshape(mask.shape) - 1, -1).astype(np.int32)
+        sharded = entries.axes_of(mask)
+        places[name] = shard(numbers, mesh, sharded) if sharded and mesh is not None else numbers
+    counts = {name: int(mask.sum()) for name, mask in missing.items()}
+    said = tuple(_said(name, counts[name], name in entries.discrete) for name in missing)
+    return Imputed(_program(model, counts, entries.discrete), {**data, PLACES: places}, said)
+
+
+def impute_again(program: Program, data: Any) -> Any:
+    """Return other data for a compiled program, which must miss as many entries if it imputes some.
+
+    Raises:
+        ValueError: if the number of missing entries differs.
+    """
+    counts = getattr(program, "counts_of_missing", None)
+    if counts is None:
+        return data
+    again = impute(inspect.unwrap(program, stop=lambda f: not hasattr(f, "counts_of_missing")), data)
+    found = getattr(again.program, "counts_of_missing", {})
+    for name in {**counts, **found}:
+        if counts.get(name, 0) != found.get(name, 0):
+            raise ValueError(
+                f"data: variable {name!r} has {_entries(found.get(name, 0))}, and the compiled program has "
+                f"{counts.get(name, 0)}. Compile again, with phx.mcmc or phx.compile."
+            )
+    return again.data
+
+
+def names_of_missing(program: Program, arguments: Arguments) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Return the names of imputed entries by variable: their indices in the observed one, such as `17` or `4,1`."""
+    counts = getattr(program, "counts_of_missing", {})
+    return {
+        missing_name(name): (tuple(",".join(map(str, index)) for index in np.argwhere(mask).tolist()),)
+        for name, mask in masks_of_missing(arguments).items()
+        if counts.get(name, MOST_NAMED + 1) <= MOST_NAMED
+    }
+
+
+def masks_of_missing(arguments: Arguments) -> dict[str, np.ndarray]:
+    """Return masks of the missing entries of observed variables by name, from the data of an imputing program."""
+    found: dict[str, np.ndarray] = {}
+    for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True):
+        if name.startswith(f"{PLACES}["):
+            whole = to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
+            found[name.removeprefix(f"{PLACES}['").removesuffix("']")] = np.asarray(whole) >= 0
+    return found
+
+
+def of_given_entries(variables: Mapping[str, RandomVariable], data: Mapping[str, Any]) -> dict[str, RandomVariable]:
+    """Return the variables of an imputing program with densities of given entries alone.
+
+    A mask leaves missing entries out. Only independent entries have a density without the others: that of another event
+    in which entries may be missing raises an error that names the variable.
+    """
+    found = dict(variables)
+    for name, where in data.get(PLACES, {}).items():
+        if name in found and found[name].distribution is not None:
+            found[name] = replace(found[name], distribution=_of_given(name, found[name].distribution, where < 0))
+    return found
+
+
+def _of_given(name: str, distribution: Any, given: Array) -> Distribution:
+    if isinstance(distribution, Independent):
+        inner = _of_given(name, distribution.base_dist, given)
+        return inner.to_event(distribution.reinterpreted_batch_ndims)
+    return PartlyGiven(name, distribution) if distribution.event_shape else distribution.mask(given)
+
+
+class PartlyGiven(Distribution):
+    """Distribution of events in which entries may be missing, without a density of the given ones."""
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, name: str, distribution: Distribution):
+        self.name, self.kind = name, kind_of(distribution)
+        self.support = distribution.support
+        super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
+
+    support: Any = constraints.dependent
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> Array:
+        """Raise: the density of the given entries would be an integral over the missing ones."""
+        raise ValueError(
+            f"Variable {self.name!r} has events of {self.kind} in which entries are missing, and the density of the "
+            f"given ones by themselves is not known. Leave such rows out of the data, and run the model again."
+        )
+
+
+def _said(name: str, number: int, is_discrete: bool) -> str:
+    if is_discrete:
+        return f"missing: {_entries(number)} of {name!r}, which is discrete: the density leaves them out."
+    return f"missing: {_entries(number)} of {name!r}, imputed as {missing_name(name)!r}."
+
+
+def _entries(number: int) -> str:
+    return count(number, "missing entry")
+
+
+def _program(model: Program, counts: Mapping[str, int], discrete: frozenset[str]) -> Program:
+    """Return the model with an argument `where_missing`; without it, it is the model itself."""
+
+    @wraps(model)
+    def program(*args: Any, where_missing: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
+        places = {} if where_missing is None else where_missing
+
+        def complete(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            if variable.name not in places or not variable.observed or variable.distribution is None:
+                return forward(variable)
+            where = jnp.asarray(places[variable.name])
+            if variable.name in discrete:
+                return forward(replace(variable, distribution=entries(variable.distribution).mask(where < 0)))
+            latent = LatentEntries(variable.distribution, where, counts[variable.name])
+            drawn = forward(RandomVariable(missing_name(variable.name), latent)).value
+            full = jnp.where(where >= 0, drawn[jnp.maximum(where, 0)], jnp.asarray(variable.value))
+            return forward(replace(variable, value=full))
+
+        return under(model, complete)(*args, **kwargs)
+
+    parameters = list(inspect.signature(model).parameters.values())
+    takes_any = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    more = inspect.Parameter(PLACES, inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters.insert(len(parameters) - takes_any, more)
+    vars(program).update(__signature__=inspect.Signature(parameters), counts_of_missing=dict(counts))
+    return program
+
+
+class LatentEntries(Distribution):
+    """Missing entries of an observed variable: of no density, since the variable's contains it; drawn from it.
+
+    Args:
+        distribution: distribution of the whole variable.
+        where: number of each missing entry, and -1 for given ones, in the shape of the variable's value.
+        count: number of missing entries.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+    support: Any = constraints.dependent  # that of an object, as NumPyro's ImproperUniform has it
+    pytree_data_fields = ("distribution", "where", "support")
+    pytree_aux_fields = ("count",)
+
+    def __init__(self, distribution: Distribution, where: Array, count: int):
+        self.distribution, self.where, self.count = distribution, where, count
+        support = support_of_entries(distribution)
+        self.support = jax.tree.map(self._of_missing, support) if jax.tree.leaves(support) else support
+        super().__init__((count,), (), validate_args=False)
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> Array:
+        """Return zeros."""
+        return jnp.zeros(jnp.shape(value))
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw the whole variable, and return its missing entries."""
+        batch = self.where.shape[: self.where.ndim - len(self.distribution.event_shape)]
+        drawn = jnp.asarray(self.distribution.expand(batch).sample(key, sample_shape))
+        return drawn.reshape(*sample_shape, -1)[..., self._places]
+
+    @property
+    def _places(self) -> Array:
+        return jnp.nonzero(self.where.ravel() >= 0, size=self.count)[0]
+
+    def _of_missing(self, bound: Any) -> Any:
+        """Return a bound of the support at the missing entries; one that they share is unchanged."""
+        if jnp.size(bound) == 1:
+            return jnp.reshape(bound, ())
+        return jnp.broadcast_to(bound, self.where.shape).ravel()[self._places]

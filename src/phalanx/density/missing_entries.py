@@ -1,0 +1,225 @@
+"""Search for the missing entries of a program's observed variables, and refusal of those that cannot be imputed.
+
+The program runs once on the data with NaN: an observed value that is NaN is missing, whichever argument it was computed
+from. Whole numbers, flags and categories have no NaN; their variable must observe the argument as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro.distributions import Distribution, Unit, constraints
+
+from phalanx.distributions.constraint_text import kind_of
+from phalanx.distributions.independent_entries import entries, entries_of_support
+from phalanx.errors.words import count
+from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.needed_values import trace_with_values
+from phalanx.jaxprs.dependence import NOWHERE, Axes, varying_axes
+from phalanx.language.handlers import under
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, Program
+from phalanx.mesh.processes import to_host
+from phalanx.mesh.virtual_mesh import alone
+from phalanx.programs.unconstrained import Evaluation, run_unconstrained
+
+_DATA = "data: "
+"""Prefix of arguments among sources of values; variables have none."""
+
+
+def missing_name(name: str) -> str:
+    """Return the name of the latent variable of an observed variable's missing entries."""
+    return f"{name}_missing"
+
+
+def support_of_entries(distribution: Distribution) -> Any:
+    """Return the support of single entries; None if entries of an event have none of their own."""
+    support = entries_of_support(distribution.support)
+    if support is constraints.real_vector:
+        return constraints.real
+    return None if support is None or support.event_dim else support
+
+
+@dataclass(frozen=True)
+class Observed:
+    """An observed variable.
+
+    Attributes:
+        kind: name of its distribution.
+        is_discrete: True if its values are whole numbers.
+        is_whole: True if an entry of an event cannot be missing alone.
+        has_bounds: True if bounds of its support differ from entry to entry.
+        argument: name of the argument that it observes as it is; None if the value is computed.
+    """
+
+    kind: str
+    is_discrete: bool
+    is_whole: bool
+    has_bounds: bool
+    argument: str | None
+
+    @classmethod
+    def of(cls, distribution: Distribution, argument: str | None) -> Observed:
+        """Build the state of a variable."""
+        support, whole = support_of_entries(distribution), entries_of_support(distribution.support)
+        is_discrete = whole is not None and whole.is_discrete
+        is_whole = support is None or (is_discrete and bool(entries(distribution).event_shape))
+        bounds = any(jnp.size(leaf) > 1 for leaf in jax.tree.leaves(support))
+        return cls(kind_of(distribution), is_discrete, is_whole, bounds, argument)
+
+
+@dataclass
+class MissingEntries:
+    """Missing entries of the observed variables of a program on its data.
+
+    Attributes:
+        program, arguments: the program and its data; missing real numbers are NaN.
+        masks: masks of the missing entries of arguments without NaN.
+        axes: mesh axes that the program may name.
+        seen: the observed variables.
+        found: masks of the missing entries, by variable that has some.
+    """
+
+    program: Program
+    arguments: Arguments
+    masks: Mapping[str, np.ndarray]
+    axes: tuple[str, ...]
+    seen: dict[str, Observed] = field(default_factory=dict)
+    found: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def look(self) -> dict[str, np.ndarray]:
+        """Return masks of the missing entries, by variable, after checking that they can be imputed.
+
+        Raises:
+            ValueError: naming the variable or the argument.
+        """
+        self.arguments, _ = trace_with_values(
+            self.arguments, lambda given: jax.eval_shape(partial(self._nans, given), given.whole_shapes())
+        )
+        nans = jax.jit(partial(self._nans, self.arguments))(self.arguments.arrays)
+        masks = {name: np.asarray(to_host(mask)) for name, mask in nans.items()}
+        masks |= {n: self.masks[seen.argument or ""] for n, seen in self.seen.items() if seen.argument in self.masks}
+        self.found = {name: mask for name, mask in masks.items() if mask.any()}
+        for name, mask in self.found.items():
+            self._check_variable(name, mask)
+        self._check_observed()
+        self._check_uses()
+        return self.found
+
+    @property
+    def discrete(self) -> frozenset[str]:
+        """Discrete variables with missing entries."""
+        return frozenset(name for name in self.found if self.seen[name].is_discrete)
+
+    def axes_of(self, mask: np.ndarray) -> tuple[str, ...]:
+        """Return the mesh axes that the rows of an observed value are sharded over."""
+        rows = mask.shape[0] if mask.ndim else 0
+        return next((s.axes for s in self.arguments.shardings if s.axes and s.rows == rows), ())
+
+    def _nans(self, arguments: Arguments, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Return which observed values are NaN, by variable of real numbers."""
+
+        def run() -> dict[str, Array]:
+            variables = self._run(arguments, arrays, {}).variables
+            values = {name: jnp.asarray(variables[name].value) for name in self.seen}
+            return {n: jnp.isnan(x) for n, x in values.items() if jnp.issubdtype(x.dtype, jnp.floating)}
+
+        return alone(run, self.axes)
+
+    def _run(self, arguments: Arguments, arrays: Sequence[Array], instead: Mapping[str, Array]) -> Evaluation:
+        """Return an evaluation of the program, in which some variables observe values `instead` of theirs."""
+        whole = [
+            a[: s.rows] if s.axes and len(a) > s.rows else a for a, s in zip(arrays, arguments.shardings, strict=True)
+        ]
+        names = {id(array): name for array, name in zip(whole, arguments.names, strict=True)}
+
+        def watch(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            if variable.parameter is not None and variable.value is None:
+                return replace(variable, key=jax.random.key(0)).complete()
+            distribution = variable.distribution
+            if variable.observed and distribution is not None and not isinstance(distribution, Unit):
+                self.seen[variable.name] = Observed.of(distribution, names.get(id(variable.value)))
+                variable = replace(variable, value=instead.get(variable.name, variable.value))
+            return forward(variable)
+
+        data = arguments.layout.join(whole)
+        return run_unconstrained(under(self.program, watch), None, data, any_latent=True)
+
+    def _check_variable(self, name: str, mask: np.ndarray) -> None:
+        seen, missing = self.seen[name], count(int(mask.sum()), "missing entry")
+        if seen.is_whole:
+            raise ValueError(
+                f"Variable {name!r} has {missing}, and the entries of an event of {seen.kind} have no support of their "
+                f"own, so that they cannot be imputed one by one. Leave out the rows in which some are missing."
+            )
+        if seen.has_bounds and self.axes_of(mask):
+            raise ValueError(
+                f"Variable {name!r} has {missing}, and the bounds of its {seen.kind} differ from row to row, which "
+                f"cannot be imputed where rows are sharded. Run it without phx.shard, or leave such rows out."
+            )
+
+    def _check_observed(self) -> None:
+        """Raise for arguments without NaN that have missing entries and that no variable observes."""
+        observed = {self.seen[name].argument for name in self.found}
+        for argument, mask in self.masks.items():
+            if argument not in observed:
+                missing = count(int(mask.sum()), "missing entry")
+                raise ValueError(
+                    f"data: {argument} has {missing}, and no variable observes it as it is. {way_out(argument)}"
+                )
+
+    def _check_uses(self) -> None:
+        """Raise if the program uses values that stand for missing ones: of discrete variables, or without NaN."""
+        stands = {name for name in self.found if name in self.discrete or self.seen[name].argument in self.masks}
+        if not stands:
+            return
+        arguments = self.arguments
+
+        def results(arrays: Sequence[Array], instead: Mapping[str, Array]) -> dict[tuple[str, str], Any]:
+            evaluation = self._run(arguments, arrays, instead)
+            others = {n: v.value for n, v in evaluation.variables.items() if not v.is_latent and n not in instead}
+            return {**evaluation.terms(), **{(name, "value"): value for name, value in others.items()}}
+
+        def traced(arrays: Any, instead: Any) -> Any:
+            return alone(lambda: results(arrays, instead), self.axes)
+
+        shapes = jax.eval_shape(lambda arrays: self._values(arrays, stands), arguments.whole_shapes())
+        program, outputs = jax.make_jaxpr(traced, axis_env=[], return_shape=True)(arguments.whole_shapes(), shapes)
+        of_arrays = [frozenset({_DATA + name}) if name in self.masks else NOWHERE for name in arguments.names]
+        of_values = [frozenset({name}) if name in self.discrete else NOWHERE for name in sorted(stands)]
+        uses: list[Axes] = varying_axes(program, [*of_arrays, *of_values])
+        for (user, _), used in zip(sorted(outputs), uses, strict=True):
+            for source in used - {user}:  # its own density depends on its value
+                self._refuse_use(source, user)
+
+    def _values(self, arrays: Sequence[Array], names: set[str]) -> dict[str, Array]:
+        def run() -> dict[str, Array]:
+            variables = self._run(self.arguments, arrays, {}).variables
+            return {name: jnp.asarray(variables[name].value) for name in names}
+
+        return alone(run, self.axes)
+
+    def _refuse_use(self, source: str, user: str) -> None:
+        if not source.startswith(_DATA):
+            raise ValueError(
+                f"Variable {source!r} is discrete ({self.seen[source].kind}) and has missing entries, and {user!r} "
+                f"depends on its values. Only missing entries that nothing else depends on can be left out. Sum over "
+                f"them in the model, for instance with numpyro.distributions.MixtureSameFamily, or leave such rows out."
+            )
+        name = source.removeprefix(_DATA)
+        raise ValueError(f"data: {name} has missing entries, and {user!r} uses it as a covariate. {way_out(name)}")
+
+
+def way_out(argument: str) -> str:
+    """Return advice on missing entries of a covariate."""
+    return (
+        f"Make it a variable of the model and use the value that it returns, as in {argument} = "
+        f'phx.sample("{argument}", distribution, obs={argument}) with missing="impute"; or leave such rows out.'
+    )

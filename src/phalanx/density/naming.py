@@ -1,0 +1,182 @@
+"""Names of the axes of a model's variables: given by the user, by plates and by data, in this order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from phalanx.density.given_names import RESERVED, GivenNames, Shapes
+from phalanx.density.imputation import names_of_missing
+from phalanx.density.labels import LabelSearch
+from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.axis_names import Axis, AxisNames, Word
+from phalanx.inputs.dataframe_input import Levels
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.refusals import is_term
+from phalanx.language.tracing import Program
+from phalanx.programs.traced_program import TracedProgram
+
+Axes = Mapping[str, tuple[Axis, ...]]
+"""Names of axes by variable or argument."""
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Names of the axes of a model's variables, for any number of data sets.
+
+    Attributes:
+        given: names that the user gives.
+        program: the program, whose imputed entries are named.
+        search: search for names in the program.
+        variables: shapes of latent, deterministic and observed variables.
+        rows: names of the variables that tables have.
+        plates: names that NumPyro's plates give to axes.
+        dims: names of the axes of the first data by argument, which name later data without names.
+    """
+
+    given: GivenNames
+    program: Program
+    search: LabelSearch
+    variables: Shapes
+    rows: tuple[str, ...]
+    plates: Axes
+    dims: Mapping[str, tuple[str | None, ...]]
+
+    @classmethod
+    def of(cls, whole: TracedProgram, arguments: Arguments, given: GivenNames) -> Naming:
+        """Return the naming of a program traced on the whole data.
+
+        Raises:
+            ValueError: when `given` does not fit the model.
+        """
+        known = {
+            name: v for name, v in whole.variables.items()
+            if v.parameter is None and (v.distribution is None or not is_term(v.distribution))
+        }  # fmt: skip
+        variables = {name: v.shape for name, v in known.items()}
+        given.check(variables, _shapes_of(arguments))
+        rows = tuple(name for name, v in known.items() if v.is_latent or v.is_computed)
+        plates = {name: _axes_in_plates(v) for name, v in known.items() if v.plates}
+        named = zip(arguments.names, arguments.axes, strict=True)
+        dims = {name: tuple(axis.dim for axis in axes) for name, axes in named if axes}
+        return cls(given, whole.program, LabelSearch.of(whole), variables, rows, plates, dims)
+
+    def found(self, arguments: Arguments) -> Axes:
+        """Return the names of variables' axes that come from data."""
+        return self.search.names(arguments, [self._axes(arguments, number) for number in range(len(arguments.names))])
+
+    def names(self, arguments: Arguments, found: Axes) -> AxisNames:
+        """Return the names of all axes of variables and data.
+
+        Args:
+            arguments: the data.
+            found: names from the data, by `found`.
+
+        Raises:
+            ValueError: when coordinates have another length than their dimension.
+        """
+        shapes, found = _shapes_of(arguments), dict(found)
+        for name, words in names_of_missing(self.program, arguments).items():
+            found[name] = tuple(Axis(words=of_axis) for of_axis in words)
+        axes = {name: self._axes(arguments, number) for number, name in enumerate(arguments.names)}
+        for name, shape in self.variables.items():
+            known = found.get(name) or (axes.get(name, ()) if shapes.get(name) == shape else ())
+            known = (*known, *[Axis()] * (len(shape) - len(known)))  # a density has no axes for those of events
+            plates = self.plates.get(name, known)
+            axes[name] = tuple(Axis(p.dim or axis.dim, axis.words) for p, axis in zip(plates, known, strict=True))
+        shapes = {**self.variables, **{name: shape for name, shape in shapes.items() if name not in self.variables}}
+        named = [
+            _NamedAxis(name, number, size, given, axis)
+            for name, shape in shapes.items()
+            for number, (size, given, axis) in enumerate(
+                zip(shape, self.given.dims.get(name, [None] * len(shape)), axes[name] or [Axis()] * len(shape),
+                    strict=True)
+            )
+        ]  # fmt: skip
+        return _resolved(named, self.given, (*self.variables, *RESERVED), self.rows)
+
+    def _axes(self, arguments: Arguments, number: int) -> tuple[Axis, ...]:
+        """Return the names of an array's axes; the names of columns are those of the entries of the last one."""
+        name, shape, labels = arguments.names[number], arguments.arrays[number].shape, arguments.labels[number]
+        axes = arguments.axes[number] or tuple(map(Axis, self.dims.get(name, (None,) * len(shape))))
+        if labels and not isinstance(labels, Levels) and shape:
+            axes = (*axes[:-1], axes[-1]._replace(words=tuple(labels)))
+        if name in self.given.dims and len(self.given.dims[name]) == len(shape):
+            axes = tuple(
+                Axis(dim or axis.dim, axis.words) for dim, axis in zip(self.given.dims[name], axes, strict=True)
+            )
+        axes = tuple(axis._replace(words=self.given.coords.get(axis.dim or "", axis.words)) for axis in axes)
+        return axes if any(map(any, axes)) else ()
+
+
+def _shapes_of(arguments: Arguments) -> dict[str, tuple[int, ...]]:
+    return {name: shape.shape for name, shape in zip(arguments.names, arguments.whole_shapes(), strict=True)}
+
+
+def _axes_in_plates(variable: RandomVariable) -> tuple[Axis, ...]:
+    """Return the names of a variable's axes in NumPyro's plates."""
+    event = 0 if variable.distribution is None else len(variable.distribution.event_shape)
+    axes, batch = [Axis()] * len(variable.shape), len(variable.shape) - event
+    for name, dim, size in variable.plates:
+        if batch + dim >= 0 and variable.shape[batch + dim] == size:
+            axes[batch + dim] = Axis(name.replace("/", "."))
+    return tuple(axes)
+
+
+class _NamedAxis(NamedTuple):
+    """An axis of a variable or an argument, with the name that is given and the names that are found."""
+
+    name: str
+    number: int
+    size: int
+    given: str | None
+    found: Axis
+
+    @property
+    def default(self) -> str:
+        """Name of the dimension if it has no other."""
+        return f"{self.name}_dim_{self.number}"
+
+
+def _resolved(
+    axes: Sequence[_NamedAxis], given: GivenNames, taken: Collection[str], rows: Collection[str]
+) -> AxisNames:
+    """Return the names of axes: those that are given, and those that are found if they agree.
+
+    A found name is left out if it is one of `taken`, or of dimensions with several sizes or several entries.
+    """
+    sizes, words = defaultdict(set), defaultdict(set)
+    for axis in axes:
+        dim = axis.given or axis.found.dim
+        sizes[dim].add(axis.size)
+        words[dim] |= {axis.found.words} - {None}
+    dims: dict[str, list[str]] = {}
+    lengths: dict[str, tuple[int, str]] = {}
+    known: dict[str, set[tuple[Word, ...]]] = defaultdict(set)
+    for name, of_name in groupby(axes, lambda axis: axis.name):
+        of_name = list(of_name)
+        used = [*taken, *(axis.given for axis in of_name)]
+        dims[name] = []
+        for axis in of_name:
+            dim = axis.found.dim
+            agrees = len(sizes[dim]) == 1 and (dim in given.coords or len(words[dim]) < 2)
+            dim = axis.given or (dim if dim and agrees and dim not in used else axis.default)
+            used.append(dim)
+            dims[name].append(dim)
+            lengths.setdefault(dim, (axis.size, name))
+            if axis.found.words and len(axis.found.words) == axis.size:
+                known[dim].add(axis.found.words)
+    given.check_coords(lengths)
+    coords = {dim: next(iter(found)) for dim, found in known.items() if len(found) == 1} | dict(given.coords)
+    labels = {
+        name: tuple(tuple(map(str, coords[dim])) if dim in coords else None for dim in dims[name])
+        for name in rows if name in dims
+    }  # fmt: skip
+    defaults = {axis.default for axis in axes}
+    own = {name: tuple(None if dim in defaults else dim for dim in of) for name, of in dims.items()}
+    return AxisNames(
+        {name: of for name, of in own.items() if any(of)}, coords, {n: of for n, of in labels.items() if any(of)}
+    )

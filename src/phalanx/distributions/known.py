@@ -1,0 +1,25 @@
+"""Distribution with a given log density."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax import Array
+from numpyro.distributions import Distribution
+
+
+class Known(Distribution):
+    """Distribution whose log density is known and does not depend on the value."""
+
+    def __init__(self, distribution: Distribution, log_prob: Array) -> None:
+        self._known, self._support = log_prob, distribution.support
+        super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """The support of the distribution."""
+        return self._support
+
+    def log_prob(self, value: Any, *_: Any, **__: Any) -> Array:
+        """Return the known log density."""
+        return self._known

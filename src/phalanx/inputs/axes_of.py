@@ -1,0 +1,47 @@
+"""Names of the axes of series, tables and arrays of pandas and xarray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.inputs.axis_names import Axis, words_of
+from phalanx.inputs.dataframe_input import library_of
+
+MOST_WORDS = 10_000
+"""Most entries of a dimension of xarray whose names are kept."""
+
+
+def axes_of(value: Any) -> tuple[Axis, ...]:
+    """Return the names of an object's axes; empty if it has none.
+
+    They are the dimensions and coordinates of xarray, and the names of a pandas index and of the columns as a whole.
+    The names of single columns and levels come with `as_named_array`, since new data must have them.
+
+    Example:
+        >>> import numpy as np, xarray
+        >>> from phalanx.inputs.axes_of import axes_of
+        >>> axes_of(xarray.DataArray(np.zeros(2), dims="year", coords={"year": [2024, 2025]}))
+        (Axis(dim='year', words=(2024, 2025)),)
+    """
+    library = library_of(value)
+    if library == "pandas":
+        indices = [getattr(value, name) for name in ("index", "columns") if hasattr(value, name)]
+        axes = tuple(Axis(_text(index.name)) for index in indices)
+    elif library == "xarray" and hasattr(value, "dims"):
+        axes = tuple(Axis(_text(dim), _words(value.indexes.get(dim))) for dim in value.dims)
+    else:
+        return ()
+    return axes if any(map(any, axes)) else ()
+
+
+def _text(name: Any) -> str | None:
+    """Return a name in the form that groups of ArviZ and Zarr have; None if it is no text."""
+    return name.replace("/", ".") if isinstance(name, str) and not name.startswith("__") else None
+
+
+def _words(index: Any) -> tuple[Any, ...] | None:
+    """Return the names of entries that an index has; None if it only numbers them, or there are many."""
+    if index is None or index.nlevels > 1 or len(index) > MOST_WORDS or not index.is_unique:
+        return None
+    words = words_of(index)
+    return None if words == tuple(range(len(words))) else words

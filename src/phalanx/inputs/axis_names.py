@@ -1,0 +1,79 @@
+"""Names of axes: of the dimension that an axis is, and of the entries along it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Word = str | int | float | bool
+"""Name of an entry, in a type that files of every format have. Dates are text, as in ISO 8601."""
+
+Labels = Mapping[str, tuple[tuple[str, ...] | None, ...]]
+"""Names of the entries along each axis as text, by variable; None for a numbered axis."""
+
+
+class Axis(NamedTuple):
+    """Name of the dimension that an axis is, and of the entries along it; None if unknown."""
+
+    dim: str | None = None
+    words: tuple[Word, ...] | None = None
+
+
+@dataclass(frozen=True)
+class AxisNames:
+    """Names of the axes of variables and data.
+
+    Attributes:
+        dims: names of the axes by variable or argument of the model; None for an axis without a name.
+        coords: names of the entries along the dimensions that have them.
+        labels: names of the entries along the axes of each variable, as tables write them.
+    """
+
+    dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    coords: Mapping[str, tuple[Word, ...]] = field(default_factory=dict)
+    labels: Labels = field(default_factory=dict)
+
+    def dims_of(self, name: str, rank: int) -> tuple[str, ...]:
+        """Return the names of a variable's axes; `<name>_dim_0`, ..., as ArviZ has them, for those without a name."""
+        known = (*self.dims.get(name, ()), *[None] * rank)[:rank]  # an array may lack the last axes
+        return tuple(f"{name}_dim_{axis}" if dim is None else dim for axis, dim in enumerate(known))
+
+    def coords_of(self, name: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Return the names of the entries along a variable's axes by dimension; numbers for those without names."""
+        labels = self.labels.get(name, ())
+        labels = labels if len(labels) == len(shape) else (None,) * len(shape)
+        axes = zip(self.dims_of(name, len(shape)), labels, shape, strict=True)
+        words = ((dim, size, self.coords.get(dim) or label) for dim, label, size in axes)
+        return {
+            dim: as_coordinate(known) if known and len(known) == size else np.arange(size) for dim, size, known in words
+        }
+
+
+def words_of(values: Iterable[Any]) -> tuple[Word, ...]:
+    """Return the names of entries in types that files have.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.inputs.axis_names import words_of
+        >>> words_of(np.array(["2020-01-01", "2021-07-01"], "datetime64[ns]")), words_of(range(2))
+        (('2020-01-01', '2021-07-01'), (0, 1))
+    """
+    array = np.asarray(values) if hasattr(values, "dtype") else None
+    if array is not None and array.dtype.kind == "M":
+        return tuple(np.datetime_as_string(array, unit="auto").tolist())
+    return tuple(map(_word, values if array is None else array.tolist()))
+
+
+def _word(value: Any) -> Word:
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def as_coordinate(words: tuple[Word, ...]) -> np.ndarray:
+    """Return names as an array, of text if they differ in type."""
+    kinds = {type(word) for word in words}
+    return np.array(words if len(kinds) == 1 or kinds == {int, float} else list(map(str, words)))

@@ -1,0 +1,148 @@
+"""Dimensions that operations keep: along them, each element of a result depends only on operands at one position.
+
+`moves_of` gives, for each operand of an equation, the destination of each dimension that is kept. Along all others the
+operation mixes positions. An operation without a rule mixes all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from phalanx.jaxprs.walking import ELEMENTWISE, words
+from phalanx.marginals.entries import Move
+
+Moves = dict[int, Move]
+
+Rule = Callable[[Any, Sequence[tuple[int, ...]], tuple[int, ...]], list[Moves]]
+"""From the parameters, the shapes of the operands and that of the result to the moves of each operand."""
+
+
+def moves_of(equation: Any) -> list[Moves]:
+    """Return the kept dimensions of each operand of an equation, with their destinations."""
+    name, shapes = equation.primitive.name, [atom.aval.shape for atom in equation.invars]
+    if name in ELEMENTWISE:
+        return [_same(len(shape)) for shape in shapes]
+    rule = RULES.get(name)
+    if rule is None:
+        return [{} for _ in shapes]
+    return rule(equation.params, shapes, equation.outvars[0].aval.shape)
+
+
+def _same(ndim: int, without: Sequence[int] = ()) -> Moves:
+    return {dim: Move(dim) for dim in range(ndim) if dim not in without}
+
+
+def _renumbered(dims: Sequence[int]) -> Moves:
+    return {dim: Move(number) for number, dim in enumerate(dims)}
+
+
+def _without(name: str) -> Rule:
+    """Return the rule of an operation that removes the dimensions in a parameter."""
+
+    def rule(params: Any, shapes: Any, out: Any) -> list[Moves]:
+        gone = params[name]
+        return [_renumbered([d for d in range(len(shape)) if d not in gone]) for shape in shapes]
+
+    return rule
+
+
+def _mixing(name: str) -> Rule:
+    """Return the rule of an operation that mixes positions along the dimension in a parameter only."""
+    return lambda params, shapes, out: [_same(len(shape), (params[name],)) for shape in shapes]
+
+
+def _matrices(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    return [_same(max(len(shape) - 2, 0)) for shape in shapes]
+
+
+def _broadcast(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    to = params["broadcast_dimensions"]
+    return [{d: Move(to[d]) for d, n in enumerate(shapes[0]) if n == out[to[d]]}, *({} for _ in shapes[1:])]
+
+
+def _reshape(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    """Return the moves of dimensions with as many elements before and after them as in the result."""
+    starts, before = {}, 1
+    for dim, size in enumerate(out):
+        starts.setdefault((before, size), dim)
+        before *= size
+    moves, before = {}, 1
+    for dim, size in enumerate(shapes[0]):
+        if size > 1 and (before, size) in starts:
+            moves[dim] = Move(starts[before, size])
+        before *= size
+    return [moves, *({} for _ in shapes[1:])]
+
+
+def _transpose(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    return [_renumbered(params["permutation"])]
+
+
+def _slice(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    strides = params["strides"] or (1,) * len(out)
+    return [{d: Move(d, params["start_indices"][d], strides[d]) for d in range(len(out))}]
+
+
+def _reverse(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    return [{d: Move(d, n - 1, -1) if d in params["dimensions"] else Move(d) for d, n in enumerate(shapes[0])}]
+
+
+def _concatenate(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    moves, before = [], 0
+    for shape in shapes:
+        moves.append(_same(len(shape)) | {params["dimension"]: Move(params["dimension"], -before)})
+        before += shape[params["dimension"]]
+    return moves
+
+
+def _pad(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    sides = enumerate(params["padding_config"])
+    return [{d: Move(d, -low) for d, (low, _, inside) in sides if not inside}, {}]
+
+
+def _dynamic_slice(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    return [{d: Move(d) for d, n in enumerate(shapes[0]) if n == out[d]}, *({} for _ in shapes[1:])]
+
+
+def _dot(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    contracted, batch = params["dimension_numbers"]
+    free = [[d for d in range(len(s)) if d not in (*c, *b)] for s, c, b in zip(shapes, contracted, batch, strict=True)]
+    second = len(batch[0]) + len(free[0])
+    return [
+        _renumbered([*batch[0], *free[0]]),
+        _renumbered(batch[1]) | {d: Move(second + n) for n, d in enumerate(free[1])},
+    ]
+
+
+def _gather(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    outer = [d for d in range(len(out)) if d not in numbers.offset_dims]
+    pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    table = {of_table: Move(outer[of_indices]) for of_table, of_indices in pairs}
+    dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    window = [d for d in range(len(shapes[0])) if d not in dropped]
+    whole = {d: Move(to) for d, to in zip(window, numbers.offset_dims, strict=True) if sizes[d] == shapes[0][d]}
+    return [table | whole, {d: Move(to) for d, to in enumerate(outer)}]
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(
+        words("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin"),
+        _without("axes"),
+    ),
+    "squeeze": _without("dimensions"),
+    **dict.fromkeys(words("cumsum cumprod cummax cummin cumlogsumexp"), _mixing("axis")),
+    "sort": _mixing("dimension"),
+    **dict.fromkeys(words("cholesky triangular_solve lu eigh qr svd"), _matrices),
+    "broadcast_in_dim": _broadcast,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "rev": _reverse,
+    "concatenate": _concatenate,
+    "pad": _pad,
+    "dynamic_slice": _dynamic_slice,
+    "dot_general": _dot,
+    "gather": _gather,
+}

@@ -1,0 +1,103 @@
+"""Entries of discrete variables that the elements of an array depend on, by position.
+
+An array of a program may depend on a discrete variable `z` entry by entry: element `i` of `mean[z]` depends on `z[i]`
+alone. A `TableAxis` states this for all elements at once, so that a table needs one axis for the values of `z[i]`, and
+not one for each entry of `z`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Site(NamedTuple):
+    """A discrete variable: its name, the values of an entry, and the shape of its entries."""
+
+    name: str
+    values: np.ndarray
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return len(self.values)
+
+
+class At(NamedTuple):
+    """The same index for all elements."""
+
+    index: int
+
+
+class Along(NamedTuple):
+    """Index `start + step * p` for the elements at position `p` along a dimension; outside of the range, no entry."""
+
+    dim: int
+    start: int
+    step: int
+
+    def entries(self, length: int) -> np.ndarray:
+        """Return the indices at all positions."""
+        return self.start + self.step * np.arange(length)
+
+
+class Through(NamedTuple):
+    """Index read from an array of the program, along some dimensions; `array` is its number."""
+
+    dims: tuple[int, ...]
+    array: int
+
+
+Component = At | Along | Through
+
+
+class TableAxis(NamedTuple):
+    """An axis of a table: values of the entry of site number `site` that each element depends on."""
+
+    site: int
+    where: tuple[Component, ...]
+
+    def runs_along(self, dim: int) -> bool:
+        """Return whether the entry differs along a dimension."""
+        return any(dim in dims_of(component) for component in self.where)
+
+    def full(self, dim: int, shape: tuple[int, ...], site: Site) -> bool:
+        """Return whether position and index are equal along a dimension, for all entries of the site."""
+        found = [i for i, c in enumerate(self.where) if dim in dims_of(c)]
+        return all(self.where[i] == Along(dim, 0, 1) and site.shape[i] == shape[dim] for i in found)
+
+
+class Move(NamedTuple):
+    """Destination of a dimension: position `p` of the result is position `offset + stride * p` of the operand."""
+
+    dim: int
+    offset: int = 0
+    stride: int = 1
+
+
+def dims_of(component: Component) -> tuple[int, ...]:
+    """Return the dimensions along which an index differs."""
+    if isinstance(component, At):
+        return ()
+    return (component.dim,) if isinstance(component, Along) else component.dims
+
+
+def moved(axis: TableAxis, moves: dict[int, Move], shape: tuple[int, ...]) -> TableAxis | None:
+    """Return the axis of a result of this shape; None if an index runs along a dimension that has no destination."""
+    where: list[Component] = []
+    for component in axis.where:
+        if any(dim not in moves for dim in dims_of(component)):
+            return None
+        if isinstance(component, Along):
+            to = moves[component.dim]
+            start, step = component.start + component.step * to.offset, component.step * to.stride
+            component = At(start) if shape[to.dim] == 1 else Along(to.dim, start, step)
+        elif isinstance(component, Through):
+            to = [moves[dim] for dim in component.dims]
+            if any((move.offset, move.stride) != (0, 1) for move in to):
+                return None
+            component = Through(tuple(move.dim for move in to), component.array)
+        where.append(component)
+    return TableAxis(axis.site, tuple(where))

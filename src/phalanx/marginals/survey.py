@@ -1,0 +1,224 @@
+"""Trace of a program with its discrete variables as unknowns: the terms, and the dependence of each on them.
+
+The program runs once, abstractly. Its discrete variables and its other latent variables get placeholders, which are
+variables of the trace, so that `Tabulation` can give them all values, or values of the running inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.extend.core import ClosedJaxpr
+from numpyro.distributions import Distribution
+
+from phalanx.distributions.constraint_text import kind_of
+from phalanx.distributions.independent_entries import entries
+from phalanx.errors.names import hint
+from phalanx.jaxprs.dependence import NOWHERE, Axes, Dependence
+from phalanx.jaxprs.walking import pruned
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, tracing
+from phalanx.marginals.entries import Site
+from phalanx.marginals.tables import Tabulation, ValueTable, enumerated
+from phalanx.mesh.compatibility.numpyro_internals import unvalidated
+
+TERM, VALUE, SUPPORT, RESULT = "term", "value", "support", "result"
+"""Kinds of outputs of the trace: log densities, deterministic values, bounds of supports, and the program's result."""
+
+Output = tuple[str, str]
+"""An output of the trace: its kind, and the name of the variable."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A program traced with placeholders.
+
+    Attributes:
+        trace: the program as a function of nothing, whose placeholders are variables.
+        sites: the discrete variables that are summed out.
+        observed: names of the variables with data.
+        places: placeholders in the trace of the discrete variables, and of the other latent variables and parameters.
+        outputs: numbers of the outputs of the trace, by kind and name.
+    """
+
+    trace: ClosedJaxpr
+    sites: tuple[Site, ...]
+    observed: frozenset[str]
+    places: tuple[dict[str, Any], dict[str, list[Any]]]
+    outputs: dict[Output, list[int]]
+
+    @classmethod
+    def of(cls, run: Callable[[], Any], names: Collection[str] | None) -> Survey:
+        """Return the survey of a program, `run`; `names` are the variables to sum out, None for all that are finite."""
+        seen = _Seen(names)
+
+        def traced() -> Any:
+            with unvalidated(), tracing(seen.meet):
+                result = run()
+            seen.check()
+            leaves = {VALUE: seen.values, TERM: seen.terms(), SUPPORT: seen.supports()}
+            returned = [leaf if isinstance(leaf, Array) else 0 for leaf in jax.tree.leaves(result)]
+            return list(seen.discrete.values()), seen.latents, leaves, returned
+
+        trace, shapes = jax.make_jaxpr(traced, return_shape=True)()
+        numbered = jax.tree.unflatten(jax.tree.structure(shapes), range(len(trace.jaxpr.outvars)))
+        discrete, latents, leaves, result = numbered
+        atoms = trace.jaxpr.outvars
+        places = (
+            {name: atoms[n] for name, n in zip(seen.discrete, discrete, strict=True)},
+            {name: [atoms[n] for n in jax.tree.leaves(ns)] for name, ns in latents.items()},
+        )
+        outputs = {(kind, name): jax.tree.leaves(ns) for kind, named in leaves.items() for name, ns in named.items()}
+        outputs[RESULT, ""] = jax.tree.leaves(result)
+        return cls(trace, tuple(seen.sites), frozenset(seen.observed), places, outputs)
+
+    def dependent(self) -> dict[Output, list[bool]]:
+        """Return for each output, leaf by leaf, whether it depends on a discrete variable."""
+        reached = _Reached(self.places[0].values())
+        marks = reached.run(self.trace, ())
+        return {output: [marks[n] != NOWHERE for n in ns] for output, ns in self.outputs.items()}
+
+    def tables(
+        self, outputs: Sequence[Output], values: Mapping[str, Any]
+    ) -> tuple[dict[Output, ValueTable], list[Any]]:
+        """Return terms at all values of the discrete variables, given values of the others; and arrays of indices."""
+        discrete, latents = self.places
+        given = {discrete[site.name]: enumerated(number, site) for number, site in enumerate(self.sites)}
+        for name, atoms in latents.items():
+            given |= dict(zip(atoms, map(ValueTable, jax.tree.leaves(values[name])), strict=True))
+        numbers = [self.outputs[output][0] for output in outputs]
+        tabulation = Tabulation(self.sites, given)
+        found = tabulation.run(pruned(self.trace, numbers), ())
+        return dict(zip(outputs, found, strict=True)), tabulation.indices
+
+
+class _Seen:
+    """The variables that a program has sampled in a survey."""
+
+    def __init__(self, names: Collection[str] | None):
+        self._names = names
+        self.variables: dict[str, RandomVariable] = {}
+        self.discrete: dict[str, Array] = {}
+        self.latents: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
+        self.sites: list[Site] = []
+        self.observed: set[str] = set()
+
+    def meet(self, variable: RandomVariable, _: Forward) -> RandomVariable:
+        """Give a variable its value, or a placeholder."""
+        name = variable.name
+        if name in self.variables:
+            raise ValueError(f"Two variables are named {name!r}. Inference distinguishes variables by their names.")
+        given = self._given(variable)
+        self.variables[name] = given
+        if given.is_computed:
+            self.values[name] = given.value
+        elif given.observed:
+            self.observed.add(name)
+        return given
+
+    def _given(self, variable: RandomVariable) -> RandomVariable:
+        name, distribution = variable.name, variable.distribution
+        if variable.parameter is not None and variable.value is None:
+            start = replace(variable, key=jax.random.key(0)).complete().value
+            self.latents[name] = jax.tree.map(lax.optimization_barrier, start)
+            return replace(variable, value=self.latents[name])
+        if distribution is None or variable.is_given or variable.parameter is not None:
+            return replace(variable, observed=True).complete() if distribution is not None else variable.complete()
+        if self._is_chosen(name, distribution):
+            site = Site(name, values_of(name, distribution), distribution.shape())
+            self.sites.append(site)
+            self.discrete[name] = _placeholder(site.shape, site.values.dtype)
+            return replace(variable, value=self.discrete[name], suggested=False).complete()
+        support = distribution.support
+        whole = support is not None and support.is_discrete
+        self.latents[name] = _placeholder(distribution.shape(), jnp.result_type(int if whole else float))
+        return replace(variable, value=self.latents[name], suggested=False).complete()
+
+    def _is_chosen(self, name: str, distribution: Distribution) -> bool:
+        support = distribution.support
+        whole = support is not None and support.is_discrete
+        if self._names is not None and name in self._names and not whole:
+            raise ValueError(
+                f"phx.marginalize: variable {name!r} is continuous ({kind_of(distribution)}), and only discrete "
+                f"variables are summed out. Leave it out of names=."
+            )
+        return whole and (self._names is None or name in self._names)
+
+    def check(self) -> None:
+        """Raise unless the program has the discrete variables that are to be summed out."""
+        met = ", ".join(map(repr, self.variables)) or "none at all"
+        if self._names is not None and (unknown := [name for name in self._names if name not in self.discrete]):
+            raise ValueError(
+                f"phx.marginalize: the program has no latent variable {', '.join(map(repr, unknown))} to sum out; its "
+                f"variables are {met}.{hint(unknown, self.variables)}"
+            )
+        if not self.discrete:
+            raise ValueError(
+                f"phx.marginalize: the program has no discrete latent variable to sum out; its variables are {met}. "
+                f"Use it as it is."
+            )
+
+    def terms(self) -> dict[str, Array]:
+        """Return the log density of each variable, with a term for each independent entry."""
+        return {name: v.row_log_prob() for name, v in self.variables.items() if v.distribution is not None}
+
+    def supports(self) -> dict[str, Any]:
+        """Return the arrays in the supports of the latent variables."""
+        found = {name: self.variables[name].distribution for name in self.latents}
+        return {
+            name: [leaf for leaf in jax.tree.leaves(d.support) if isinstance(leaf, Array)]
+            for name, d in found.items()
+            if d is not None
+        }
+
+
+def values_of(name: str, distribution: Distribution) -> np.ndarray:
+    """Return the values of an entry of a discrete variable.
+
+    Raises:
+        ValueError: when they are infinitely many, or not known before the program runs.
+    """
+    single, kind = entries(distribution), kind_of(distribution)
+    if single.event_shape:
+        raise ValueError(
+            f"phx.marginalize: a value of the discrete variable {name!r} ({kind}) is an array of numbers that depend "
+            f"on each other, and is not summed over. Write it by a Categorical variable: the number of the value."
+        )
+    try:
+        with jax.ensure_compile_time_eval():
+            return np.asarray(single.enumerate_support(expand=False)).ravel()
+    except NotImplementedError as error:
+        reason = f" ({error})" if str(error) else ""
+        raise ValueError(
+            f"phx.marginalize: the discrete variable {name!r} ({kind}) has no finite list of values{reason}, and only "
+            f"a finite sum can be computed. Use a Categorical variable over the values that are possible, or name the "
+            f"variables to sum out, names=[...]."
+        ) from None
+    except (jax.errors.JAXTypeError, TypeError):
+        raise ValueError(
+            f"phx.marginalize: the values of the discrete variable {name!r} ({kind}) depend on other values of the "
+            f"program, and their number must be known before it runs. Give the bounds of its support as Python "
+            f"numbers, and its shape by .expand(...)."
+        ) from None
+
+
+def _placeholder(shape: tuple[int, ...], dtype: Any) -> Array:
+    return lax.optimization_barrier(jnp.zeros(shape, dtype))
+
+
+class _Reached(Dependence):
+    """Analysis of the variables of a trace that depend on sources."""
+
+    def __init__(self, sources: Collection[Any]):
+        self._sources = frozenset(sources)
+
+    def named(self, variable: Any, value: Axes) -> Axes:
+        """Mark a source."""
+        return frozenset({"discrete"}) if variable in self._sources else value

@@ -1,0 +1,380 @@
+"""Evaluation of a traced program at all values of its discrete variables at once.
+
+Each array becomes a `ValueTable`, with an axis for each entry of a discrete variable that its elements depend on. Every
+equation is evaluated once, by `jax.vmap` over the axes of its operands, so that an array of N rows that depends on N
+entries, each row on its own, takes K evaluations and not K**N. Where an operation mixes entries, such as a sum over
+them, the result depends on all of them and has an axis for each: that is refused if it is too large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.extend.core import Jaxpr, Literal
+
+from phalanx.jaxprs.dependence import axes_named
+from phalanx.jaxprs.source_lines import source_line_of
+from phalanx.jaxprs.walking import (
+    CALLS,
+    CUSTOM,
+    ELEMENTWISE,
+    Interpreter,
+    alone,
+    needed_equations,
+    not_literal,
+    parts_of,
+)
+from phalanx.marginals.dimensions import Moves, moves_of
+from phalanx.marginals.entries import Along, At, Component, Move, Site, TableAxis, Through, dims_of, moved
+
+MOST_RUNS = 2**16
+"""Largest number of joint values of entries that the program is evaluated at."""
+
+MOST_SEPARATED = 4096
+"""Number of positions up to which the entries that an operation mixes are counted."""
+
+
+class TooManyValues(ValueError):
+    """Too many joint values to evaluate a program at."""
+
+
+@dataclass(frozen=True)
+class ValueTable:
+    """An array of the program at all values of the entries it depends on.
+
+    Attributes:
+        array: the values, of shape (values of each axis, ..., shape of the array).
+        axes: the entries, sorted.
+    """
+
+    array: Any
+    axes: tuple[TableAxis, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array itself."""
+        return jnp.shape(self.array)[len(self.axes) :]
+
+
+def enumerated(number: int, site: Site) -> ValueTable:
+    """Return the table of a discrete variable itself: each entry at each of its values."""
+    where = tuple(At(0) if n == 1 else Along(d, 0, 1) for d, n in enumerate(site.shape))
+    values = jnp.asarray(site.values).reshape(site.size, *(1,) * len(site.shape))
+    return ValueTable(jnp.broadcast_to(values, (site.size, *site.shape)), (TableAxis(number, where),))
+
+
+def number_of_runs(entries: Sequence[Site]) -> int:
+    """Return the number of joint values of single entries of these sites."""
+    return math.prod(site.size for site in entries)
+
+
+def check_size(entries: Sequence[Site], what: str) -> None:
+    """Raise if single entries of these sites have too many joint values; `what` names the reason."""
+    if (runs := number_of_runs(entries)) <= MOST_RUNS:
+        return
+    sizes = sorted({site.size for site in entries})
+    of_size = f"{sizes[0]} values" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} values"
+    names = list(dict.fromkeys(site.name for site in entries))
+    listed = ", ".join(map(repr, names[:4])) + (f" and {len(names) - 4} others" if len(names) > 4 else "")
+    number = f"{runs:,}" if runs < 10**15 else f"about 10**{math.floor(sum(math.log10(s.size) for s in entries))}"
+    raise TooManyValues(
+        f"phx.marginalize: {what} depends jointly on {len(entries):,} discrete variables of {of_size} (entries of "
+        f"{listed}), and summing over them would take {number} runs; at most {MOST_RUNS:,} are made. Let each entry "
+        f"or observation depend on few of them: row by row, or each on the one before it, as in a chain."
+    )
+
+
+class Tabulation(Interpreter[ValueTable]):
+    """An evaluation of a program at all values of some variables.
+
+    Attributes:
+        sites: the discrete variables.
+        given: tables of variables of the program, which replace the values that it computes.
+        indices: arrays of the program that select entries, by number; see `Through`.
+    """
+
+    def __init__(self, sites: Sequence[Site], given: Mapping[Any, ValueTable], indices: list[Any] | None = None):
+        self.sites, self.given = sites, given
+        self.indices: list[Any] = [] if indices is None else indices
+        self._known: dict[Any, tuple[list[ValueTable], list[ValueTable]]] = {}
+
+    def named(self, variable: Any, value: ValueTable) -> ValueTable:
+        """Return the given table of a variable, or else its value."""
+        return self.given.get(variable, value)
+
+    def constant(self, value: Any) -> ValueTable:
+        """Return the table of a constant, without axes."""
+        return ValueTable(value)
+
+    def equations(self, jaxpr: Jaxpr) -> Sequence[Any]:
+        """Return the equations that the outputs need."""
+        return needed_equations(jaxpr, jaxpr.outvars)
+
+    def equation(self, equation: Any, inputs: list[ValueTable]) -> list[ValueTable]:
+        """Evaluate an equation at all values of its operands; equal equations without axes once."""
+        if any(table.axes for table in inputs):
+            return self._at_all_values(equation, inputs)
+        key = _key(equation, inputs)
+        if key is not None and key in self._known:
+            return self._known[key][1]
+        found = self._without_axes(equation, inputs)
+        if key is not None:
+            self._known[key] = inputs, found  # the operands are kept, since their addresses are in the key
+        return found
+
+    def _without_axes(self, equation: Any, inputs: list[ValueTable]) -> list[ValueTable]:
+        arrays = [table.array for table in not_literal(equation, inputs)]
+        outputs: list[Any] = [atom.aval for atom in equation.outvars]
+        if all(map(_is_constant, arrays)) and all(map(_is_whole_number, outputs)):
+            with jax.ensure_compile_time_eval():  # an index, such as the -1 of z[-1]
+                return list(map(ValueTable, alone(equation)(*arrays)))
+        if equation.primitive.name in CALLS:
+            parts: Any = parts_of(equation)
+            return self.run(parts.program, inputs)
+        return list(map(ValueTable, alone(equation)(*arrays)))
+
+    def _at_all_values(self, equation: Any, inputs: list[ValueTable]) -> list[ValueTable]:
+        name, parts = equation.primitive.name, parts_of(equation)
+        if name in CALLS:
+            return self.run(parts.program, inputs)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        if name in CUSTOM and (found := self._custom(equation, parts, inputs)) is not None:
+            return found
+        if name in CUSTOM:
+            return self.run(parts.program, inputs)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        if name == "optimization_barrier" and len(inputs) == 1:
+            return inputs
+        if name == "gather" and (found := self._selected(equation, inputs)) is not None:
+            return found
+        if named := axes_named(equation):
+            self._check_collective(equation, inputs, named)
+        return self._mapped(equation, inputs, self._moves(equation, inputs))
+
+    def _moves(self, equation: Any, inputs: Sequence[ValueTable]) -> list[Moves]:
+        """Return the kept dimensions of each operand; a slice at a constant place is known, too."""
+        moves = moves_of(equation)
+        if equation.primitive.name == "dynamic_slice" and all(not t.axes and _is_constant(t.array) for t in inputs[1:]):
+            sizes, (table, *starts) = equation.params["slice_sizes"], inputs
+            for dim, (size, start) in enumerate(zip(sizes, starts, strict=True)):
+                first = int(np.clip(int(start.array), 0, table.shape[dim] - size))
+                moves[0][dim] = Move(dim, first)
+        return moves
+
+    def _mapped(self, equation: Any, inputs: Sequence[ValueTable], moves: Sequence[Moves]) -> list[ValueTable]:
+        shape = equation.outvars[0].aval.shape
+        inputs = [self.separated(t, m, equation) for t, m in zip(inputs, moves, strict=True)]
+        placed = [self._placed(t, m, shape) for t, m in zip(inputs, moves, strict=True)]
+        axes = self._union(placed, equation)
+        operands = not_literal(equation, placed)
+        if equation.primitive.name in ELEMENTWISE:  # as vmap does, but traced in a tenth of the time
+            sizes = tuple(self.sites[axis.site].size for axis in axes)
+            found = alone(equation)(*(_broadcast(over(table, axes), (*sizes, *shape)) for table in operands))
+            return [ValueTable(array, axes) for array in found]
+        mapped = alone(equation)
+        for axis in reversed(axes):
+            mapped = jax.vmap(mapped, in_axes=[0 if axis in table.axes else None for table in operands])
+        found = mapped(*(table.array for table in operands))
+        return [ValueTable(array, axes) for array in found]
+
+    def _placed(self, table: ValueTable, moves: Moves, shape: tuple[int, ...]) -> ValueTable:
+        """Return an operand with the axes that the result has because of it; the array itself is unchanged."""
+        axes = [moved(axis, moves, shape) for axis in table.axes]
+        assert None not in axes
+        return merged(table.array, axes)  # pyright: ignore[reportArgumentType]
+
+    def _union(self, tables: Sequence[ValueTable], equation: Any) -> tuple[TableAxis, ...]:
+        axes = tuple(sorted({axis for table in tables for axis in table.axes}))
+        check_size([self.sites[axis.site] for axis in axes], described(equation))
+        return axes
+
+    def separated(self, table: ValueTable, moves: Moves, equation: Any) -> ValueTable:
+        """Return the same values with an axis for each entry along the dimensions that an equation mixes."""
+        for dim in range(len(table.shape)):
+            if dim not in moves and any(axis.runs_along(dim) for axis in table.axes):
+                table = self._separated(table, dim, equation)
+        if any(isinstance(c, Through) and not _kept_whole(c, moves) for axis in table.axes for c in axis.where):
+            raise self._refusal(equation, table.axes)
+        return table
+
+    def _separated(self, table: ValueTable, dim: int, equation: Any) -> ValueTable:
+        length, here = table.shape[dim], [axis for axis in table.axes if axis.runs_along(dim)]
+        if any(isinstance(c, Through) and dim in c.dims for axis in here for c in axis.where):
+            raise self._refusal(equation, here)
+        others = [self.sites[axis.site] for axis in table.axes if axis not in here]
+        single = {(axis.site, *_entry(axis, dim, p)) for axis in here for p in range(min(length, MOST_SEPARATED))}
+        check_size([*others, *(self.sites[site] for site, *_ in single)], described(equation))
+        parts = [self._at_position(table, dim, position) for position in range(length)]
+        axes = tuple(sorted({axis for part in parts for axis in part.axes}))
+        sizes = [self.sites[axis.site].size for axis in axes]
+        arrays = [jnp.broadcast_to(over(part, axes), (*sizes, *part.shape)) for part in parts]
+        return ValueTable(jnp.concatenate(arrays, axis=len(axes) + dim), axes)
+
+    def _at_position(self, table: ValueTable, dim: int, position: int) -> ValueTable:
+        """Return the elements at one position along a dimension, which is kept with a single element."""
+        array = jax.lax.slice_in_dim(table.array, position, position + 1, axis=len(table.axes) + dim)
+        axes: list[TableAxis | None] = []
+        for axis in table.axes:
+            where: list[Component] = []
+            for c, n in zip(axis.where, self.sites[axis.site].shape, strict=True):
+                at = At(c.start + c.step * position) if isinstance(c, Along) and c.dim == dim else c
+                outside = isinstance(at, At) and not 0 <= at.index < n
+                where.append(at if not outside else At(-1))
+            axes.append(None if At(-1) in where else TableAxis(axis.site, tuple(where)))
+        for number in reversed([i for i, axis in enumerate(axes) if axis is None]):  # no entry: any value will do
+            array = array[(slice(None),) * number + (0,)]
+        return merged(array, [axis for axis in axes if axis is not None])
+
+    def _selected(self, equation: Any, inputs: list[ValueTable]) -> list[ValueTable] | None:
+        """Return entries that an array of the program selects, as in `z[group]`; None if it does not."""
+        (table, indices), numbers = inputs, equation.params["dimension_numbers"]
+        mapped, sizes = numbers.start_index_map, equation.params["slice_sizes"]
+        if indices.axes or len(mapped) != 1 or indices.shape[-1] != 1 or numbers.operand_batching_dims:
+            return None
+        (dim,) = mapped
+        along = [axis for axis in table.axes if axis.runs_along(dim)]
+        if sizes[dim] != 1 or dim not in numbers.collapsed_slice_dims or not along:
+            return None
+        site_dims = [i for axis in along for i, c in enumerate(axis.where) if dim in dims_of(c)]
+        if len(along) > 1 or not along[0].full(dim, table.shape, self.sites[along[0].site]) or len(site_dims) > 1:
+            return None
+        out, moves = equation.outvars[0].aval.shape, moves_of(equation)
+        outer = tuple(move.dim for d, move in sorted(moves[1].items()))
+        new = [moved(axis if axis is not along[0] else _without(axis, dim), moves[0], out) for axis in table.axes]
+        if math.prod(out[d] for d in outer) == 1 or None in new:
+            return None
+        if not any(array is indices.array for array in self.indices):
+            self.indices.append(indices.array)
+        number = next(n for n, array in enumerate(self.indices) if array is indices.array)
+        where = list(new[table.axes.index(along[0])].where)  # pyright: ignore[reportOptionalMemberAccess]
+        where[site_dims[0]] = Through(outer, number)
+        new[table.axes.index(along[0])] = TableAxis(along[0].site, tuple(where))
+        gathered = alone(equation)
+        for _ in table.axes:
+            gathered = jax.vmap(gathered, in_axes=(0, None))
+        (array,) = gathered(*(operand.array for operand in inputs))
+        return [merged(array, new)]  # pyright: ignore[reportArgumentType]
+
+    def _custom(self, equation: Any, parts: Any, inputs: list[ValueTable]) -> list[ValueTable] | None:
+        """Evaluate a function with derivatives of its own as it is; None if it mixes entries, and is followed."""
+        axes: list[tuple[TableAxis, ...]] = []
+
+        def note(*arrays: Any) -> None:
+            inner = _Keeping(self.sites, {}, self.indices)
+            tables = [ValueTable(a, t.axes) for a, t in zip(arrays, inputs, strict=True)]
+            axes.extend(table.axes for table in inner.run(parts.program, tables))
+
+        numbers = len(self.indices)
+        try:
+            jax.eval_shape(note, *(table.array for table in inputs))
+        except _Mixes:
+            return None
+        if len(self.indices) > numbers:  # selected inside of the function, by arrays of that trace
+            del self.indices[numbers:]
+            return None
+        union = axes[0]
+        if any(found != union for found in axes) or any(a not in union for table in inputs for a in table.axes):
+            return None
+        mapped, operands = alone(equation), not_literal(equation, inputs)
+        for axis in reversed(union):
+            mapped = jax.vmap(mapped, in_axes=[0 if axis in table.axes else None for table in operands])
+        return [ValueTable(array, union) for array in mapped(*(table.array for table in operands))]
+
+    def _check_collective(self, equation: Any, inputs: Sequence[ValueTable], named: Sequence[str]) -> None:
+        """Raise if a collective adds up rows that depend on entries, which may be entries of several devices."""
+        for table in inputs:
+            if rows := [axis for axis in table.axes if any(not isinstance(c, At) for c in axis.where)]:
+                raise self._refusal(equation, rows)
+
+    def _refusal(self, equation: Any, axes: Sequence[TableAxis]) -> TooManyValues:
+        names = ", ".join(dict.fromkeys(repr(self.sites[axis.site].name) for axis in axes))
+        return TooManyValues(
+            f"phx.marginalize: {described(equation)} mixes entries of the discrete variable {names} that the data "
+            f"select, so that all entries would have to be summed over jointly. Let each row depend on a single entry, "
+            f"and write its density row by row."
+        )
+
+
+class _Mixes(Exception):
+    """Signal of `_Keeping`: entries are mixed."""
+
+
+class _Keeping(Tabulation):
+    """An evaluation that raises instead of separating entries."""
+
+    def _separated(self, table: ValueTable, dim: int, equation: Any) -> ValueTable:
+        raise _Mixes
+
+
+def _broadcast(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return an array with the dimensions of a table or, as a scalar, none, broadcast to `shape`."""
+    before, dims = jnp.shape(array), [d for d, n in enumerate(jnp.shape(array)) if n == shape[d]]
+    if before == shape:
+        return array
+    return jax.lax.broadcast_in_dim(jnp.squeeze(array, [d for d in range(len(before)) if d not in dims]), shape, dims)
+
+
+def over(table: ValueTable, axes: Sequence[TableAxis]) -> Array:
+    """Return the array of a table with these axes, of size one where it does not depend on an entry."""
+    missing = [number for number, axis in enumerate(axes) if axis not in table.axes]
+    return jnp.expand_dims(table.array, missing)
+
+
+def merged(array: Any, axes: Sequence[TableAxis]) -> ValueTable:
+    """Return a table with these axes in sorted order; equal ones become one, on which their values agree."""
+    axes = list(axes)
+    number = 0
+    while number < len(axes):
+        if (first := axes.index(axes[number])) < number:
+            array = jnp.moveaxis(jnp.diagonal(array, axis1=first, axis2=number), -1, first)
+            del axes[number]
+        else:
+            number += 1
+    order = sorted(range(len(axes)), key=lambda n: axes[n])
+    if order != list(range(len(axes))):
+        array = jnp.transpose(array, [*order, *range(len(axes), jnp.ndim(array))])
+    return ValueTable(array, tuple(axes[n] for n in order))
+
+
+def described(equation: Any) -> str:
+    """Return an equation as text for a message, with the line of the model that it comes from."""
+    line = source_line_of(equation)
+    return f"{equation.primitive.name} in line {line}" if line is not None else f"the operation {equation.primitive}"
+
+
+def _kept_whole(component: Through, moves: Moves) -> bool:
+    return all((moves[d].offset, moves[d].stride) == (0, 1) for d in component.dims)
+
+
+def _entry(axis: TableAxis, dim: int, position: int) -> tuple[Any, ...]:
+    return tuple(At(c.start + c.step * position) if isinstance(c, Along) and c.dim == dim else c for c in axis.where)
+
+
+def _without(axis: TableAxis, dim: int) -> TableAxis:
+    return TableAxis(axis.site, tuple(At(0) if dim in dims_of(c) else c for c in axis.where))
+
+
+def _is_constant(array: Any) -> bool:
+    return not isinstance(array, Tracer)
+
+
+def _is_whole_number(aval: Any) -> bool:
+    return aval.shape == () and (jnp.issubdtype(aval.dtype, jnp.integer) or aval.dtype == jnp.bool_)
+
+
+def _key(equation: Any, inputs: Sequence[ValueTable]) -> Any:
+    """Return a key of an equation and its operands; None if its parameters cannot be compared."""
+    try:
+        params = tuple(sorted(equation.params.items()))
+        hash(params)
+    except TypeError:
+        return None
+    pairs = zip(equation.invars, inputs, strict=True)
+    operands = tuple((str(a), str(a.aval)) if isinstance(a, Literal) else id(t.array) for a, t in pairs)
+    return equation.primitive, params, operands

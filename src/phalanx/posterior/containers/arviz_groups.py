@@ -1,0 +1,167 @@
+"""ArviZ's groups of a posterior: draws, statistics, data, and what the model predicts of its data at the draws."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from phalanx.density.target import Target
+from phalanx.diagnostics.exchange import check_dimensions, container, dataset, in_arviz_names
+from phalanx.inputs.axis_names import AxisNames
+from phalanx.mesh.keys import check_seed
+from phalanx.posterior.containers.model_data import ModelData, Shapes
+from phalanx.posterior.criticism.evaluations import Evaluations
+from phalanx.posterior.criticism.model_at_draws import known_data
+from phalanx.posterior.predictive import predictive as predicted
+
+MOST_BYTES = 2**28
+"""Most bytes of a group that is made by default."""
+
+PRIOR_DRAWS = 500
+"""Number of draws from the prior by default."""
+
+NUMBER_BYTES = 4
+
+NO_MODEL = "a posterior that was read from a file, or assembled by hand, has no model"
+DELETED = "the data of the run were deleted, as jax.jit(..., donate_argnums=...) and .delete() do"
+
+
+def to_arviz(
+    posterior: Evaluations, warmup: Mapping[str, np.ndarray], log_likelihood: bool | None, predictive: bool | None,
+    prior: bool | int | None, seed: int,
+) -> Any:  # fmt: skip
+    """Return a posterior in ArviZ's container; see `Posterior.to_arviz`."""
+    check_seed(seed)
+    _check_asked(log_likelihood, predictive, prior)
+    check_dimensions("to_arviz", posterior.draws)
+    groups = _Groups(posterior.record.axes)
+    groups.put("posterior", posterior.draws)
+    groups.put("sample_stats", in_arviz_names(posterior.stats), named=False)
+    groups.put("warmup_sample_stats", warmup, ("round",), named=False)
+    if posterior.target is None or _are_deleted(posterior.target):
+        reason = NO_MODEL if posterior.target is None else DELETED
+        if log_likelihood or predictive or prior:
+            raise ValueError(f"to_arviz: {reason}. Ask for these groups where the run was made.")
+        groups.left_out["groups of the model and its data"] = reason
+    else:
+        _add_groups_of_model(groups, posterior, log_likelihood, predictive, prior, seed)
+    return groups.in_container()
+
+
+def _add_groups_of_model(
+    groups: _Groups, posterior: Evaluations, log_likelihood: bool | None, predictive: bool | None,
+    prior: bool | int | None, seed: int,
+) -> None:  # fmt: skip
+    target, record = posterior.target, posterior.record
+    assert target is not None  # the caller has checked it
+    data, total = ModelData.of(target), posterior.num_chains * posterior.num_draws
+    drawn = _bytes(data.observed) + _bytes(data.computed)
+
+    def put_again() -> None:
+        found = posterior.predictive(seed=seed)
+        groups.put("posterior_predictive", {name: found[name] for name in data.observed})
+
+    def put_before() -> None:
+        found = predicted(
+            None, None, "prior", target=target, latents=tuple(record.latents), draws={},
+            sizes=(1, PRIOR_DRAWS if prior is None or prior is True else int(prior)), seed=seed,
+            known=known_data(target, record),
+        )  # fmt: skip
+        groups.put("prior", {name: values for name, values in found.items() if name not in data.observed})
+        groups.put("prior_predictive", {name: found[name] for name in data.observed})
+
+    def put_terms() -> None:
+        groups.put("log_likelihood", posterior.log_likelihood())
+
+    if data.observed and total:
+        groups.offer("posterior_predictive", "predictive=True", predictive, total * drawn, put_again)
+        groups.offer("log_likelihood", "log_likelihood=True", log_likelihood, total * _bytes(data.observed), put_terms)
+    groups.offer("prior", "prior=100", prior, PRIOR_DRAWS * (drawn + _bytes(data.latent)), put_before)
+    groups.offer("observed_data", "", None, _bytes(data.observed), lambda: groups.put(
+        "observed_data", data.observations(), ()
+    ))  # fmt: skip
+    groups.offer("constant_data", "", None, data.constant_bytes, lambda: groups.put(
+        "constant_data", data.constants(record.scalars), ()
+    ))  # fmt: skip
+
+
+@dataclass
+class _Groups:
+    """Groups so far, and why others are left out."""
+
+    names: AxisNames
+    made: dict[str, Any] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    too_large: list[str] = field(default_factory=list)
+
+    def put(
+        self, group: str, arrays: Mapping[str, Any], leading: Sequence[str] = ("chain", "draw"), named: bool = True
+    ) -> None:
+        """Add a group of arrays, if there are any."""
+        if arrays:
+            names, arrays = _apart(self.names, arrays, len(leading)) if named else (AxisNames(), arrays)
+            self.made[group] = dataset(arrays, names, leading)
+
+    def offer(self, group: str, way: str, asked: bool | int | None, size: int, put: Callable[[], None]) -> None:
+        """Add a group that is asked for; or one that is not refused, if it is small enough and the model can make it.
+
+        Args:
+            group: its name.
+            way: the argument that asks for it.
+            asked: True or a number if it is asked for, None if not, False if it is refused.
+            size: bytes of its arrays.
+            put: function that makes and adds it.
+        """
+        if asked is False:
+            return
+        if asked is None and size > MOST_BYTES:
+            self.left_out[group] = f"its arrays take {size / 2**30:.1f} GiB"
+            self.too_large.append(f"{group} ({size / 2**30:.1f} GiB{f': {way}' if way else ''})")
+            return
+        try:
+            put()
+        except (TypeError, ValueError, NotImplementedError) as error:  # refusals of the model, such as of its factors
+            if asked is not None:
+                raise
+            self.left_out[group] = str(error)
+
+    def in_container(self) -> Any:
+        """Return the container, which has the reasons for groups that are left out among its attributes."""
+        if self.too_large:
+            warnings.warn(
+                f"to_arviz: left out, since they are large: {', '.join(self.too_large)}. Ask for one by its argument; "
+                f"posterior.log_likelihood(), posterior.predictive() and reducers compute without a container.",
+                stacklevel=4,
+            )
+        return container(self.made, {f"without {group}": reason for group, reason in self.left_out.items()})
+
+
+def _apart(names: AxisNames, arrays: Mapping[str, Any], leading: int) -> tuple[AxisNames, dict[str, Any]]:
+    """Return names of axes, and arrays, of which `x` is called `x_data` if a dimension of the group is `x`."""
+    ranks = {name: np.ndim(values) - leading for name, values in arrays.items()}
+    dims = {dim for name, rank in ranks.items() for dim in names.dims_of(name, rank)}
+    called = {name: f"{name}_data" if name in dims else name for name in arrays}
+    known = {called[name]: of_axes for name, of_axes in names.dims.items() if name in called}
+    return replace(names, dims=known), {called[name]: values for name, values in arrays.items()}
+
+
+def _are_deleted(target: Target) -> bool:
+    return any(isinstance(array, Array) and array.is_deleted() for array in target.arguments.arrays)
+
+
+def _bytes(shapes: Shapes) -> int:
+    return NUMBER_BYTES * sum(map(math.prod, shapes.values()))
+
+
+def _check_asked(log_likelihood: Any, predictive: Any, prior: Any) -> None:
+    for name, asked in (("log_likelihood", log_likelihood), ("predictive", predictive)):
+        if asked is not None and not isinstance(asked, bool):
+            raise TypeError(f"to_arviz: {name} must be True, False or None; got {asked!r}.")
+    if prior is not None and not isinstance(prior, bool) and not (isinstance(prior, int | np.integer) and prior > 0):
+        raise ValueError(f"to_arviz: prior must be a number of draws above zero, True, False or None; got {prior!r}.")

@@ -1,0 +1,103 @@
+"""Data of a run as its model sees them: values of the observed variables, and arguments that are not observed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.extend.core import Literal
+
+from phalanx.density.imputation import PLACES, masks_of_missing
+from phalanx.density.target import Target
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.refusals import is_term
+from phalanx.mesh.devices import axes_but_chain
+from phalanx.mesh.processes import to_host
+from phalanx.mesh.virtual_mesh import alone
+from phalanx.programs.unconstrained import run_unconstrained
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class ModelData:
+    """Data of a run.
+
+    Attributes:
+        target: the model with its data.
+        observed, latent, computed: shapes of the observed, latent and deterministic variables.
+        only_observed: names of the arguments that are the value of an observed variable.
+    """
+
+    target: Target
+    observed: Shapes
+    latent: Shapes
+    computed: Shapes
+    only_observed: frozenset[str]
+
+    @classmethod
+    def of(cls, target: Target) -> ModelData:
+        """Return the data of a model, after tracing it once."""
+        shapes: dict[str, Shapes] = {}
+
+        def observed(arrays: Sequence[Array]) -> dict[str, Array]:
+            variables = _variables(target, arrays)
+            shapes["latent"] = {name: v.shape for name, v in variables.items() if v.is_latent}
+            shapes["computed"] = {name: v.shape for name, v in variables.items() if v.is_computed}
+            return _observed(variables)
+
+        axis_env = [(axis, 1) for axis in axes_but_chain(target.mesh)]
+        program, found = jax.make_jaxpr(observed, axis_env=axis_env, return_shape=True)(target.arguments.whole_shapes())
+        names = dict(zip(program.jaxpr.invars, target.arguments.names, strict=True))
+        given = frozenset(
+            names[atom] for atom in program.jaxpr.outvars if not isinstance(atom, Literal) and atom in names
+        )
+        return cls(target, {name: leaf.shape for name, leaf in found.items()}, **shapes, only_observed=given)
+
+    def observations(self) -> dict[str, np.ndarray]:
+        """Return the values of the observed variables, NaN for missing entries that are imputed."""
+        shardings = self.target.arguments.shardings
+
+        def values(arrays: Sequence[Array]) -> dict[str, Array]:
+            whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, shardings, strict=True)]
+            return alone(lambda: _observed(_variables(self.target, whole)), axes_but_chain(self.target.mesh))
+
+        found = {name: to_host(value) for name, value in jax.jit(values)(self.target.place_arrays()).items()}
+        missing = masks_of_missing(self.target.arguments)
+        return {name: np.where(missing[name], np.nan, x) if name in missing else x for name, x in found.items()}
+
+    def constants(self, scalars: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the other arguments: arrays, and those of `scalars` that are numbers."""
+        given, missing = self.target.arguments, masks_of_missing(self.target.arguments)
+        whole = {
+            name: to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
+            for name, array, sharding in zip(given.names, given.arrays, given.shardings, strict=True)
+            if name not in self.only_observed and name not in missing and not name.startswith(f"{PLACES}[")
+        }
+        numbers = {
+            name: np.asarray(number) for name, number in scalars.items() if isinstance(number, bool | int | float)
+        }
+        return numbers | given.constant_arrays | whole
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the arrays that are not observed."""
+        given = self.target.arguments
+        known = zip(given.names, given.whole_shapes(), strict=True)
+        return sum(math.prod(a.shape) * a.dtype.itemsize for name, a in known if name not in self.only_observed)
+
+
+def _variables(target: Target, arrays: Sequence[Array]) -> Mapping[str, RandomVariable]:
+    return run_unconstrained(target.program, None, target.arguments.layout.join(arrays)).variables
+
+
+def _observed(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
+    return {
+        name: v.value for name, v in variables.items()
+        if v.observed and v.distribution is not None and not is_term(v.distribution)
+    }  # fmt: skip

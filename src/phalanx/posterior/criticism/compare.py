@@ -1,0 +1,167 @@
+"""Comparison of models by leave-one-out cross-validation on the same observations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from phalanx.errors.words import count
+from phalanx.posterior.criticism.log_likelihood import observed_values
+from phalanx.posterior.criticism.loo import Loo
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+    from pandas import DataFrame
+
+    from phalanx.posterior.posterior import Posterior
+
+
+def compare(models: Mapping[str, Posterior | Loo]) -> DataFrame:
+    r"""Compare models of the same observations by how well they predict an observation that is left out.
+
+    The difference to the best model has the standard error $\sqrt{n}$ times the standard deviation of the differences
+    $d_i$ of the observations. Weights are those of stacking: the mixture of the models' predictions
+    $\sum_k w_k p_k(y_i \mid y_{-i})$ has the largest log density.
+
+    Args:
+        models: posteriors by name, or their `posterior.loo()`.
+
+    Returns:
+        A table with one row for each model, the best first, and the columns elpd, se, elpd_diff (below the best), dse
+        (its standard error), p_loo, weight, bad_k (observations with a large Pareto k) and warning, in words: empty if
+        the row is good to use.
+
+    Raises:
+        TypeError: if `models` is not a dict of posteriors.
+        ValueError: if there are fewer than two, or their observations differ: in number, names, masks or values.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y, width):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        ...     phx.sample("y", dist.Normal(mean, width), obs=y)
+        >>> run = lambda width: phx.mcmc(model, {"y": jnp.arange(9.0), "width": width}, num_samples=300, progress=False)
+        >>> phx.compare({"narrow": run(0.5), "wide": run(3.0)}).index[0]
+        'wide'
+
+    Source: Yao, Vehtari, Simpson, Gelman (2018), Using stacking to average Bayesian predictive distributions.
+    """
+    found = {name: _loo_of(name, one) for name, one in _checked(models).items()}
+    _check_same_data({name: one for name, one in models.items() if not isinstance(one, Loo)})
+    terms = _terms(found)
+    elpd = {name: float(one.sum()) for name, one in terms.items()}
+    order = sorted(found, key=lambda name: -elpd[name] if math.isfinite(elpd[name]) else math.inf)
+    weights = dict(zip(order, stacking_weights(np.stack([terms[name] for name in order], axis=1)), strict=True))
+    best = terms[order[0]]
+    from pandas import DataFrame  # as slow to import as all of Phalanx
+
+    rows = [_row(found[name], terms[name] - best, weights[name]) for name in order]
+    return DataFrame(rows, index=order)
+
+
+def stacking_weights(terms: Float64[np.ndarray, "observation model"]) -> Float64[np.ndarray, "model"]:
+    """Return the weights of the mixture of predictions with the largest log density.
+
+    Densities are relative to those of the best model of each observation. ArviZ's own are not: if an observation is
+    unlikely under all models, they are 0 and the weights NaN.
+    """
+    usable = terms[np.isfinite(terms).all(1)]
+    models = terms.shape[1]
+    if not len(usable):
+        return np.full(models, np.nan)
+    densities = np.exp(usable - usable.max(1, keepdims=True))
+
+    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        mixed = np.maximum(densities @ weights, np.finfo(float).tiny)
+        return -float(np.log(mixed).mean()), -(densities / mixed[:, None]).mean(0)
+
+    sum_is_one = {"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(models)}
+    found = minimize(
+        loss, np.full(models, 1 / models), jac=True, bounds=[(0, 1)] * models, constraints=sum_is_one, method="SLSQP",
+        options={"ftol": 1e-10, "maxiter": 1000},
+    )  # fmt: skip
+    return np.clip(found.x, 0.0, 1.0)
+
+
+def _checked(models: Any) -> Mapping[str, Any]:
+    if not isinstance(models, Mapping) or not all(isinstance(name, str) for name in models):
+        raise TypeError(
+            f"phx.compare: expected a dict of posteriors by name, such as {{'a': posterior}}; got "
+            f"{type(models).__name__}."
+        )
+    if len(models) < 2:
+        raise ValueError(f"phx.compare: give two models at least; got {', '.join(map(repr, models)) or 'none'}.")
+    return models
+
+
+def _loo_of(name: str, model: Any) -> Loo:
+    if isinstance(model, Loo):
+        return model
+    if not hasattr(model, "loo"):
+        raise TypeError(f"phx.compare: {name!r} must be a posterior or its loo(); got {type(model).__name__}.")
+    try:
+        return model.loo()
+    except ValueError as error:
+        raise ValueError(f"phx.compare: {name!r}: {error}") from error
+
+
+def _check_same_data(posteriors: Mapping[str, Posterior]) -> None:
+    """Raise if the observed values of two posteriors differ, where the posteriors know them."""
+    known = {
+        name: observed_values(one.target, tuple(one.record.latents), one.draws) for name, one in posteriors.items()
+    }
+    known = {name: values for name, values in known.items() if values}
+    for name, values in known.items():
+        first, others = next(iter(known.items()))
+        alone = len(values) == len(others) == 1
+        pairs = zip(values, others, strict=True) if alone else ((n, n) for n in values if n in others)
+        for mine, theirs in pairs:
+            a, b = values[mine], others[theirs]
+            if a.shape == b.shape and not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+                raise ValueError(
+                    f"phx.compare: {first!r} and {name!r} observe different values of {mine!r}: they predict different "
+                    f"data. Run all models on the same observations, in the same order and units."
+                )
+
+
+def _terms(found: Mapping[str, Loo]) -> dict[str, Float64[np.ndarray, "observation"]]:
+    """Return the terms of every model, of the same observations in the same order."""
+    first, one = next(iter(found.items()))
+    names = list(one.pointwise)
+    for name, other in found.items():
+        if other.num_observations != one.num_observations:
+            raise ValueError(
+                f"phx.compare: {first!r} has {count(one.num_observations, 'observation')} and {name!r} has "
+                f"{other.num_observations}. Run all models on the same data."
+            )
+        if set(other.pointwise) != set(names) and not len(names) == len(other.pointwise) == 1:
+            raise ValueError(
+                f"phx.compare: {first!r} observes {', '.join(map(repr, names))} and {name!r} observes "
+                f"{', '.join(map(repr, other.pointwise))}. Models are compared by the same observed variables."
+            )
+    terms = {}
+    for name, other in found.items():
+        parts = list(other.pointwise.values()) if len(names) == 1 else [other.pointwise[n] for n in names]
+        terms[name] = np.concatenate([np.ravel(part) for part in parts])
+    there = ~np.isnan(terms[first])
+    for name, values in terms.items():
+        if values.shape != there.shape or not np.array_equal(~np.isnan(values), there):
+            raise ValueError(
+                f"phx.compare: {first!r} and {name!r} leave out different observations by a mask. Give both the same."
+            )
+    return {name: values[there] for name, values in terms.items()}
+
+
+def _row(loo: Loo, difference: Float64[np.ndarray, "observation"], weight: float) -> dict[str, Any]:
+    with np.errstate(invalid="ignore"):
+        dse = math.sqrt(len(difference)) * float(difference.std())
+    many = f"{count(loo.num_bad, 'observation')} with a Pareto k above {loo.good_k:.2f}" if loo.num_bad else ""
+    warning = many if math.isfinite(loo.elpd) else "elpd is not finite"
+    return {
+        "elpd": loo.elpd, "se": loo.se, "elpd_diff": float(difference.sum()), "dse": dse, "p_loo": loo.p_loo,
+        "weight": float(weight), "bad_k": loo.num_bad, "warning": warning,
+    }  # fmt: skip

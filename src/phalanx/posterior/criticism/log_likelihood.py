@@ -1,0 +1,175 @@
+"""Log densities of the observations at every draw, each by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro.distributions import Distribution, ExpandedDistribution, Independent, MaskedDistribution
+
+from phalanx.density.target import Target
+from phalanx.distributions.blocked import Blocked
+from phalanx.inputs.known_data import KnownData
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.refusals import is_term
+from phalanx.language.tracing import Forward, Program
+from phalanx.mesh.compatibility.numpyro_internals import mask_of
+from phalanx.mesh.processes import to_host
+from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
+from phalanx.posterior.over_draws import key_of, over_draws
+
+
+def log_likelihood(
+    model: Program | None,
+    data: Mapping[str, Any] | None,
+    *,
+    target: Target | None,
+    latents: Sequence[str],
+    draws: Mapping[str, np.ndarray],
+    sizes: tuple[int, int],
+    known: KnownData,
+) -> dict[str, np.ndarray]:
+    """Evaluate the log densities of the observations at every draw; see `Posterior.log_likelihood`.
+
+    Args:
+        model: the program; None for that of `target`.
+        data: its keyword arguments; None for those of `target`.
+        target: the model and data of the run, if known.
+        latents: names of the variables that the run inferred.
+        draws: their draws, `(chain, draw, ...)` by name.
+        sizes: chains, and draws of each.
+        known: names in the run's data, and arguments that fill in.
+
+    Returns:
+        Arrays of shape `(chain, draw, ...)` by observed variable.
+    """
+    if not math.prod(sizes):
+        raise ValueError(f"log_likelihood: there are no draws to evaluate: {sizes[0]} chains of {sizes[1]} draws.")
+    program = ModelAtDraws.of("log_likelihood", model, data, target=target, known=known, inferred=latents, at=latents)
+    values = {name: array for name, array in draws.items() if name in latents}
+    terms = Terms(program)
+    size = program.batch_size(program.shapes(terms, values))
+    return over_draws(terms, values, sizes, seed=0, batch_size=size, given=program.place_arrays(), mesh=program.mesh)
+
+
+def term_of(variable: RandomVariable) -> Array:
+    """Return the log density of each observation of a variable."""
+    return replace(variable, scale=1.0).log_prob()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Log densities of a program's observations at one draw, by observed variable; not scaled by `phx.scale`.
+
+    Attributes:
+        model: the program with its data.
+        of: function of an observed variable, whose results are returned.
+        met: all variables of the program by name, from its last trace; their values must not be used.
+    """
+
+    model: ModelAtDraws
+    of: Callable[[RandomVariable], Array] = term_of
+    met: dict[str, RandomVariable] = field(default_factory=dict, compare=False)
+
+    def __call__(self, values: Mapping[str, Array], _: Array, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Return arrays of shape sample + batch, by observed variable."""
+
+        def give(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            if variable.distribution is not None and variable.name in self.model.latents:
+                return self.model.at(variable, values, forward)
+            self._check_has_value(variable)
+            return forward(variable)
+
+        def terms(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
+            self.met.update(variables)
+            return {name: self.of(variable) for name, variable in observations(variables, self.model.asked).items()}
+
+        return self.model.run(arrays, give, terms)
+
+    def _check_has_value(self, variable: RandomVariable) -> None:
+        if variable.distribution is not None and variable.value is None:
+            raise ValueError(
+                f"{self.model.asked}: variable {variable.name!r} was not inferred in the run, and these data do not "
+                f"observe it. Give its values, as the run had them."
+            )
+
+
+def factors(variables: Mapping[str, RandomVariable]) -> tuple[str, ...]:
+    """Return the names of the terms that are not observations."""
+    observed = {n: v for n, v in variables.items() if v.observed and v.distribution is not None}
+    return tuple(name for name, variable in observed.items() if is_term(_distribution(variable)))
+
+
+def observations(variables: Mapping[str, RandomVariable], asked: str = "log_likelihood") -> dict[str, RandomVariable]:
+    """Return the observed variables, each value of which has a density.
+
+    Raises:
+        ValueError: when the model observes no variable; the message names its factors.
+    """
+    observed = {n: v for n, v in variables.items() if v.observed and v.distribution is not None}
+    found = {n: v for n, v in observed.items() if not is_term(_distribution(v))}
+    if not found:
+        terms = ", ".join(map(repr, observed))
+        raise ValueError(
+            f"{asked}: {terms} is a term of the log density (phx.factor), which does not say what was "
+            f"observed, and the model observes no variable. Observe the values by their distribution, "
+            f"phx.sample(name, distribution, obs=values); of one that NumPyro does not have, write a class with "
+            f"log_prob."
+            if terms
+            else f"{asked}: the model observes no variable; its variables are "
+            f"{', '.join(map(repr, variables)) or 'none'}. Pass the observed values as obs= of phx.sample."
+        )
+    return found
+
+
+def is_masked(variable: RandomVariable) -> bool:
+    """Return whether a mask of the distribution may leave observations out."""
+    distribution: Any = variable.distribution
+    while distribution is not None:
+        if isinstance(distribution, MaskedDistribution):
+            return True
+        distribution = getattr(distribution, "whole" if isinstance(distribution, Blocked) else "base_dist", None)
+    return False
+
+
+def counted(variable: RandomVariable) -> Array:
+    """Return a mask of the observations that no mask of the distribution leaves out."""
+    return jnp.broadcast_to(_unmasked(_distribution(variable)), jnp.shape(term_of(variable)))
+
+
+def _distribution(variable: RandomVariable) -> Distribution:
+    assert variable.distribution is not None
+    return variable.distribution
+
+
+def _unmasked(distribution: Distribution) -> Any:
+    """Return a mask that broadcasts to the batch shape of a distribution."""
+    if isinstance(distribution, Blocked):
+        return _unmasked(distribution.whole)
+    if isinstance(distribution, MaskedDistribution):
+        return jnp.logical_and(mask_of(distribution), _unmasked(distribution.base_dist))
+    if isinstance(distribution, ExpandedDistribution):
+        return _unmasked(distribution.base_dist)
+    if isinstance(distribution, Independent):
+        inner = jnp.broadcast_to(_unmasked(distribution.base_dist), distribution.base_dist.batch_shape)
+        joined = distribution.reinterpreted_batch_ndims
+        return inner.any(tuple(range(inner.ndim - joined, inner.ndim)))  # one entry of a vector is enough
+    return jnp.bool_(True)
+
+
+def observed_values(
+    target: Target | None, latents: Sequence[str], draws: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the values of the observed variables of a run by name; empty if its model or draws are not there."""
+    if target is None or not draws or not all(name in draws and draws[name].size for name in latents):
+        return {}
+    program = ModelAtDraws.of("observed", None, None, target=target, known=None, inferred=latents, at=latents)
+    first = {name: np.asarray(draws[name][:1, :1])[0, 0] for name in latents}
+    values = jax.jit(Terms(program, of=lambda variable: jnp.asarray(variable.value)).__call__)
+    return {name: to_host(value) for name, value in values(first, key_of(0, 0, 0), program.place_arrays()).items()}

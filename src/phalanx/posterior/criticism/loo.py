@@ -1,0 +1,259 @@
+"""Leave-one-out cross-validation of a posterior: by ArviZ, or batch by batch where the log densities do not fit."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from phalanx.density.target import Target
+from phalanx.diagnostics.convergence import mcse
+from phalanx.diagnostics.psis import threshold
+from phalanx.errors.words import count, first_few
+from phalanx.extras import is_installed, require
+from phalanx.inputs.known_data import KnownData
+from phalanx.language.tracing import Program
+from phalanx.language.unscaled import check_unscaled
+from phalanx.posterior.criticism.log_likelihood import Terms, counted, factors, is_masked
+from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
+from phalanx.posterior.criticism.reduced_results import ReducedResults
+from phalanx.posterior.over_draws import batches, key_of, over_draws
+from phalanx.reducers.loo import TAIL, PointwiseLoo
+from phalanx.reducers.loo import loo as loo_reducer
+from phalanx.reducers.pareto_tail import tail_length
+from phalanx.reducers.reducer import density_name
+from phalanx.reducers.reductions import Reductions
+
+MOST_TERMS = 2**25
+"""Log densities that are held in memory at once, and given to ArviZ."""
+
+MOST_RATIOS = 2**28
+"""Importance ratios that are kept otherwise, which bounds the memory for very many observations."""
+
+
+@dataclass(frozen=True, repr=False)
+class Loo:
+    r"""Leave-one-out cross-validation: how well the model predicts an observation from all others.
+
+    Attributes:
+        elpd: expected log predictive density, $\sum_i \log p(y_i \mid y_{-i})$.
+        se: standard error of `elpd` over observations.
+        p_loo: effective number of parameters: by how much fewer `elpd` is with the observation left out.
+        pointwise: terms of `elpd` by observed variable, in its shape; NaN for entries that are masked.
+        pareto_k: shape of the tail of the importance weights, by observed variable, in its shape.
+        num_draws: draws over all chains.
+        good_k: the largest `pareto_k` for which so many draws suffice.
+        factors: names of terms of the model that are not observations (`phx.factor`), which are never left out.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> loo = phx.mcmc(model, {"y": jnp.arange(5.0)}, num_samples=500, progress=False).loo()
+        >>> loo.num_observations, loo.pointwise["y"].shape
+        (5, (5,))
+    """
+
+    elpd: float
+    se: float
+    p_loo: float
+    pointwise: Mapping[str, np.ndarray] = field(repr=False)
+    pareto_k: Mapping[str, np.ndarray] = field(repr=False)
+    num_draws: int
+    good_k: float
+    factors: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, found: Mapping[str, PointwiseLoo], masks: Mapping[str, np.ndarray] | None = None,
+        factors: tuple[str, ...] = (),
+    ) -> Loo:  # fmt: skip
+        """Sum up results by observed variable, of observations that are true in `masks`."""
+        masks = {} if masks is None else masks
+        there = {name: masks.get(name, np.ones(one.elpd.shape, bool)) for name, one in found.items()}
+        pointwise = {name: np.where(there[name], one.elpd, np.nan) for name, one in found.items()}
+        shapes = {name: np.where(there[name], one.pareto_k, np.nan) for name, one in found.items()}
+        terms, lppd = (
+            np.concatenate([part[there[name]].ravel() for name, part in parts.items()])
+            for parts in (pointwise, {name: np.asarray(one.lppd) for name, one in found.items()})
+        )
+        draws = next(iter(found.values())).draws
+        with np.errstate(invalid="ignore"):  # an observation may be impossible
+            elpd, se = float(terms.sum()), math.sqrt(len(terms)) * float(terms.std())
+            return cls(elpd, se, float(lppd.sum()) - elpd, pointwise, shapes, draws, threshold(draws), factors)
+
+    @property
+    def num_observations(self) -> int:
+        """Observations, without those that are masked."""
+        return sum(int(np.sum(~np.isnan(k))) for k in self.pareto_k.values())
+
+    @property
+    def num_bad(self) -> int:
+        """Observations that too few draws represent when they are left out: `pareto_k` is above `good_k`."""
+        return sum(int(np.sum(k > self.good_k)) for k in self.pareto_k.values())
+
+    @property
+    def good(self) -> bool:
+        """True if the importance weights of every observation can be averaged."""
+        return self.num_bad == 0 and math.isfinite(self.elpd)
+
+    def __bool__(self) -> bool:
+        return self.good
+
+    def __repr__(self) -> str:
+        return str(self)  # a notebook shows this
+
+    def __str__(self) -> str:
+        lines = [
+            f"Leave-one-out cross-validation of {count(self.num_observations, 'observation')} "
+            f"({count(self.num_draws, 'draw')})",
+            f"  elpd  {self.elpd:12.1f}  standard error {self.se:.1f}",
+            f"  p_loo {self.p_loo:12.1f}",
+            self.verdict,
+        ]
+        if self.factors:
+            lines.append(
+                f"The model also has {first_few([repr(name) for name in self.factors])}, terms that are not "
+                f"observations (phx.factor): they stay when an observation is left out."
+            )
+        return "\n".join(lines)
+
+    @property
+    def verdict(self) -> str:
+        """The judgement in words: good to use, or the problem and the way out."""
+        if self.good:
+            return f"Good to use: every Pareto k is at most {self.good_k:.2f}."
+        worst = [f"{name}{_index(place)} {k:.2f}" for name, place, k in self._worst()]
+        advice = (
+            "Run K-fold cross-validation, or leave these observations out one by one; or choose a likelihood with "
+            "heavier tails, if they are outliers. More draws help if k is below 1 and the model is right."
+        )
+        return (
+            f"Not good to use yet: {self.num_bad} of {count(self.num_observations, 'observation')} "
+            f"{'has' if self.num_bad == 1 else 'have'} a Pareto k above {self.good_k:.2f} ({', '.join(worst)}): the "
+            f"posterior changes so much without it that the draws do not represent it. {advice}"
+        )
+
+    def _worst(self) -> list[tuple[str, tuple[int, ...], float]]:
+        found = []
+        for name, shapes in self.pareto_k.items():
+            flat = np.where(np.isnan(shapes), -np.inf, shapes).ravel()
+            for place in np.argsort(-flat, kind="stable")[:3]:
+                if flat[place] > self.good_k:
+                    found.append((name, tuple(map(int, np.unravel_index(place, shapes.shape))), float(flat[place])))
+        return sorted(found, key=lambda one: -one[2])[:3]
+
+
+def leave_one_out(
+    model: Program | None, data: Mapping[str, Any] | None, *, target: Target | None, latents: Sequence[str],
+    draws: Mapping[str, np.ndarray], sizes: tuple[int, int], known: KnownData, reduced: Mapping[str, Any],
+) -> Loo:  # fmt: skip
+    """Evaluate leave-one-out cross-validation; see `Posterior.loo`.
+
+    Args:
+        model: the program; None for that of `target`.
+        data: its keyword arguments; None for those of `target`.
+        target: the model and data of the run, if known.
+        latents: names of the variables that the run inferred.
+        draws: their draws, `(chain, draw, ...)` by name.
+        sizes: chains, and draws of each.
+        known: names in the run's data, and arguments that fill in.
+        reduced: results of the run's reducers.
+    """
+    stored = math.prod(sizes) and all(name in draws for name in latents)
+    if not stored and (found := _reduced_by_run(reduced)):
+        return Loo.of(found)
+    if not math.prod(sizes):
+        raise ValueError(
+            'loo: there are no draws to evaluate. Store some (keep=None), or run with reducers={"loo": '
+            "phx.reducers.loo()}, which reduces the log densities of the observations."
+        )
+    program = ModelAtDraws.of("loo", model, data, target=target, known=known, inferred=latents, at=latents)
+    values = {name: array for name, array in draws.items() if name in latents}
+    terms = Terms(program)
+    shapes = program.shapes(terms, values)
+    check_unscaled({n: v for n, v in terms.met.items() if v.observed and v.distribution is not None}, "loo")
+    how = {"seed": 0, "batch_size": program.batch_size(shapes), "given": program.place_arrays(), "mesh": program.mesh}
+    total, observations = math.prod(sizes), sum(math.prod(shape.shape) for shape in shapes.values())
+    efficiency = _efficiency(values)
+    if total * observations <= MOST_TERMS and is_installed("arviz"):
+        found = _by_arviz(over_draws(terms, values, sizes, **how), efficiency)
+    else:
+        tail = min(tail_length(total, efficiency), max(MOST_RATIOS // observations, TAIL // 4))
+        reducer = {"loo": loo_reducer(max(tail, 10))}
+        results = ReducedResults(Reductions.of(reducer, (), tuple(shapes)))
+        for batch in batches(terms, values, sizes, all_chains=True, **how):
+            results.add(batch, {density_name(name): value for name, value in batch.outputs.items()})
+        found = results.finalize()["loo"]
+    return Loo.of(found, _masks(terms, values, how["given"]), factors(terms.met))
+
+
+def _reduced_by_run(reduced: Mapping[str, Any]) -> dict[str, PointwiseLoo]:
+    """Return the results of a run's reducer `loo()`, by observed variable; empty without one."""
+    for result in reduced.values():
+        parts = {"": result} if isinstance(result, PointwiseLoo) else result
+        if isinstance(parts, Mapping) and parts and all(isinstance(one, PointwiseLoo) for one in parts.values()):
+            return dict(parts)
+    return {}
+
+
+def _masks(terms: Terms, values: Mapping[str, Any], arrays: Any) -> dict[str, np.ndarray]:
+    """Return a mask of the observations of each variable whose distribution has one, from the first draw."""
+    masked = [name for name, v in terms.met.items() if v.observed and v.distribution is not None and is_masked(v)]
+    if not masked:
+        return {}
+    first = {name: np.asarray(value[:1, :1])[0, 0] for name, value in values.items()}
+    found = jax.jit(lambda *given: Terms(terms.model, counted)(*given))(first, key_of(0, 0, 0), arrays)
+    return {name: np.asarray(found[name]) for name in masked if name in found}
+
+
+def _efficiency(draws: Mapping[str, np.ndarray]) -> float:
+    """Return the mean effective sample size of all variables per draw, as ArviZ does; 1 for a single chain."""
+    chains, length = next(iter(draws.values())).shape[:2]
+    if chains == 1 or length < 4:
+        return 1.0
+    sizes = []
+    for value in draws.values():
+        array = np.asarray(value, np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sizes.append(np.ravel((array.std((0, 1), ddof=1) / mcse(array)) ** 2))
+    found = np.concatenate(sizes)
+    found = found[np.isfinite(found)]
+    return float(found.mean()) / (chains * length) if len(found) else 1.0
+
+
+def _by_arviz(terms: Mapping[str, np.ndarray], efficiency: float) -> dict[str, PointwiseLoo]:
+    """Return the results of ArviZ's `loo`, variable by variable."""
+    arviz, found = require("arviz"), {}
+    for name, values in terms.items():
+        wide = values.astype(np.float64)
+        draws, shape = math.prod(wide.shape[:2]), wide.shape[2:]
+        flat = wide.reshape(*wide.shape[:2], -1)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # the verdict reports large k
+            result = arviz.loo(_container(arviz, flat), pointwise=True, reff=efficiency)
+        elpd = result.loo_i if "loo_i" in dir(result) else result.elpd_i
+        lppd = np.logaddexp.reduce(flat.reshape(draws, -1), axis=0) - math.log(draws)
+        parts = (np.asarray(elpd), lppd, np.asarray(result.pareto_k))
+        found[name] = PointwiseLoo(draws, *(part.reshape(shape) for part in parts))
+    return found
+
+
+def _container(arviz: Any, terms: np.ndarray) -> Any:
+    """Return log densities in ArviZ's container."""
+    array = require("xarray").DataArray(terms, dims=("chain", "draw", "observation"))
+    groups = {"log_likelihood": array.to_dataset(name="observations")}
+    groups["posterior"] = array[:, :, :1].to_dataset(name="unused")
+    if arviz.__version__.startswith("0."):
+        return arviz.InferenceData(**groups)
+    return require("xarray").DataTree.from_dict(groups)
+
+
+def _index(place: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, place))}]" if place else ""

@@ -1,0 +1,201 @@
+"""Model with its data, evaluated at draws of its latent variables.
+
+The program is compiled once for all devices and the whole data: rows stay where `phx.shard` put them, and the numbers
+do not depend on the placement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+
+from phalanx.density.imputation import PLACES, of_given_entries
+from phalanx.density.indices import IndexCheck
+from phalanx.density.missing_entries import missing_name
+from phalanx.density.target import Target, choose_mesh
+from phalanx.errors.model_errors import model_errors
+from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.known_data import KnownData
+from phalanx.inputs.placement import partition_spec
+from phalanx.language.handlers import Tape, seed, trace, under
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, Program, Tracer
+from phalanx.mesh.compatibility.numpyro_internals import unvalidated
+from phalanx.mesh.devices import CHAIN, axes_but_chain
+from phalanx.mesh.processes import to_devices
+from phalanx.mesh.virtual_mesh import alone
+from phalanx.posterior.over_draws import OfDraw, key_of
+from phalanx.posterior.record import RunRecord
+from phalanx.programs.unconstrained import refuse_parameter
+
+BATCH_BYTES = 16 * 2**20
+"""Bytes of device memory for the results of a batch of draws."""
+
+MOST_DRAWS = 1000
+"""Largest batch of draws, since a model's intermediate values take memory too."""
+
+
+@dataclass(frozen=True)
+class ModelAtDraws:
+    """Program with its data, evaluated at one draw at a time.
+
+    Attributes:
+        asked: the method that evaluates it, which begins its messages.
+        program, arguments, mesh: the model, its data and their mesh.
+        latents: names of the variables that take the values of the draw.
+        observed: names of the variables that the run observed, if known.
+    """
+
+    asked: str
+    program: Program
+    arguments: Arguments
+    mesh: Mesh
+    latents: frozenset[str]
+    observed: set[str] | None
+
+    @classmethod
+    def of(
+        cls, asked: str, model: Program | None, data: Mapping[str, Any] | None, *, target: Target | None,
+        known: KnownData | None, inferred: Sequence[str], at: Sequence[str],
+    ) -> ModelAtDraws:  # fmt: skip
+        """Put a model and its data together.
+
+        Args:
+            asked: the method that evaluates it.
+            model: the program; None for that of `target`.
+            data: its keyword arguments; None for those of `target`.
+            target: the model and data of the run, if known.
+            known: names in the run's data, and arguments that fill in; None without a run.
+            inferred: names of the variables that the run inferred.
+            at: those of them that take the values of the draw.
+        """
+        program = _program(asked, model, target)
+        arguments, mesh = _arguments(program, data, target, known)
+        observed = None if target is None else {name for name, _ in target.shares.terms} - set(inferred)
+        return cls(asked, program, arguments, mesh, frozenset(at), observed)
+
+    def place_arrays(self) -> tuple[Array, ...]:
+        """Return the data, placed on the mesh."""
+        pairs = zip(self.arguments.arrays, self.arguments.shardings, strict=True)
+        return tuple(to_devices(a, NamedSharding(self.mesh, partition_spec(s))) for a, s in pairs)
+
+    def shapes(self, fn: OfDraw, draws: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the shapes of what `fn` returns, after checking that indices in the data are within bounds.
+
+        Args:
+            fn: a function of the values of one draw, its key and the arrays, that runs the program.
+            draws: arrays `(chain, draw, ...)` by name.
+        """
+        values = {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in draws.items()}
+        program, shapes = jax.make_jaxpr(fn, return_shape=True)(values, key_of(0, 0, 0), self.arguments.whole_shapes())
+        IndexCheck(program, unknown=len(values) + 1).check_or_warn(self.arguments)
+        return shapes
+
+    def batch_size(self, shapes: Mapping[str, Any]) -> int:
+        """Return the number of draws whose results, of these shapes, are computed at a time."""
+        width = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes.values())
+        size = min(max(BATCH_BYTES // max(width, 1), 1), MOST_DRAWS)
+        groups = self.mesh.shape[CHAIN]
+        return max(size // groups, 1) * groups
+
+    def run(
+        self, arrays: Sequence[Array], tracer: Tracer, of_variables: Callable[[Tape], Any], key: Array | None = None
+    ) -> Any:
+        """Run the program on its data under `tracer`, drawing with `key`, and return a function of its variables.
+
+        Without a key the variables have densities of given entries alone. The function is evaluated within the same
+        context, in which a model may add up over devices.
+        """
+        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.shardings, strict=True)]
+        data = self.arguments.layout.join(whole)
+        if not self.latents:  # from the prior, missing entries are those of the variable itself
+            data.pop(PLACES, None)
+
+        def run() -> Any:
+            with unvalidated(), model_errors(self.program, arguments=data):
+                program = under(self.program, tracer)
+                variables = trace(program if key is None else seed(program, key))(**data)
+                self._check_met(variables)
+                return of_variables(variables if key is not None else of_given_entries(variables, data))
+
+        return alone(run, axes_but_chain(self.mesh))
+
+    def at(self, variable: RandomVariable, values: Mapping[str, Array], forward: Forward) -> RandomVariable:
+        """Return a variable of the draw with its value."""
+        refuse_parameter(variable)
+        return forward(replace(variable, value=self._value(variable, values)))
+
+    def _value(self, variable: RandomVariable, values: Mapping[str, Array]) -> Array:
+        name, distribution = variable.name, variable.distribution
+        assert distribution is not None
+        if variable.observed:
+            raise ValueError(
+                f"{self.asked}: variable {name!r} was inferred in the run, and these data observe it. Leave its data "
+                f"out, or set it by intervention: {self.asked}(data, model=phx.do(model, {{{name!r}: value}}))."
+            )
+        if name not in values:
+            raise ValueError(
+                f"{self.asked}: the draws of variable {name!r} were not kept; they hold "
+                f"{', '.join(map(repr, values)) or 'none'}. Run with keep=None, or name it in keep=."
+            )
+        expected, value = tuple(distribution.shape()), values[name]
+        if value.shape != expected:
+            raise ValueError(
+                f"{self.asked}: variable {name!r} was inferred with shape {value.shape}, and on these data it has "
+                f"shape {expected}: it belongs to the rows or groups of the run's data. Give data of these; or sample "
+                f"it anew with posterior.predict(fn) and fn(draw, key) as in docs/predictive.md."
+            )
+        return value
+
+    def _check_met(self, variables: Mapping[str, RandomVariable]) -> None:
+        """Raise if the program seems to have renamed a variable of the run: one is missing and another is new."""
+        imputed = set(map(missing_name, variables))  # other data have other missing entries, or none
+        lost = [name for name in self.latents - imputed if name not in variables]
+        known = self.latents | (self.observed or set())
+        new = [n for n, v in variables.items() if n not in known and v.distribution is not None and not v.observed]
+        if lost and (new or len(lost) == len(self.latents - imputed)):
+            raise ValueError(
+                f"{self.asked}: the model has no variable {', '.join(map(repr, sorted(lost)))}, which the run "
+                f"inferred; it has {', '.join(map(repr, variables)) or 'none'}. Give the model of the run, or one with "
+                f"the same names."
+            )
+
+
+def known_data(target: Target | None, record: RunRecord) -> KnownData:
+    """Return the state of a run's data that new data must agree with."""
+    if target is None:
+        return KnownData.of_record(record.names, record.scalars)
+    return KnownData.of(target.arguments, record.names)
+
+
+def _program(asked: str, model: Program | None, target: Target | None) -> Program:
+    if model is None and target is None:
+        raise ValueError(
+            f"{asked}: a posterior that was read from a file, or assembled by hand, has no model. Pass one: "
+            f"posterior.{asked}(data, model=model)."
+        )
+    if model is not None and not callable(model):
+        raise TypeError(f"{asked}: model must be a function; got {type(model).__name__}.")
+    if model is None:
+        assert target is not None  # checked above
+        return target.program
+    return model
+
+
+def _arguments(
+    program: Program, data: Mapping[str, Any] | None, target: Target | None, known: KnownData | None
+) -> tuple[Arguments, Mesh]:
+    if data is None and target is not None:
+        return target.arguments, target.mesh
+    data = {} if data is None else data
+    arguments = split_arguments(program, data) if known is None else known.split(program, data)
+    if target is not None:
+        arguments = arguments.fixing(target.arguments.constants)
+    placed = any(sharding.axes for sharding in arguments.shardings)
+    return arguments, choose_mesh(arguments, None if placed or target is None else target.mesh)

@@ -1,0 +1,63 @@
+"""Text and HTML of a posterior or a fit, as an interactive session or a notebook shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phalanx.errors.words import count
+
+if TYPE_CHECKING:
+    from phalanx.posterior.posterior import Posterior
+
+MOST_ROWS = 20
+"""Most variables in the table of a notebook."""
+
+
+def posterior_in_words(posterior: Posterior) -> str:
+    """Return sizes, variables, divergences and seconds of a run in one line."""
+    variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in posterior.draws.items())
+    draws = count(posterior.num_draws, "draw")
+    if not posterior.num_draws and posterior.record.folded_draws:
+        draws = count(posterior.record.folded_draws, "draw")
+        variables = f"variables folded by {', '.join(posterior.reduced)}"
+    sizes = f"{count(posterior.num_chains, 'chain')} x {draws} of {variables or 'no variables'}"
+    end = "; interrupted" if posterior.record.interrupted else ""
+    divergences = count(posterior.num_divergences, "divergence")
+    return f"Posterior({sizes}; {divergences}; {posterior.timing.total:.1f} s{end})"
+
+
+def as_html(title: str, facts: Mapping[str, str], arrays: Mapping[str, Any], leading: int = 0) -> str:
+    """Return a title, facts, and a table of arrays as HTML.
+
+    Args:
+        title: the name of the object.
+        facts: texts by name.
+        arrays: arrays by variable or parameter.
+        leading: leading axes that all arrays share, which the table leaves out.
+    """
+    from pandas import DataFrame  # as slow to import as all of Phalanx
+
+    shown = {name: value for name, value in arrays.items() if hasattr(value, "shape")}
+    rows = {name: (str(tuple(np.shape(x)[leading:])), str(x.dtype)) for name, x in list(shown.items())[:MOST_ROWS]}
+    table = DataFrame.from_dict(rows, orient="index", columns=["shape", "dtype"]).to_html() if rows else ""
+    more = f"<p>{count(len(shown) - MOST_ROWS, 'more variable')}</p>" if len(shown) > MOST_ROWS else ""
+    lines = "<br>".join(f"{escape(name)}: {escape(text)}" for name, text in facts.items() if text)
+    return f"<div><strong>{escape(title)}</strong><br>{lines}{table}{more}</div>"
+
+
+def posterior_as_html(posterior: Posterior) -> str:
+    """Return sizes, seconds and variables of a run as HTML."""
+    facts = {
+        "model": posterior.record.model,
+        "kernel": posterior.record.kernel,
+        "draws": f"{count(posterior.num_chains, 'chain')} x {count(posterior.num_draws, 'draw')}",
+        "folded": count(posterior.record.folded_draws, "draw") if posterior.record.folded_draws else "",
+        "divergences": f"{posterior.num_divergences:,}",
+        "seconds": f"{posterior.timing.total:.1f}",
+        "interrupted": "yes, these are the draws so far" if posterior.record.interrupted else "",
+    }
+    return as_html("Posterior", facts, posterior.draws, leading=2)

@@ -1,0 +1,271 @@
+r"""Reducer of leave-one-out cross-validation, from the largest importance ratios of each observation.
+
+The posterior without observation $y_i$ is the posterior with weights $w_s \propto 1 / p(y_i \mid \theta_s)$. Their tail
+is smoothed by a generalised Pareto distribution. All others enter a sum, and $w_s p(y_i \mid \theta_s)$ is 1 for each:
+so that the largest ratios, a sum and a count are enough, and the results are those of all draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from phalanx.reducers.pareto_tail import LEAST_TAIL, fit_pareto, pareto_quantiles, tail_length
+from phalanx.reducers.reducer import Reducer
+from phalanx.reducers.shifted import add_to, at_lanes, sum_type
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Float64, Shaped
+
+TAIL = 200
+"""Ratios kept of each observation: as many as the tail of 4,000 draws has."""
+
+CHUNK = 2**19
+"""Ratios that the host sorts or fits at a time, which bounds its memory."""
+
+LOG_TINY = float(np.log(np.finfo(float).tiny))
+"""The least logarithm, relative to the largest weight, at which a tail begins."""
+
+
+class PointwiseLoo(NamedTuple):
+    r"""Leave-one-out predictive densities of observations `(...)`.
+
+    Attributes:
+        draws: number of draws.
+        elpd: $\log p(y_i \mid y_{-i})$.
+        lppd: $\log p(y_i \mid y)$, with the observation itself among the data.
+        pareto_k: shape of the tail of the importance weights.
+    """
+
+    draws: int
+    elpd: np.ndarray
+    lppd: np.ndarray
+    pareto_k: np.ndarray
+
+
+class Ratios(NamedTuple):
+    """State of all chains of a device: ratios `(1, ..., room)`, the first `filled` of them, and sums of exponentials.
+
+    `rest` and `density` are sums over the ratios that are dropped, and over all densities: a largest logarithm and the
+    sum relative to it, of densities in two floats.
+    """
+
+    draws: Any
+    filled: Any
+    ratios: Any
+    rest_at: Any
+    rest: Any
+    density_at: Any
+    density: Any
+    lost: Any
+
+
+class KeptRatios(NamedTuple):
+    """State on the host: the largest ratios `(..., tail + 1)`, and logarithms of the sums in float64."""
+
+    draws: np.ndarray
+    largest: np.ndarray
+    rest: np.ndarray
+    density: np.ndarray
+
+
+def loo(tail: int = TAIL) -> Reducer:
+    r"""Return a reducer of leave-one-out cross-validation by Pareto-smoothed importance sampling.
+
+    In `reducers=` of `phx.mcmc` it reduces the log density of each observation of the model. With `phx.reduce` it
+    reduces log densities that a function returns. For each observation it keeps `tail + 1` numbers, and room for some
+    more: memory does not grow with the draws, and the results are those of all draws if their tail, which has
+    $\min(S/5, 3\sqrt{S})$ of $S$ draws, is at most `tail`. With more draws the tail is the `tail` largest ratios.
+    Entries that a mask leaves out are constant here: their elpd is 0 and their Pareto k minus infinity.
+
+    Args:
+        tail: the most ratios in a tail: 200 suffice for 4,400 draws.
+
+    Returns:
+        A reducer; its result is a `PointwiseLoo(draws, elpd, lppd, pareto_k)` of arrays with one entry for each
+        observation. `posterior.loo()` sums them up and judges them.
+
+    Raises:
+        ValueError: when `tail` is not a whole number of at least 10.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> reducers = {"loo": phx.reducers.loo()}
+        >>> data = {"y": jnp.arange(5.0)}
+        >>> posterior = phx.mcmc(model, data, keep=[], reducers=reducers, num_samples=500, progress=False)
+        >>> posterior.reduced["loo"]["y"].elpd.shape
+        (5,)
+
+    Source:
+        Vehtari, Gelman, Gabry (2017), Practical Bayesian model evaluation using leave-one-out cross-validation and
+        WAIC; Vehtari, Simpson, Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling.
+    """
+    if not isinstance(tail, int) or isinstance(tail, bool) or tail < 10:
+        raise ValueError(f"loo: tail must be a whole number of at least 10, got {tail!r}.")
+    return Reducer(f"loo({tail})", _Init(tail), _Add(tail), _Merge(tail), _Finalize(tail), of_observations=True)
+
+
+class _Init(NamedTuple):
+    tail: int
+
+    def __call__(self, example: Shaped[Array, "chains *shape"]) -> Ratios:
+        chains, *shape = example.shape
+        wide, zero = sum_type(example.dtype), jnp.zeros(1, jnp.int32)
+        room = self.tail + 1 + max(chains, self.tail // 3)
+        nothing, lowest = jnp.zeros((1, *shape), wide), jnp.full((1, *shape), -jnp.inf, wide)
+        ratios = jnp.full((1, *shape, room), -jnp.inf, wide)
+        return Ratios(zero, zero, ratios, lowest, nothing, lowest, nothing, nothing)
+
+
+class _Add(NamedTuple):
+    tail: int
+
+    def __call__(self, state: Ratios, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Ratios:
+        here = at_lanes(where, draw)
+        draw = jnp.where(here & ~jnp.isnan(draw), draw.astype(state.rest.dtype), -jnp.inf)
+        room = state.ratios.shape[-1]
+        full = state.filled[0] + len(draw) > room
+        state = lax.cond(full, self._dropped, lambda state: state, state)
+        slots = jnp.where(where, state.filled[0] + jnp.cumsum(where) - 1, room)
+        ratios = state.ratios.at[0, ..., slots].set(-draw, mode="drop")
+        most, total, lost = _with_densities(state, draw, here)
+        count = where.sum(dtype=jnp.int32)
+        return state._replace(
+            draws=state.draws + count, filled=state.filled + count, ratios=ratios, density_at=most, density=total,
+            lost=lost,
+        )  # fmt: skip
+
+    def _dropped(self, state: Ratios) -> Ratios:
+        """Keep the largest ratios, and add up the others."""
+        kept = self.tail + 1
+        largest = lax.top_k(state.ratios, kept)[0]
+        least = largest[..., -1:]
+        finite = jnp.isfinite(least)
+        below = jnp.where(state.ratios < least, jnp.exp(state.ratios - least), 0.0).sum(-1)
+        equal = (state.ratios >= least).sum(-1) - kept  # beyond those that are kept
+        more = jnp.where(finite[..., 0], below + equal, 0.0)
+        at = jnp.maximum(state.rest_at, jnp.where(finite, least, -jnp.inf)[..., 0])
+        rest = state.rest * _power(state.rest_at, at) + more * _power(least[..., 0], at)
+        room = state.ratios.shape[-1] - kept
+        ratios = jnp.concatenate([largest, jnp.full((*largest.shape[:-1], room), -jnp.inf, largest.dtype)], axis=-1)
+        return state._replace(filled=jnp.minimum(state.filled, kept), ratios=ratios, rest_at=at, rest=rest)
+
+
+def _with_densities(
+    state: Ratios, draw: Float[Array, "chains *shape"], here: Bool[Array, "chains ..."]
+) -> tuple[Array, Array, Array]:
+    """Return the sum of densities with those of a draw."""
+    most = jnp.maximum(state.density_at, draw.max(0)[None])
+    scale = _power(state.density_at, most)
+    more = jnp.where(here, _power(draw, most), 0.0).sum(0)[None]
+    return most, *add_to(state.density * scale, state.lost * scale, more)
+
+
+def _power(log: Array, at: Array) -> Array:
+    """Return `exp(log - at)`, 0 if `log` is minus infinity."""
+    return jnp.where(jnp.isneginf(log), 0.0, jnp.exp(log - at))
+
+
+def _kept(state: Ratios | KeptRatios, tail: int) -> KeptRatios:
+    if isinstance(state, KeptRatios):
+        return state
+    largest, rest = _largest([np.asarray(state.ratios)[0]], tail + 1)
+    at, sums, density_at, density, lost = (
+        np.asarray(part[0], np.float64) for part in (state.rest_at, state.rest, *state[5:])
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        before, density = np.log(sums) + at, np.log(density + lost) + density_at
+    return KeptRatios(np.asarray(state.draws[0], np.int64), largest, np.logaddexp(rest, before), density)
+
+
+class _Merge(NamedTuple):
+    tail: int
+
+    def __call__(self, a: Ratios | KeptRatios, b: Ratios | KeptRatios) -> KeptRatios:
+        a, b = _kept(a, self.tail), _kept(b, self.tail)
+        largest, rest = _largest([a.largest, b.largest], self.tail + 1)
+        for part in (a.rest, b.rest):
+            rest = np.logaddexp(rest, part)
+        return KeptRatios(a.draws + b.draws, largest, rest, np.logaddexp(a.density, b.density))
+
+
+class _Finalize(NamedTuple):
+    tail: int
+
+    def __call__(self, state: Ratios | KeptRatios) -> PointwiseLoo:
+        state = _kept(state, self.tail)
+        draws = int(state.draws)
+        length = min(tail_length(draws), self.tail, max(draws - 1, 0))
+        return pointwise(state, length)
+
+
+def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:
+    """Return the results from tails of so many ratios."""
+    draws, shape = int(state.draws), state.rest.shape
+    largest = state.largest.reshape(-1, state.largest.shape[-1])
+    rest = state.rest.ravel()
+    elpd, shapes = (np.empty(rest.shape) for _ in range(2))
+    for rows in _chunks(len(rest), largest.shape[-1]):
+        elpd[rows], shapes[rows] = _left_out(np.sort(largest[rows].astype(np.float64)), rest[rows], length, draws)
+    lppd = state.density - np.log(max(draws, 1))
+    return PointwiseLoo(draws, elpd.reshape(shape), lppd, shapes.reshape(shape))
+
+
+def _left_out(
+    largest: Float64[np.ndarray, "rows kept"], rest: Float64[np.ndarray, "rows"], length: int, draws: int
+) -> tuple[Float64[np.ndarray, "rows"], Float64[np.ndarray, "rows"]]:
+    """Return the log densities of observations that are left out, and the shapes of their tails."""
+    most = largest[:, -1]
+    with np.errstate(invalid="ignore"):
+        logs, rest = largest - most[:, None], np.exp(rest - most)
+    cutoff = np.maximum(logs[:, largest.shape[1] - length - 1], LOG_TINY)
+    smooth, shapes = logs.copy(), np.full(len(logs), np.inf)
+    lengths = np.sum(logs[:, largest.shape[1] - length :] > cutoff[:, None], axis=1)
+    for count in np.unique(lengths[lengths >= LEAST_TAIL]):
+        rows = np.flatnonzero((lengths == count) & np.isfinite(most))
+        smooth[rows, -count:], shapes[rows] = _smoothed(logs[rows, -count:], cutoff[rows])
+    shapes[cutoff == 0] = -np.inf  # the largest weights are equal
+    with np.errstate(invalid="ignore", divide="ignore"):
+        total = rest + np.exp(smooth).sum(1)
+        # a weight times its density is 1 but for the factor by which it is smoothed
+        there = np.isfinite(logs)
+        ones = draws - there.sum(1) + np.where(there, np.exp(smooth - logs), 0.0).sum(1)
+        return np.where(np.isfinite(most), np.log(ones) - np.log(total) - most, -np.inf), shapes
+
+
+def _smoothed(
+    tail: Float64[np.ndarray, "rows tail"], cutoff: Float64[np.ndarray, "rows"]
+) -> tuple[Float64[np.ndarray, "rows tail"], Float64[np.ndarray, "rows"]]:
+    """Return tails of log weights smoothed, at most 0, and their shapes; a tail that cannot be fitted stays."""
+    count, lowest = tail.shape[1], np.exp(cutoff)[:, None]
+    fitted = fit_pareto(np.exp(tail) - lowest)
+    with np.errstate(invalid="ignore"):
+        smooth = np.log(pareto_quantiles((np.arange(count) + 0.5) / count, fitted) + lowest)
+    good = np.isfinite(fitted.shape) & np.isfinite(smooth[:, 0])
+    return np.where(good[:, None], np.minimum(smooth, 0.0), tail), np.where(good, fitted.shape, np.inf)
+
+
+def _largest(
+    parts: Sequence[Shaped[np.ndarray, "*shape some"]], kept: int
+) -> tuple[Shaped[np.ndarray, "*shape {kept}"], Float64[np.ndarray, "*shape"]]:
+    """Return the largest numbers of each row, and the logarithm of the sum of exponentials of the others."""
+    shape, width = parts[0].shape[:-1], sum(part.shape[-1] for part in parts)
+    flat = [part.reshape(-1, part.shape[-1]) for part in parts]
+    largest, rest = np.empty((len(flat[0]), kept), parts[0].dtype), np.empty(len(flat[0]))
+    for rows in _chunks(len(rest), width):
+        ordered = np.partition(np.concatenate([part[rows] for part in flat], axis=1), width - kept, axis=1)
+        largest[rows] = ordered[:, width - kept :]
+        rest[rows] = np.logaddexp.reduce(ordered[:, : width - kept].astype(np.float64), axis=1, initial=-np.inf)
+    return largest.reshape(*shape, kept), rest.reshape(shape)
+
+
+def _chunks(rows: int, width: int) -> list[slice]:
+    step = max(CHUNK // width, 1)
+    return [slice(first, first + step) for first in range(0, rows, step)]

@@ -1,0 +1,140 @@
+"""`phalanx fit`, `maximize`, `predict`, and the options of all commands: thin functions over public ones."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.report.posteriors import make_posterior
+
+import phalanx as phx
+from phalanx.cli.by_name import GUIDES
+from phalanx.cli.saved import initial
+
+MODEL = """
+import numpyro.distributions as dist
+import phalanx as phx
+
+
+def line(x, y):
+    slope = phx.sample("slope", dist.Normal(0.0, 5.0))
+    phx.sample("y", dist.Normal(slope * x, 0.1), obs=y)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "models.py").write_text(MODEL)
+    (tmp_path / "x.csv").write_text("x\n1.0\n2.0\n3.0\n")
+    (tmp_path / "y.csv").write_text("y\n2.0\n4.0\n6.0\n")
+    return tmp_path
+
+
+DATA = ("models.py:line", "--data", "x.csv", "--data", "y.csv")
+
+
+def test_maximize_prints_and_writes_the_values(phalanx, folder):
+    status, out, _ = phalanx("maximize", *DATA, "--out", "top")
+    assert (status == 0 and "slope: 2." in out) or "slope: 1.99" in out
+    written = json.loads((folder / "top" / "result.json").read_text())
+    assert written["values"]["slope"] == pytest.approx(2.0, abs=1e-2) and written["at_bounds"] == []
+
+
+@pytest.mark.slow
+def test_a_fit_is_written_and_predicted_from(phalanx, folder):
+    status, out, err = phalanx("fit", *DATA, "--guide", "laplace", "--draws", "200", "--out", "fit", "--strict")
+    assert status == 0, err
+    assert "data: x.csv, y.csv: x [3], y [3]" in out and "slope" in out and "fit/fit.npz" in out
+    assert phx.Fit.load(folder / "fit" / "fit.npz").verdict().good
+    assert json.loads((folder / "fit" / "result.json").read_text())["verdict"]["grade"] == "good"
+    (folder / "new.csv").write_text("x\n10.0\n")
+    command = ("predict", "models.py:line", "--run", "fit", "--data", "new.csv", "--out", "new")
+    status, out, err = phalanx(*command)
+    assert status == 0 and "not among the data, so drawn by the model: y" in out, err
+    drawn = np.load(folder / "new" / "predictions.npz")["y"]
+    assert drawn.shape == (1, 200, 1) and abs(drawn.mean() - 20.0) < 1.0
+    assert (folder / "new" / "predictions.csv").read_text().startswith("variable,mean,sd,3%,97%\ny[0],")
+    assert phalanx(*command, "--quiet") == (0, "", "")
+
+
+def test_predictions_from_the_prior(phalanx, folder):
+    status, _, err = phalanx("predict", "models.py:line", "--data", "x.csv", "--draws", "50", "--out", "prior")
+    drawn = np.load(folder / "prior" / "predictions.npz")
+    assert status == 0 and drawn["y"].shape == (50, 3) and drawn["slope"].shape == (50,), err
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """The arguments that the command passes to `phx.mcmc`, which returns a run of too few draws."""
+    given: dict[str, Any] = {}
+    posterior = make_posterior()
+
+    def mcmc(model, data, **options):
+        given.update(options, data=data)
+        return posterior
+
+    module = import_module("phalanx.cli.sample")
+    monkeypatch.setattr(module, "mcmc", mcmc)
+    monkeypatch.setattr(module, "write_folder", lambda *args, **options: [])
+    return given, posterior
+
+
+def test_sample_passes_its_options_on(phalanx, folder, called, monkeypatch):
+    given, _ = called
+    (folder / "start.json").write_text('{"slope": 1.5}')
+    status, out, err = phalanx("sample", *DATA, "--init", "start.json", "--missing", "impute", "--quiet")
+    assert (status, out, err) == (0, "", "")
+    assert given["init"] == {"slope": 1.5} and given["missing"] == "impute" and given["progress"] is False
+    phalanx("sample", *DATA, "--init", "prior")
+    assert given["init"] == "prior" and given["missing"] is None and given["progress"] is True
+
+
+@pytest.mark.parametrize("grade, status", [("good", 0), ("usable", 0), ("not good", 3)])
+def test_strict_has_a_status_of_its_own(phalanx, folder, called, monkeypatch, grade, status):
+    from phalanx.diagnostics import Finding, judged
+
+    findings = [] if grade == "good" else [Finding("a topic", "A problem.", "a remedy", grade)]
+    monkeypatch.setattr(type(called[1]), "verdict", lambda self, checks=(): judged(findings, ()))
+    assert phalanx("sample", *DATA, "--strict", "--quiet")[0] == status
+    assert phalanx("sample", *DATA, "--quiet")[0] == 0
+    called[1].save(folder / "run.npz")
+    assert phalanx("summary", "run.npz", "--strict")[0] == status
+
+
+WRONG = {
+    "a guide": (("fit", *DATA, "--guide", "mean"), "'mean' is not one of mean_field, full_rank"),
+    "no run": (("predict", "models.py:line", "--run", "lost"), "'lost' does not exist"),
+    "a name in two files": (("fit", *DATA, "--data", "x.csv"), "--data x.csv: 'x' is in x.csv, too. Rename it"),
+    "an init": (("sample", *DATA, "--init", "lost.json"), "--init lost.json: the file does not exist in"),
+    "an init that is not JSON": (("maximize", *DATA, "--init", "x.csv"), "--init x.csv: not JSON"),
+    "another word": (("sample", *DATA, "--missing", "drop"), "Invalid value for '--missing'"),
+    "an argument that the data lack": (("maximize", "models.py:line", "--data", "x.csv"), "asks for y, and the data"),
+}
+
+
+@pytest.mark.parametrize("command, words", WRONG.values(), ids=WRONG)
+def test_a_mistake_is_one_line_with_the_place(phalanx, folder, command, words):
+    status, _, err = phalanx(*command)
+    assert status == 2 and words in err and err.count("\n") == 1, err
+
+
+def test_a_saved_run_is_a_start(tmp_path):
+    make_posterior().save(tmp_path / "run.npz")
+    found = initial(str(tmp_path / "run.npz"))
+    assert isinstance(found, phx.Posterior)
+
+
+def test_guides_are_those_of_python():
+    assert all(make is getattr(phx.guides, name) for name, make in GUIDES.items())
+
+
+def test_the_shell_completes_commands(phalanx, monkeypatch):
+    from typer.testing import CliRunner
+
+    from phalanx.cli import app
+
+    given = {"_PHALANX_COMPLETE": "complete_bash", "COMP_WORDS": "phalanx max", "COMP_CWORD": "1"}
+    assert "maximize" in CliRunner().invoke(app, [], prog_name="phalanx", env=given).output

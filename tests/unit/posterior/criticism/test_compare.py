@@ -1,0 +1,106 @@
+"""Comparison of models: ArviZ's numbers, and refusals of models of other data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from tests.unit.report.posteriors import RECORD
+
+import phalanx as phx
+from phalanx.posterior.criticism.compare import stacking_weights
+from phalanx.posterior.criticism.loo import Loo
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import Timing
+from phalanx.reducers.loo import PointwiseLoo
+
+RNG = np.random.default_rng(0)
+Y = RNG.normal(size=20).astype(np.float32)
+
+
+def model(y, width):
+    mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+    phx.sample("y", dist.Normal(mean, width), obs=y)
+
+
+def posterior_of(width=1.0, y=Y, model=model) -> Posterior:
+    draws = RNG.normal(y.mean(), 20**-0.5, size=(4, 100)).astype(np.float32)
+    record = replace(RECORD, num_samples=100, latents={"mean": ""})
+    return Posterior({"mean": draws}, {}, Timing(), record, target=phx.Target(model, {"y": y, "width": width}))
+
+
+def loo_of(terms: np.ndarray, k: float = 0.1, name: str = "y") -> Loo:
+    return Loo.of({name: PointwiseLoo(1000, terms, terms + 0.1, np.full(terms.shape, k))})
+
+
+@pytest.mark.filterwarnings("ignore")  # ArviZ's own
+def test_arviz_agrees():
+    arviz = pytest.importorskip("arviz")
+    if not arviz.__version__.startswith("0."):
+        pytest.skip("ArviZ 1.x makes its container otherwise")
+    posteriors = {"right": posterior_of(1.0), "wide": posterior_of(2.0)}
+    data = {
+        name: arviz.from_dict(posterior=one.draws, log_likelihood=one.log_likelihood())
+        for name, one in posteriors.items()
+    }
+    found, expected = phx.compare(posteriors), arviz.compare(data)
+    assert found.index.tolist() == expected.index.tolist() == ["right", "wide"]
+    for ours, theirs in {"elpd": "elpd_loo", "se": "se", "dse": "dse", "p_loo": "p_loo", "weight": "weight"}.items():
+        np.testing.assert_allclose(found[ours], expected[theirs], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found["elpd_diff"], -expected["elpd_diff"], rtol=1e-3, atol=1e-3)
+    assert (found["bad_k"] > 0).tolist() == (found["warning"] != "").tolist() == expected["warning"].tolist()
+
+
+def test_stacking_is_the_best_mixture():
+    terms = np.log(RNG.uniform(0.1, 1.0, size=(200, 2)))
+    weights = stacking_weights(terms)
+    grid = np.linspace(0, 1, 1001)
+    best = grid[np.argmax([np.log(np.exp(terms) @ [w, 1 - w]).sum() for w in grid])]
+    assert weights.sum() == pytest.approx(1.0) and weights[0] == pytest.approx(best, abs=2e-3)
+    far = stacking_weights(terms - np.linspace(0, 2000, 200)[:, None])  # densities that are 0 in any float
+    np.testing.assert_allclose(far, weights, atol=1e-4)
+    np.testing.assert_allclose(stacking_weights(terms - [0.0, 50.0]), [1.0, 0.0], atol=1e-6)
+
+
+def test_large_k_is_a_warning():
+    terms = RNG.normal(size=9)
+    table = phx.compare({"a": loo_of(terms), "b": loo_of(terms - 0.1, k=0.9)})
+    assert table["warning"].tolist() == ["", "9 observations with a Pareto k above 0.67"]
+    np.testing.assert_allclose(table[["elpd_diff", "dse"]], [[0.0, 0.0], [-0.9, 0.0]], atol=1e-9)
+
+
+def test_an_observation_of_a_model_with_masks():
+    found = {"y": PointwiseLoo(1000, np.zeros(3), np.zeros(3), np.zeros(3))}
+    a, b = (Loo.of(found, {"y": np.array(mask)}) for mask in ([True, True, False], [True, False, True]))
+    with pytest.raises(ValueError, match="'a' and 'b' leave out different observations by a mask"):
+        phx.compare({"a": a, "b": b})
+    assert phx.compare({"a": a, "c": a})["elpd_diff"].tolist() == [0.0, 0.0]
+
+
+def test_what_cannot_be_compared_is_named():
+    terms = np.zeros(5)
+    with pytest.raises(ValueError, match="'a' has 5 observations and 'b' has 4"):
+        phx.compare({"a": loo_of(terms), "b": loo_of(terms[:4])})
+    two = Loo.of({n: PointwiseLoo(9, z, z, z) for n, z in {"y": np.zeros(2), "z": np.zeros(3)}.items()})
+    with pytest.raises(ValueError, match="'a' observes 'y' and 'b' observes 'y', 'z'"):
+        phx.compare({"a": loo_of(terms), "b": two})
+    with pytest.raises(ValueError, match="'a' and 'b' observe different values of 'y'"):
+        phx.compare({"a": posterior_of(), "b": posterior_of(y=np.sort(Y))})
+    with pytest.raises(TypeError, match="expected a dict of posteriors by name"):
+        phx.compare([loo_of(terms)])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="'a' must be a posterior or its loo"):
+        phx.compare({"a": 3, "b": loo_of(terms)})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="give two models at least; got 'a'"):
+        phx.compare({"a": loo_of(terms)})
+
+
+def test_a_model_of_a_factor_alone_is_named():
+    def soft(y, width):
+        mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        phx.factor("likelihood", -jnp.sum((y - mean) ** 2) / width)
+
+    with pytest.raises(ValueError, match="phx.compare: 'soft': loo: 'likelihood' is a term"):
+        phx.compare({"soft": posterior_of(model=soft), "right": posterior_of()})

@@ -1,0 +1,159 @@
+"""Leave-one-out cross-validation: ArviZ's numbers however they are computed, exact answers, and judgements in words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from tests.unit.report.posteriors import RECORD
+
+import phalanx as phx
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import Timing
+
+CHAINS, DRAWS, ROWS = 4, 250, 13
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(ROWS, 1)).astype(np.float32)
+Y = (X[:, 0] + RNG.normal(size=ROWS)).astype(np.float32)
+DATA = {"x": X, "y": Y}
+
+
+def regression(x, y=None):
+    w = phx.sample("w", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.Normal(x[:, 0] * w, 1.0), obs=y)
+
+
+def posterior_of(model, data=DATA, sd=None, chains=CHAINS, draws=DRAWS) -> Posterior:
+    """Independent draws of the exact posterior of `w`, or of another width, without a sampler."""
+    precision = 1.0 + (X**2).sum()
+    mean = (X[:, 0] * Y).sum() / precision
+    drawn = RNG.normal(mean, precision**-0.5 if sd is None else sd, size=(chains, draws))
+    record = replace(RECORD, num_chains=chains, num_samples=draws, latents={"w": ""})
+    return Posterior({"w": drawn.astype(np.float32)}, {}, Timing(), record, target=phx.Target(model, data))
+
+
+def left_out_exactly() -> np.ndarray:
+    """Log density of each observation given all others, of the conjugate regression."""
+    found = []
+    for i in range(ROWS):
+        rest = np.arange(ROWS) != i
+        precision = 1.0 + (X[rest] ** 2).sum()
+        mean = (X[rest, 0] * Y[rest]).sum() / precision
+        wide = np.sqrt(1.0 + X[i, 0] ** 2 / precision)
+        found.append(-0.5 * ((Y[i] - X[i, 0] * mean) / wide) ** 2 - np.log(wide) - 0.5 * np.log(2 * np.pi))
+    return np.array(found)
+
+
+@pytest.fixture(scope="module")
+def posterior() -> Posterior:
+    return posterior_of(regression)
+
+
+class TestNumbers:
+    def test_the_exact_answer(self, posterior):
+        loo = posterior.loo()
+        exact = left_out_exactly()
+        np.testing.assert_allclose(loo.pointwise["y"], exact, atol=0.05)  # 5 Monte-Carlo errors of the worst
+        assert loo.elpd == pytest.approx(exact.sum(), abs=0.1)
+        assert loo.se == pytest.approx(np.sqrt(ROWS) * exact.std(), rel=0.05)
+        assert 0.2 < loo.p_loo < 1.0 and loo.good and loo.num_bad == 0 and loo.num_observations == ROWS
+
+    @pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.slow)])
+    def test_arviz_agrees_with_what_is_computed_batch_by_batch(self, posterior, sharded, mesh_of, monkeypatch):
+        pytest.importorskip("arviz")
+        expected = posterior.loo()
+        monkeypatch.setattr("phalanx.posterior.criticism.loo.MOST_TERMS", 0)
+        monkeypatch.setattr("phalanx.posterior.criticism.model_at_draws.BATCH_BYTES", 4 * ROWS * CHAINS * 37)
+        target = phx.Target(regression, phx.shard(DATA, mesh_of(2, 4))) if sharded else posterior.target
+        found = replace(posterior, target=target).loo()
+        for name in ("elpd", "se", "p_loo"):
+            assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-4, abs=1e-4)
+        np.testing.assert_allclose(found.pareto_k["y"], expected.pareto_k["y"], atol=1e-2)
+
+    def test_the_variables_effective_sizes_are_those_of_arviz(self, posterior):
+        arviz = pytest.importorskip("arviz")
+        if not arviz.__version__.startswith("0."):
+            pytest.skip("ArviZ 1.x makes its container otherwise")
+        data = arviz.from_dict(
+            posterior={"w": posterior.draws["w"]}, log_likelihood={"y": posterior.log_likelihood()["y"]}
+        )
+        found, expected = posterior.loo(), arviz.loo(data, pointwise=True)
+        assert found.elpd == pytest.approx(expected.elpd_loo, rel=1e-5)
+        np.testing.assert_allclose(found.pareto_k["y"], expected.pareto_k, atol=1e-4)
+
+    def test_a_run_that_stores_no_draws(self, mesh_of, monkeypatch):
+        monkeypatch.setattr("phalanx.posterior.criticism.loo._efficiency", lambda draws: 1.0)  # a reducer has no ESS
+
+        def small(x, y):
+            regression(x, y)
+
+        reducers = {"loo": phx.reducers.loo(), "m": phx.reducers.moments()}
+        data = phx.shard(DATA, mesh_of(2, 4))
+        how = {"num_warmup": 200, "num_samples": DRAWS, "progress": False, "reducers": reducers}
+        run = phx.mcmc(small, data, kernel=phx.nuts(max_depth=3), keep=["w"], **how)
+        found = replace(run, draws={"other": run["w"]}).loo()
+        expected = replace(run, reduced={}).loo()
+        assert found.num_draws == CHAINS * DRAWS and found.num_observations == ROWS
+        assert found.elpd == pytest.approx(expected.elpd, rel=1e-4)
+        np.testing.assert_allclose(found.pointwise["y"], expected.pointwise["y"], atol=1e-3)
+        assert set(run.reduced["m"]) == {"w"}
+
+    def test_masked_entries_are_no_observations(self):
+        def masked(x, y):
+            w = phx.sample("w", dist.Normal(0.0, 1.0))
+            phx.sample("y", dist.Normal(x[:, 0] * w, 1.0).mask(x[:, 0] > 0), obs=y)
+
+        loo, real = posterior_of(masked).loo(), X[:, 0] > 0
+        assert loo.num_observations == real.sum()
+        np.testing.assert_array_equal(np.isnan(loo.pointwise["y"]), ~real)
+        assert loo.elpd == pytest.approx(loo.pointwise["y"][real].sum(), rel=1e-5)
+
+
+class TestJudgement:
+    def test_good(self, posterior):
+        text = str(posterior.loo())
+        assert "cross-validation of 13 observations (1,000 draws)" in text
+        assert "Good to use: every Pareto k is at most 0.67." in text
+
+    def test_bad(self):
+        data = {"x": X, "y": np.where(np.arange(ROWS) == 3, 40.0, Y).astype(np.float32)}
+        loo = posterior_of(regression, data, sd=1.0).loo()
+        assert not loo.good and loo.num_bad > 0 and loo.pareto_k["y"][3] > loo.good_k
+        assert re.search(r"Not good to use yet: \d+ of 13 observations .*y\[\d+\].*K-fold", loo.verdict)
+
+    def test_factors_are_named(self):
+        def model(x, y):
+            regression(x, y)
+            phx.factor("soft", 0.0)
+
+        loo = posterior_of(model).loo()
+        assert loo.factors == ("soft",) and "The model also has 'soft', terms that are not observations" in str(loo)
+
+
+class TestRefusals:
+    def test_only_a_factor(self):
+        def model(x, y):
+            w = phx.sample("w", dist.Normal(0.0, 1.0))
+            phx.factor("rows", -((y - x[:, 0] * w) ** 2))
+
+        with pytest.raises(ValueError, match=r"loo: 'rows' is a term of the log density \(phx.factor\).*obs=values"):
+            posterior_of(model).loo()
+        with pytest.raises(ValueError, match=r"reducers\['loo'\]: loo\(200\) reduces the log density of each.*factor"):
+            phx.mcmc(model, DATA, reducers={"loo": phx.reducers.loo()}, progress=False)
+
+    def test_scaled_observations(self):
+        def model(x, y):
+            w = phx.sample("w", dist.Normal(0.0, 1.0))
+            phx.scale(lambda: phx.sample("y", dist.Normal(x[:, 0] * w, 1.0), obs=y), 2.0)()
+
+        with pytest.raises(ValueError, match="loo: 'y' has a scaled log density"):
+            posterior_of(model).loo()
+        with pytest.raises(ValueError, match="reducers: 'y' has a scaled log density"):
+            phx.mcmc(model, DATA, reducers={"loo": phx.reducers.loo()}, progress=False)
+
+    def test_no_draws(self, posterior):
+        with pytest.raises(ValueError, match=r"loo: there are no draws .* phx.reducers.loo\(\)"):
+            replace(posterior, draws={}, record=RECORD).loo()
