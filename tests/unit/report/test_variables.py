@@ -92,7 +92,7 @@ def test_a_bad_fit_lies_outside_of_the_replicates():
     assert axes.get_ylabel() == "share of values"
     missing = np.where(np.arange(50) == 3, np.nan, observed)
     assert words(predictive_figure("y", missing, again)) == ["some observed values are not finite"]
-    assert "unreliable above 0.7" in words(pareto_figure(np.array([0.1, np.nan, 2.0])))
+    assert "unreliable above 0.7" in words(pareto_figure("y", np.array([0.1, np.nan, 2.0])))
 
 
 def test_svg_has_colours_of_the_page_true_text_and_no_address():
