@@ -13,7 +13,7 @@ from phalanx.report.page import Section, section
 from phalanx.report.plots.chosen import elements
 from phalanx.report.plots.forest import MOST_ROWS, forest_figure
 from phalanx.report.plots.marginals import VariableDraws, marginal_figure
-from phalanx.report.plots.predictive_check import HIGH_K, pareto_figure, predictive_figure, statistics_figure
+from phalanx.report.plots.predictive_check import pareto_figure, predictive_figure, statistics_figure
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ MOST_VARIABLES = 40
 """Variables with a picture."""
 
 _MOST_DRAWS = 4000
-_MOST_ELEMENTS = 100_000
+_MOST_TERMS = 2**27
 
 
 def variables_section(posterior: Reported, model: ModelDraws, beside: Reported | None = None) -> Section:
@@ -101,22 +101,31 @@ def check_section(model: ModelDraws) -> Section:
     return section(title, note, figures)
 
 
-def loo_section(posterior: Any) -> Section:
+def loo_section(posterior: Any, model: ModelDraws) -> Section:
     """Return leave-one-out cross-validation: the expected log predictive density, and Pareto k."""
     title = "Leave-one-out cross-validation"
+    terms = sum(values.size for values in model.observed.values()) * posterior.num_chains * posterior.num_draws
+    if not model.observed:
+        return Section(title, missing=[f"Not computed: {model.no_replicates}."])
+    if terms > _MOST_TERMS:
+        words = f"it takes {terms:,} terms, one of each observation at each draw; call posterior.loo()"
+        return Section(title, missing=[f"Not computed: {words}."])
     try:
         found = posterior.loo()
     except Exception as error:  # of the user's model, of any class
         reason = (str(error) or type(error).__name__).splitlines()[0]
         return Section(title, missing=[f"Not computed: {reason}"])
-    pareto_k = np.asarray(found.pareto_k, np.float64).ravel()
-    high = int(np.sum(pareto_k > HIGH_K))
+    shapes = {name: np.asarray(values, np.float64).ravel() for name, values in found.pareto_k.items()}
+    shapes = {name: values[np.isfinite(values)] for name, values in shapes.items()}  # masked entries have none
+    high = sum(int(np.sum(values > found.good_k)) for values in shapes.values())
     note = (
         f"Expected log predictive density (elpd) {float(found.elpd):,.2f} ± {float(found.se):,.2f} (standard error); "
         f"effective number of parameters (p_loo) {float(found.p_loo):,.2f}. "
     )
     if high:
-        note += f"Pareto k of {count(high, 'observation')} is above {HIGH_K}: the estimate is unreliable for those."
+        note += f"Pareto k of {count(high, 'observation')} is above {found.good_k:.2g}: their terms are unreliable."
     else:
-        note += f"Pareto k of all {pareto_k.size:,} observations is at most {HIGH_K}."
-    return section(title, note, {"Pareto k by observation": pareto_figure(pareto_k)})
+        total = sum(values.size for values in shapes.values())
+        note += f"Pareto k of all {total:,} observations is at most {found.good_k:.2g}."
+    figures = {f"Pareto k of {name}": pareto_figure(name, values, found.good_k) for name, values in shapes.items()}
+    return section(title, note, figures)

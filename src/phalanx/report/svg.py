@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,8 +35,8 @@ def take_legend(figure: Figure) -> list[Key]:
     to_hex = require("matplotlib.colors").to_hex
     keys = []
     for legend in [*figure.legends]:
-        handles: Sequence[Any] = legend.legend_handles
-        for handle, text in zip(handles, legend.get_texts(), strict=True):
+        entries: Any = zip(legend.legend_handles, legend.get_texts(), strict=True)
+        for handle, text in entries:
             color = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
             if len(color) == 4 and color[3] == 0:  # an outline
                 color = handle.get_edgecolor()

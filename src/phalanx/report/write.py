@@ -144,5 +144,5 @@ def sections_of_draws(posterior: Reported, shown: Reported, beside: Reported | N
             needed=least_ess(posterior.num_chains), high=high,
         ),
         check_section(model),
-        *([loo_section(posterior)] if hasattr(posterior, "loo") else []),
+        loo_section(posterior, model),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.report.model_draws import draw_from_model
+from phalanx.report.model_draws import ModelDraws, draw_from_model
 from phalanx.report.sections import check_section, loo_section, variables_section
 
 Y = np.array([3.0, 5.0, 4.0, 4.5, 3.5], np.float32)
@@ -43,6 +43,8 @@ def test_the_prior_and_replicates_are_those_of_the_model(posterior):
     titles = [picture.alt for picture in check_section(draws).pictures]
     assert titles == ["Predictive check of y", "Statistics of y"]
     assert "prior is grey" in variables_section(posterior, draws).note
+    (picture,) = loo_section(posterior, draws).pictures
+    assert picture.alt == "Pareto k of y"
 
 
 def test_rows_on_devices_are_observed_without_padding(mesh_of):
@@ -76,7 +78,12 @@ def test_no_model_no_draws(posterior):
     assert draws.no_prior.startswith("the model is unknown") and draws.no_replicates.startswith("the model is unknown")
 
 
+MODEL = ModelDraws({}, {"y": np.zeros(3)}, {})
+
+
 class _WithLoo:
+    num_chains, num_draws = 4, 100
+
     def __init__(self, found):
         self.found = found
 
@@ -88,15 +95,19 @@ class _WithLoo:
 
 def test_leave_one_out_says_how_many_are_unreliable():
     class Found:
-        elpd, se, p_loo, pareto_k = -12.5, 1.25, 2.0, np.array([0.1, 0.9, 0.3])
+        elpd, se, p_loo, pareto_k, good_k = -12.5, 1.25, 2.0, {"y": np.array([0.1, 0.9, np.nan])}, 0.7
 
-    section = loo_section(_WithLoo(Found()))
+    section = loo_section(_WithLoo(Found()), MODEL)
     assert (
         "−12.50 ± 1.25" in section.note.replace("-", "−") and "Pareto k of 1 observation is above 0.7" in section.note
     )
     assert len(section.pictures) == 1
-    (words,) = loo_section(_WithLoo(ValueError("loo: 'f' is a factor.\nmore"))).missing
+    (words,) = loo_section(_WithLoo(ValueError("loo: 'f' is a factor.\nmore")), MODEL).missing
     assert words == "Not computed: loo: 'f' is a factor."
+    (words,) = loo_section(_WithLoo(Found()), MODEL._replace(observed={"y": np.zeros(2**20)})).missing
+    assert "it takes 419,430,400 terms" in words
+    (words,) = loo_section(_WithLoo(Found()), MODEL._replace(observed={}, no_replicates="it is large")).missing
+    assert words == "Not computed: it is large."
 
 
 def test_the_scales_of_the_metric_are_recorded():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,8 @@ def test_draws_without_a_histogram_are_words(bad, said):
 
 def test_whole_numbers_have_bars_of_one():
     (axes,) = marginal_figure(variable(RANDOM.poisson(3.0, size=(500, 1)))).axes
-    edges = axes.patches[0].get_data().edges
+    bars: Any = axes.patches[0]
+    edges = bars.get_data().edges
     np.testing.assert_array_equal(np.diff(edges), 1.0)
     np.testing.assert_array_equal(edges % 1, 0.5)
 
@@ -90,7 +92,7 @@ def test_a_bad_fit_lies_outside_of_the_replicates():
     assert axes.get_ylabel() == "share of values"
     missing = np.where(np.arange(50) == 3, np.nan, observed)
     assert words(predictive_figure("y", missing, again)) == ["some observed values are not finite"]
-    assert "unreliable above 0.7" in words(pareto_figure(np.array([0.1, np.nan, 2.0])))
+    assert "unreliable above 0.7" in words(pareto_figure("y", np.array([0.1, np.nan, 2.0])))
 
 
 def test_svg_has_colours_of_the_page_true_text_and_no_address():

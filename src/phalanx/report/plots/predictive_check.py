@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
     from matplotlib.figure import Figure
 
-HIGH_K = 0.7
-"""Pareto k above which the estimate for an observation is unreliable."""
-
 _MOST_VALUES = 2_000_000
 
 
@@ -105,11 +102,13 @@ def statistics_figure(
     return figure
 
 
-def pareto_figure(pareto_k: Float[np.ndarray, "..."]) -> Figure:
+def pareto_figure(name: str, pareto_k: Float[np.ndarray, "..."], good_k: float = 0.7) -> Figure:
     """Draw Pareto k of each observation in the order of the data; high ones are red.
 
     Args:
+        name: the observed variable.
         pareto_k: one value per observation.
+        good_k: the largest value with a reliable estimate.
 
     Returns:
         The figure.
@@ -120,14 +119,14 @@ def pareto_figure(pareto_k: Float[np.ndarray, "..."]) -> Figure:
     figure = new_figure(PANEL, 2.2)
     axes = figure.subplots()
     values = np.asarray(pareto_k, np.float64).ravel()
-    finish(axes, "Pareto k", x="observation, from 0")
-    rows, high = np.arange(values.size), values > HIGH_K
+    finish(axes, f"Pareto k of {name}", x="observation, from 0")
+    rows, high = np.arange(values.size), values > good_k
     size = float(np.clip(60 / np.sqrt(max(values.size, 1)), 1.2, 5))
     for chosen, color in ((~high, ACCENT), (high, ALARM)):
         axes.plot(rows[chosen], values[chosen], "o", color=color, markersize=size, markeredgewidth=0, rasterized=True)
-    axes.axhline(HIGH_K, color=ALARM, linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.axhline(good_k, color=ALARM, linewidth=0.9, linestyle=(0, (4, 3)))
     where = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
-    axes.text(1, HIGH_K, f"unreliable above {HIGH_K}", fontsize=8, color=ALARM, **where)
+    axes.text(1, good_k, f"unreliable above {good_k:.2g}", fontsize=8, color=ALARM, **where)
     whole_numbers(axes.xaxis)
     finite = values[np.isfinite(values)]
     axes.set_ylim(min(0.0, finite.min(initial=0.0)) - 0.05, max(1.0, 1.1 * finite.max(initial=0.0)))

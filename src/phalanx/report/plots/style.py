@@ -22,7 +22,7 @@ CHAINS = ("#2f6db3", "#e8873a", "#3d9a74", "#8f5bb5", "#c9a21f", "#47aac2", "#c7
 # More lines in one plot cannot be distinguished: more chains are shown as a distribution.
 FEW_CHAINS = len(CHAINS)
 
-_LONGEST_NAME = 44
+_LONGEST_NAME, _LONGEST_IN_PANEL = 44, 34
 
 
 PANEL = 3.9
@@ -46,7 +46,8 @@ def new_figure(width: float, height: float) -> Figure:
 def finish(axes: Axes, title: str = "", x: str = "", y: str = "", grid: Literal["x", "y", "both"] | None = "y") -> None:
     """Give an axis its title and labels, and remove decoration without information."""
     # A dollar sign in a variable's name is a dollar sign, not mathematics.
-    axes.set_title(printable(title), loc="left", fontsize=10, fontweight="bold", color=INK, parse_math=False)
+    longest = _LONGEST_IN_PANEL if axes.figure.bbox.width < 1.01 * PANEL * axes.figure.dpi else _LONGEST_NAME
+    axes.set_title(printable(title, longest), loc="left", fontsize=10, fontweight="bold", color=INK, parse_math=False)
     axes.set_xlabel(printable(x), fontsize=9, color=MUTED)
     axes.set_ylabel(printable(y), fontsize=9, color=MUTED)
     axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
