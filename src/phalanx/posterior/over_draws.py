@@ -32,14 +32,14 @@ class Batch(NamedTuple):
         chains, draws: the chains, and the places of their draws among those that are evaluated.
         values: values of the draws on the devices, chain by chain, `(chains * draws, ...)` by variable.
         outputs: the results, in the same order.
-        repeated: number of draws of each chain, the first ones, that an earlier batch had.
+        repeated: numbers of chains, and of draws of each, the first ones, that an earlier batch had.
     """
 
     chains: slice
     draws: slice
     values: dict[str, Any]
     outputs: Any
-    repeated: int
+    repeated: tuple[int, int]
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -107,14 +107,14 @@ def batches(
         return fn(values, key_of(seed, chain, draw), given)
 
     batched = jax.jit(jax.vmap(of_draw, in_axes=(0, 0, 0, None)))
-    for chain, _ in _spans(chains, wide):
-        for draw, repeated in _spans(length, deep):
+    for chain, known_chains in _spans(chains, wide):
+        for draw, known_draws in _spans(length, deep):
             at = places[draw]
             values = {name: _flat(value, chain, at) for name, value in draws.items()}
             coordinates = np.meshgrid(np.arange(chain.start, chain.stop), at, indexing="ij")
             flat = (number.ravel().astype(np.uint32) for number in coordinates)
             values, *keys = _placed((values, *flat), mesh)
-            yield Batch(chain, draw, values, batched(values, *keys, given), repeated)
+            yield Batch(chain, draw, values, batched(values, *keys, given), (known_chains, known_draws))
 
 
 def key_of(seed: int, chain: Array | int, draw: Array | int) -> Array:

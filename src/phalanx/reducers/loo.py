@@ -185,6 +185,20 @@ def _kept(state: Ratios | KeptRatios, tail: int) -> KeptRatios:
     return KeptRatios(np.asarray(state.draws[0], np.int64), largest, np.logaddexp(rest, before), density)
 
 
+def ratios_of(terms: Shaped[np.ndarray, "draws *shape"], tail: int) -> KeptRatios:
+    """Return the state after log densities of some draws, on the host, where sorting is faster than on CPU devices."""
+    wide = np.where(np.isnan(terms), -np.inf, terms)
+    most = wide.max(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        powers = np.where(np.isneginf(wide), 0.0, np.exp(wide - most, dtype=np.float64))
+        density = np.log(powers.sum(0)) + most
+    ratios = [np.moveaxis(-wide, 0, -1)]
+    if (missing := tail + 1 - len(terms)) > 0:
+        ratios.append(np.full((*terms.shape[1:], missing), -np.inf, terms.dtype))
+    largest, rest = _largest(ratios, tail + 1)
+    return KeptRatios(np.asarray(len(terms)), largest, rest, density)
+
+
 class _Merge(NamedTuple):
     tail: int
 
@@ -253,7 +267,7 @@ def _smoothed(
 
 
 def _largest(
-    parts: Sequence[Shaped[np.ndarray, "*shape some"]], kept: int
+    parts: Sequence[Shaped[np.ndarray, "*shape _"]], kept: int
 ) -> tuple[Shaped[np.ndarray, "*shape {kept}"], Float64[np.ndarray, "*shape"]]:
     """Return the largest numbers of each row, and the logarithm of the sum of exponentials of the others."""
     shape, width = parts[0].shape[:-1], sum(part.shape[-1] for part in parts)

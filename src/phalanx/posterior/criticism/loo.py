@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,15 +19,13 @@ from phalanx.extras import is_installed, require
 from phalanx.inputs.known_data import KnownData
 from phalanx.language.tracing import Program
 from phalanx.language.unscaled import check_unscaled
+from phalanx.mesh.processes import to_host
 from phalanx.posterior.criticism.log_likelihood import Terms, counted, factors, is_masked
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
-from phalanx.posterior.criticism.reduced_results import ReducedResults
-from phalanx.posterior.over_draws import batches, key_of, over_draws
-from phalanx.reducers.loo import TAIL, PointwiseLoo
+from phalanx.posterior.over_draws import Batch, batches, key_of, over_draws
+from phalanx.reducers.loo import TAIL, PointwiseLoo, ratios_of
 from phalanx.reducers.loo import loo as loo_reducer
 from phalanx.reducers.pareto_tail import tail_length
-from phalanx.reducers.reducer import density_name
-from phalanx.reducers.reductions import Reductions
 
 MOST_TERMS = 2**25
 """Log densities that are held in memory at once, and given to ArviZ."""
@@ -186,11 +184,7 @@ def leave_one_out(
         found = _by_arviz(over_draws(terms, values, sizes, **how), efficiency)
     else:
         tail = min(tail_length(total, efficiency), max(MOST_RATIOS // observations, TAIL // 4))
-        reducer = {"loo": loo_reducer(max(tail, 10))}
-        results = ReducedResults(Reductions.of(reducer, (), tuple(shapes)))
-        for batch in batches(terms, values, sizes, all_chains=True, **how):
-            results.add(batch, {density_name(name): value for name, value in batch.outputs.items()})
-        found = results.finalize()["loo"]
+        found = _batch_by_batch(batches(terms, values, sizes, **how), max(tail, 10))
     return Loo.of(found, _masks(terms, values, how["given"]), factors(terms.met))
 
 
@@ -226,6 +220,29 @@ def _efficiency(draws: Mapping[str, np.ndarray]) -> float:
     found = np.concatenate(sizes)
     found = found[np.isfinite(found)]
     return float(found.mean()) / (chains * length) if len(found) else 1.0
+
+
+def _batch_by_batch(evaluated: Iterator[Batch], tail: int) -> dict[str, PointwiseLoo]:
+    """Return the results from the largest ratios of each observation, with tails of so many."""
+    reducer = loo_reducer(tail)
+    kept: dict[str, Any] = {}
+    waiting: dict[str, list[np.ndarray]] = {}
+
+    def merge() -> None:
+        for name, parts in waiting.items():
+            later = ratios_of(np.concatenate(parts), tail)
+            kept[name] = reducer.merge(kept[name], later) if name in kept else later
+        waiting.clear()
+
+    for batch in evaluated:
+        for name, values in batch.outputs.items():
+            chains, draws = batch.repeated
+            fresh = to_host(values).reshape(*batch.sizes, *values.shape[1:])[chains:, draws:]
+            waiting.setdefault(name, []).append(fresh.reshape(-1, *values.shape[1:]))
+        if sum(map(len, next(iter(waiting.values())))) > tail // 3:  # merging costs as much for fewer
+            merge()
+    merge()
+    return {name: reducer.finalize(state) for name, state in kept.items()}
 
 
 def _by_arviz(terms: Mapping[str, np.ndarray], efficiency: float) -> dict[str, PointwiseLoo]:

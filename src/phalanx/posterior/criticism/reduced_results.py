@@ -36,8 +36,8 @@ class ReducedResults:
             example = {n: jax.ShapeDtypeStruct((chains, *v.shape[1:]), v.dtype) for n, v in values.items()}
             self._on_device = self._init(example)
         shaped = {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in values.items()}
-        self._on_device = self._update(self._on_device, shaped, np.int32(batch.repeated))
-        self._count += draws - batch.repeated
+        self._on_device = self._update(self._on_device, shaped, np.int32(batch.repeated[1]))
+        self._count += draws - batch.repeated[1]
         if self._count >= MOST_DRAWS:
             self._merge()
 

@@ -66,7 +66,8 @@ class TestNumbers:
         pytest.importorskip("arviz")
         expected = posterior.loo()
         monkeypatch.setattr("phalanx.posterior.criticism.loo.MOST_TERMS", 0)
-        monkeypatch.setattr("phalanx.posterior.criticism.model_at_draws.BATCH_BYTES", 4 * ROWS * CHAINS * 37)
+        size = 3 * DRAWS if sharded else 37  # draws of a batch, which do not divide the chains or their draws
+        monkeypatch.setattr("phalanx.posterior.criticism.model_at_draws.BATCH_BYTES", 4 * ROWS * size)
         target = phx.Target(regression, phx.shard(DATA, mesh_of(2, 4))) if sharded else posterior.target
         found = replace(posterior, target=target).loo()
         for name in ("elpd", "se", "p_loo"):
