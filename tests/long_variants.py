@@ -11,14 +11,27 @@ _NAMES = """
 conformance/test_exact_answers.py
     test_conjugate_regression[mams-2-4]
     test_conjugate_regression[blackjax mala-2-4]
+    test_conjugate_regression[hmc-2-4]
+conformance/test_exact_starts.py
+    test_exact_draws_stay_exact[chees]
 conformance/test_guides.py
     test_a_strangers_guide_does_what_others_do
     test_every_guide_has_the_members[full_rank]
     test_draws_are_those_of_the_density[a stranger's]
     test_density_from_the_way_of_drawing_is_the_same[a stranger's]
+    test_draws_are_those_of_the_density[full_rank]
+    test_every_guide_has_the_members[a stranger's]
 conformance/test_minibatch_kernels.py
     test_draws_have_the_moments_that_step_and_batch_size_say[sgld]
     test_draws_have_the_moments_that_step_and_batch_size_say[sgld, all rows]
+    test_chains_are_the_same_on_any_number_of_devices[sghmc-2-4]
+    test_draws_have_the_moments_that_step_and_batch_size_say[sghmc]
+    test_every_chain_has_rows_of_its_own
+    test_rows_over_devices[sgld-sizes0]
+conformance/test_reducers.py
+    test_a_run_that_goes_on_elsewhere_knows_what_one_run_knows[2-then0-None-kernel0]
+conformance/test_stores.py
+    test_a_store_has_the_draws_of_memory[mams]
 conformance/test_tuners.py
     test_a_tuner_of_a_stranger_stands_beside_ours
 mesh/test_collectives.py
@@ -26,16 +39,30 @@ mesh/test_collectives.py
 mesh/test_fit_on_meshes.py
     test_the_same_on_one_device_and_on_eight[mean_field-16]
     test_a_model_that_adds_over_the_mesh_itself
+mesh/test_launch.py
+    test_a_normal_end_is_one_even_where_processes_end_at_different_times
+mesh/test_marginal_mixtures.py
+    test_shares_add_up_and_are_proved_to[mixture-13]
+    test_shares_add_up_and_are_proved_to[chain_of_each_row-13]
 mesh/test_model_axis.py
     test_rows_have_their_own_density[simplices]
     test_rows_have_their_own_density[to_event of all]
+    test_a_variable_that_is_given_is_cut_as_well[condition]
 mesh/test_models_on_meshes.py
     test_rows_that_do_not_divide[supports that depend on other variables, local and global]
     test_rows_that_do_not_divide[multivariate normals per row]
+mesh/test_processes.py
+    test_processes_find_what_one_finds[2-names0]
+mesh/test_ragged_sums.py
+    test_chains_draw_from_such_a_model[squares in a scan]
+    test_chains_draw_from_such_a_model[products]
+    test_terms_beside_rows_of_variables[several_terms-19-sizes6-data]
 mesh/test_spread_reducers.py
     test_what_is_made_equal_everywhere_is_reduced_once
 unit/adaptation/test_stuck_chains.py
     test_on_every_mesh_the_same_chains_are_moved[1]
+unit/cli/test_sample.py
+    test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own
 unit/demos/test_movielens.py
     test_the_most_probable_position_is_one_where_the_gradient_vanishes
 unit/diagnostics/test_verdict.py
@@ -55,6 +82,20 @@ unit/distributions/test_logit_density.py
     test_chains_hold_the_mass_at_the_upper_end[0.1-0.1-[0.5]]
 unit/ensembles/test_bayesian.py
     test_the_moments_are_those_of_the_weights_passed
+unit/ensembles/test_checkpoint.py
+    test_a_loop_that_is_left_is_saved_and_continued
+    test_what_was_saved_by_time_is_continued_after_a_failure[4]
+    test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing
+    test_a_training_after_another_is_continued_with_the_same_members
+    test_after_ctrl_c_the_same_call_leads_to_the_same_members[5]
+    test_members_that_are_changed_meanwhile_are_refused
+    test_the_same_ensemble_continues_too
+    test_a_checkpoint_changes_nothing_and_more_epochs_train_longer
+    test_after_ctrl_c_the_same_call_leads_to_the_same_members[4]
+    test_permanent_saves_are_kept_and_restored
+    test_a_line_of_the_log_is_an_epoch
+    test_sigterm_within_a_step_saves_first
+    test_a_training_written_anew_is_continued
 unit/ensembles/test_ensemble.py
     test_a_saved_ensemble_goes_on_elsewhere
     test_every_member_is_the_network_trained_alone[dropout-2-4]
@@ -62,18 +103,31 @@ unit/ensembles/test_ensemble.py
     test_orders_of_their_own_differ_and_repeat
     test_progress_shows_steps_epochs_and_what_was_measured_and_changes_nothing[own]
     test_an_interrupted_step_is_made_by_all_members
+    test_statistics_of_batches_are_not_trained
 unit/flows/test_transforms.py
     test_one_autoregression
     test_a_density_goes_through_each_network_once[scales]
     test_couplings_in_a_loop_are_couplings_one_by_one
 unit/inputs/test_known_data.py
     test_every_row_keeps_its_level_and_every_column_its_place
+unit/jaxprs/test_group_sums.py
+    test_the_gradient_of_a_model_has_no_scatter_on_a_gpu[value_and_grad]
+    test_indices_outside_are_clipped_or_dropped_as_jax_does
+    test_the_gradient_of_a_model_has_no_scatter_on_a_gpu[log_density]
+unit/jaxprs/test_interpreters.py
+    test_interpreters_agree_with_plain_evaluation
+unit/kernels/test_chees.py
+    test_the_length_is_where_chees_is_largest
 unit/kernels/test_leapfrog.py
     test_trajectories_near_a_period_of_the_motion_still_mix
     test_the_energy_error_falls_with_the_square_of_the_step_size[dense]
+unit/kernels/test_mams.py
+    test_what_is_not_finite_is_a_rejected_divergence[mams]
 unit/kernels/test_minibatch_kernels.py
     test_a_network_of_random_weights
     test_a_scale_that_terms_of_the_number_of_rows_decide
+    test_the_verdict_says_what_it_cannot_see
+    test_another_step_size_compiles_nothing
 unit/learning/test_ascent.py
     test_a_logistic_regression_climbs_from_zero
     test_a_factorisation_of_many_coordinates_begins_near_its_bound
@@ -82,9 +136,12 @@ unit/learning/test_ascent.py
     test_hessians_are_whole_whatever_is_left_of_the_last_lanes[7]
     test_hessians_are_whole_whatever_is_left_of_the_last_lanes[8]
     test_hessians_are_whole_whatever_is_left_of_the_last_lanes[9]
+    test_the_maximum_of_a_regression_is_found_from_zero[None]
 unit/learning/test_compiled.py
     test_what_a_model_reads_from_outside_is_read_anew[family]
     test_a_second_fit_of_a_family_runs_the_model_once
+    test_draws_of_a_second_fit_of_a_family_do_not_run_the_model
+    test_what_a_model_reads_from_outside_is_read_anew[program]
 unit/networks/test_networks.py
     test_the_same_network_as_random_variables_and_as_a_member[linen]
 unit/networks/test_pixels.py
@@ -95,44 +152,84 @@ unit/networks/test_pixels.py
 unit/posterior/test_names.py
     test_whatever_the_levels_their_order_and_their_subset
     test_calibration_with_a_compiled_sampler
+    test_each_row_is_predicted_as_its_own_group[False]
+    test_given_names_stay_with_a_fit
+unit/posterior/test_posterior.py
+    test_the_examples_of_the_methods_hold
 unit/posterior/test_predictive.py
     TestPredictive::test_meshes_change_nothing[11]
+    TestWhichDraws::test_the_prior_has_as_many_as_are_asked_for
 unit/programs/test_numpyro_language.py
     test_numpyro_infers_what_its_substitute_sets[sample0]
     test_random_modules_of_numpyros_are_inferred
+    test_numpyro_infers_what_its_substitute_sets[sample1]
 unit/reducers/test_any_draws.py
     test_reducers_say_what_float64_says
+unit/reducers/test_hard_draws.py
+    test_constant_elements_are_told_from_those_that_are_not_finite_or_stuck[ess(1)]
+unit/report/test_figures.py
+    test_pyplot_is_left_alone
 unit/report/test_folder.py
     test_the_files_and_the_record
+unit/report/test_model_draws.py
+    test_rows_on_devices_are_observed_without_padding
+    test_the_scales_of_the_metric_are_recorded
 unit/report/test_write.py
     test_small_and_wide_runs_have_a_report[100-5]
+unit/run/test_checkpoint.py
+    test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[until-0.0]
+    test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[folded-0.0]
+    test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[stored-0.0]
+    test_other_data_models_and_releases_are_refused
 unit/run/test_compilation.py
     test_what_adds_up_over_cpu_devices_is_not_kept[data-mcmc-sums-compiled-afresh-3]
     test_what_adds_up_over_cpu_devices_is_not_kept[chain-mcmc--5]
+    test_what_adds_up_over_cpu_devices_is_not_kept[data-fit--0]
 unit/run/test_continue_run.py
     test_a_run_that_stores_nothing_goes_on_from_any_block
     test_a_change_that_is_small_beside_many_rows_is_refused
     test_from_a_file_in_another_sampler[sgld]
     test_a_kernel_with_a_state_of_its_own_goes_on_from_a_file
     test_reducers_of_a_users_own_go_on_from_a_file[Total]
+    test_reducers_go_on
+    test_one_number_that_differs_in_its_last_digit_is_refused[x-1499]
+unit/run/test_draw_store.py
+    test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws
 unit/run/test_executable_cache.py
     test_a_second_call_is_of_what_is_in_an_array_then[float32]
     test_a_second_call_is_of_what_is_in_an_array_then[float64]
+unit/run/test_faults.py
+    test_regions_without_a_density_are_not_entered_and_said[a gradient that is NaN]
+    test_regions_without_a_density_are_not_entered_and_said[a density that is NaN]
 unit/run/test_folding.py
     test_reduced_is_what_stored_draws_say[3-nuts]
     test_stored_draws_are_the_same_in_tiles[kernel0]
 unit/run/test_init_values.py
     test_superchains_begin_together_and_come_apart[hmc]
     test_a_run_begins_with_the_tuning_of_another
+    test_the_prior
+    test_rows_that_are_spread_and_padded[values]
+    test_superchains_begin_together_and_come_apart[rwmh]
+    test_how_warm_up_went_is_kept[hmc]
+unit/run/test_kills.py
+    test_damaged_saves_are_found_and_the_one_before_is_used[20]
+unit/run/test_state_after_every_block.py
+    test_after_every_block_in_a_new_process[nuts-folded]
 unit/run/test_stream_checkpoint.py
     test_kill_9_and_sigterm[2]
+    test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[folded]
+    test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[stored]
 unit/run/test_summing.py
     test_sums_on_any_mesh_are_those_of_all_draws
 unit/run/test_threads.py
     test_models_in_threads_draw_what_they_draw_alone
+    test_fits_and_ensembles_run_beside_the_main_thread
+unit/test_cli.py
+    test_a_demo_writes_its_report_pictures_and_result[chains-20-12-options1-pictures1]
 unit/variational/test_coverage.py
     test_nothing_is_said_where_draws_of_the_model_are_in_the_guides_support
     test_such_a_fit_is_not_good_and_its_evidence_not_reliable[box-from somewhere to]
+    test_what_covers_the_posterior_is_told_apart
 unit/variational/test_data_checks.py
     test_values_that_cannot_be_are_refused[mean field-all rows-y]
     test_branches_that_data_choose_are_looked_at
@@ -144,6 +241,11 @@ unit/variational/test_data_checks.py
     test_what_is_masked_may_be_anything[1]
     test_batches_spread_over_devices_are_looked_at_on_one
     test_discrete_variables_and_directions_need_no_bijection_where_the_guide_is_a_program
+    test_values_that_cannot_be_are_refused[mean field-all rows-shape]
+    test_predictions_for_a_group_that_was_never_seen_are_refused[False]
+    test_codes_of_no_group_are_refused[program-all rows]
+    test_codes_of_no_group_are_refused[mean field-iterable]
+    test_codes_of_no_group_are_refused[amortised-all rows]
 unit/variational/test_fit.py
     test_a_support_may_depend_on_another_variable
     test_of_no_steps_a_guide_that_is_solved_is_the_one_given
@@ -151,19 +253,25 @@ unit/variational/test_fit.py
 unit/variational/test_fit_checkpoint.py
     test_a_process_that_is_killed[9-1]
     test_a_process_that_is_killed[15-1]
+    test_a_fit_that_is_lost_again_and_again_ends_with_the_same_parameters[None]
+    test_permanent_saves_are_made_at_their_steps
+    test_the_save_before_a_damaged_one_is_used
 unit/variational/test_fixed_draws.py
     test_draws_that_are_kept_to
+    test_draws_have_the_moments_that_they_stand_for
 unit/variational/test_importance.py
     test_parameters_are_those_of_a_fit_or_given
     test_weights_that_are_nearly_equal_have_no_tail_to_be_afraid_of
     test_a_proposal_of_counts_runs[counts0]
     test_a_proposal_that_is_too_narrow_is_said_to_be
+    test_a_density_that_is_no_number_is_told_from_none
 unit/variational/test_judge.py
     test_a_tail_beside_the_draws_is_seen
     test_a_heavy_tail_is_never_good
     test_a_mode_of_little_mass_is_none
 unit/variational/test_likelihood.py
     test_a_few_rows_at_a_time
+    test_rows_over_data_and_weights_over_model
 unit/variational/test_matching.py
     test_a_normal_posterior_is_found_in_a_few_steps
     test_the_error_of_the_bound_is_that_of_pairs
@@ -187,6 +295,8 @@ unit/variational/test_objectives.py
 unit/variational/test_options.py
     test_another_guide_is_all_that_is_named
     test_bounds_of_rows_in_float64
+    test_guides_objectives_and_particles_are_told_apart
+    test_weighted_bounds_come_near_the_likelihood
 unit/variational/test_refusals.py
     test_supports_with_bounds_that_are_computed_are_named_by_kind
     test_a_loss_that_is_not_finite_names_the_step_and_the_variable_and_keeps_what_was_learned
@@ -200,27 +310,11 @@ unit/variational/test_steps.py
     test_pairs_leave_no_noise_in_the_means_gradients_of_a_normal_posterior_and_no_bias_in_those_of_widths
     test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same[AHEAD-guide0-16-4]
     test_those_of_objectives_that_are_no_averages_and_of_other_guides_do_not
+    test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[4-True]
 unit/variational/test_stream.py
     test_a_list_begins_anew_and_an_iterator_ends_the_fit
-unit/ensembles/test_checkpoint.py
-    test_a_loop_that_is_left_is_saved_and_continued
-    test_what_was_saved_by_time_is_continued_after_a_failure[4]
-    test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing
-    test_a_training_after_another_is_continued_with_the_same_members
-    test_after_ctrl_c_the_same_call_leads_to_the_same_members[5]
-    test_members_that_are_changed_meanwhile_are_refused
-    test_the_same_ensemble_continues_too
-    test_a_checkpoint_changes_nothing_and_more_epochs_train_longer
-conformance/test_reducers.py
-    test_a_run_that_goes_on_elsewhere_knows_what_one_run_knows[2-then0-None-kernel0]
-unit/run/test_state_after_every_block.py
-    test_after_every_block_in_a_new_process[nuts-folded]
-unit/jaxprs/test_group_sums.py
-    test_the_gradient_of_a_model_has_no_scatter_on_a_gpu[value_and_grad]
-    test_indices_outside_are_clipped_or_dropped_as_jax_does
-unit/run/test_checkpoint.py
-    test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[until-0.0]
-    test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[folded-0.0]
+unit/variational/test_transport.py
+    test_a_guide_is_a_transform_of_noise[flow]
 """
 
 

@@ -53,7 +53,7 @@ def test_the_first_block_of_the_readme_needs_nothing_else(tmp_path):
     assert block is not None
     run, *_ = block.group(1).partition("posterior.report(")
     code = f"""{BLOCK.format(blocked=blocked)}{run}
-assert posterior.verdict() and repr(posterior.summary()).endswith(str(posterior.verdict()))
+assert posterior.verdict().grade != "not good" and repr(posterior.summary()).endswith(str(posterior.verdict()))
 assert posterior.summary().sort_values("r_hat").loc["mu", "r_hat"] < 1.05
 assert posterior.predictive()["y"].shape == (4, 1000, 8)
 try:
