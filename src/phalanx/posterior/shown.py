@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from phalanx.errors.words import count
 
-if TYPE_CHECKING:
-    from phalanx.posterior.posterior import Posterior
-
 MOST_ROWS = 20
 """Most variables in the table of a notebook."""
 
 
-def posterior_in_words(posterior: Posterior) -> str:
+def posterior_in_words(posterior: Any) -> str:
     """Return sizes, variables, divergences and seconds of a run in one line."""
     variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in posterior.draws.items())
     draws = count(posterior.num_draws, "draw")
@@ -49,7 +46,7 @@ def as_html(title: str, facts: Mapping[str, str], arrays: Mapping[str, Any], lea
     return f"<div><strong>{escape(title)}</strong><br>{lines}{table}{more}</div>"
 
 
-def posterior_as_html(posterior: Posterior) -> str:
+def posterior_as_html(posterior: Any) -> str:
     """Return sizes, seconds and variables of a run as HTML."""
     facts = {
         "model": posterior.record.model,
