@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
 from phalanx.learning.checkpoint import Checkpoint
+from phalanx.mesh.failure import all_end_by
 from phalanx.mesh.interrupts import Interrupts, ended_by_interrupt
 from phalanx.mesh.processes import agreed
 from phalanx.run.progress.report import Progress, Report
@@ -100,8 +101,9 @@ class Loop(Generic[S]):
                         yield self.state
                 except EndOfData:
                     self._stop(Stop.DATA)
-                except (SystemExit, GeneratorExit):  # SIGTERM, or the caller's loop was left
-                    self.method.stop(self.state, Stop.TERMINATED)
+                except (SystemExit, GeneratorExit) as error:  # SIGTERM, or the caller's loop was left
+                    if all_end_by(error):
+                        self.method.stop(self.state, Stop.TERMINATED)
                     raise
             if self.stopped is not None and (line := self.method.stop(self.state, self.stopped)):
                 display.say(line)

@@ -46,6 +46,11 @@ class AgreedExit(SystemExit):
     """End by SIGTERM that all processes raise at the same place, so that they can save together."""
 
 
+def all_end_by(error: BaseException) -> bool:
+    """Return whether an exception ends all processes at the same place: one that ends alone cannot save with others."""
+    return jax.process_count() == 1 or isinstance(error, AgreedInterrupt | AgreedExit)
+
+
 class Peers:
     """The other processes of a run, seen from one.
 

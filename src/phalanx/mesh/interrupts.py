@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from phalanx.mesh.failure import AgreedExit, AgreedInterrupt
+from phalanx.mesh.failure import AgreedExit, AgreedInterrupt, all_end_by
 
 
 class Interrupts:
@@ -88,10 +88,15 @@ class Interrupts:
 
 @contextmanager
 def ended_by_interrupt(then: Callable[[], Any]) -> Iterator[None]:
-    """End a `with` block at a KeyboardInterrupt, and call `then`, which may raise it again."""
+    """End a `with` block at a KeyboardInterrupt, and call `then`, which may raise it again.
+
+    One that a process of several raises alone passes through: the others would wait for what that process returns.
+    """
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if not all_end_by(error):
+            raise
         then()
 
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from phalanx.mesh.failure import AgreedExit, AgreedInterrupt
+from phalanx.mesh.failure import all_end_by
 from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.posterior.continuation import FromFile
@@ -153,8 +153,7 @@ class RunCheckpoint:
             yield
         except BaseException as error:
             # an error of one of several processes leaves it alone: fetching the run would wait for the others
-            all_end = jax.process_count() == 1 or isinstance(error, AgreedInterrupt | AgreedExit)
-            if all_end and run.is_whole and run.so_far is not None:
+            if all_end_by(error) and run.is_whole and run.so_far is not None:
                 try:
                     self.save(run.so_far())
                 except Exception as failure:  # of a device without memory, for one; the first error is the user's

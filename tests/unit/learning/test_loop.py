@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
 import pytest
 
 from phalanx.learning.loop import EndOfData, Loop, Stop
+from phalanx.mesh.failure import AgreedExit, AgreedInterrupt
 from phalanx.run.progress.display import Silent
 from phalanx.run.progress.report import RunReport
 
@@ -54,6 +56,24 @@ def run(method, seconds=None):
     blocks = list(loop.blocks(display, [lambda report: looked.append(report.done)], seconds))
     assert display.shown == looked == blocks
     return loop, display, blocks
+
+
+@pytest.mark.parametrize(
+    "error, stops",
+    [(SystemExit, False), (AgreedExit, True), (KeyboardInterrupt, False), (AgreedInterrupt, True)],
+)
+def test_one_of_several_processes_does_not_stop_the_method_where_it_leaves_alone(monkeypatch, error, stops):
+    stopped = []
+
+    class Recording(Counting):
+        def stop(self, state, reason):
+            stopped.append((state, reason))
+
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    monkeypatch.setattr("phalanx.learning.loop.Interrupts.agree", lambda self, after=None: None)
+    with contextlib.suppress(BaseException):
+        run(Recording(at=5, error=error))
+    assert bool(stopped) == stops
 
 
 def test_it_ends_where_the_method_is_done():

@@ -67,9 +67,10 @@ def stacking_weights(terms: Float64[np.ndarray, "observation model"]) -> Float64
     """Return the weights of the mixture of predictions with the largest log density.
 
     Densities are relative to those of the best model of each observation. ArviZ's own are not: if an observation is
-    unlikely under all models, they are 0 and the weights NaN.
+    unlikely under all models, they are 0 and the weights NaN. An observation that is impossible under some models
+    counts against them; one that is impossible under all, or has no number, favours none.
     """
-    usable = terms[np.isfinite(terms).all(1)]
+    usable = terms[np.isfinite(terms.max(1))]
     models = terms.shape[1]
     if not len(usable):
         return np.full(models, np.nan)

@@ -65,6 +65,14 @@ def test_stacking_is_the_best_mixture():
     np.testing.assert_allclose(stacking_weights(terms - [0.0, 50.0]), [1.0, 0.0], atol=1e-6)
 
 
+def test_an_observation_that_is_impossible_counts_against_its_model():
+    """The mixture of 20 (-1, -3) and one (-inf, -3) is best where 20 log p + log(1 - w) is largest."""
+    terms = np.array([[-1.0, -3.0]] * 20 + [[-np.inf, -3.0]])
+    np.testing.assert_allclose(stacking_weights(terms), [0.944929, 0.055071], atol=1e-4)
+    nowhere = np.vstack([terms, [[-np.inf, -np.inf]]])
+    np.testing.assert_allclose(stacking_weights(nowhere), stacking_weights(terms), atol=1e-6)
+
+
 def test_large_k_is_a_warning():
     terms = RNG.normal(size=9)
     table = phx.compare({"a": loo_of(terms), "b": loo_of(terms - 0.1, k=0.9)})
