@@ -1,7 +1,8 @@
 """Work-arounds for slow code of XLA on CPUs: each on against off, on the model that it helps most.
 
 A process with the work-around on and one with it off (`PHALANX_WORKAROUNDS`) take turns. A work-around without gain can
-be deleted.
+be deleted. `lapack-in-pieces`, for a fault, has a cost instead, measured on one device, where the fault does not show.
+Not measured are `hashes-apart`, without which nothing is compiled where it acts, and `group-sums`, which is for GPUs.
 """
 
 from __future__ import annotations
@@ -84,6 +85,22 @@ def regression(chains: int, rows: int, draws: int, classes: int = 1, block: int 
     return _run(model, data, phx.hmc(10, step_size=1e-3), chains, draws)
 
 
+def gaussian_process(chains: int, points: int, draws: int) -> Callable[[], Any]:
+    """Return a run of a Gaussian process, which factorises one matrix per chain in every gradient."""
+    import jax.numpy as jnp
+    import numpyro.distributions as dist
+
+    import phalanx as phx
+
+    def model(x: Any, y: Any) -> None:
+        scale = phx.sample("scale", dist.LogNormal(0.0, 0.5))
+        kernel = jnp.exp(-0.5 * jnp.square((x[:, None] - x) / scale)) + 0.1 * jnp.eye(points)
+        phx.sample("y", dist.MultivariateNormal(0.0, covariance_matrix=kernel), obs=y)
+
+    x = np.linspace(0.0, 10.0, points, dtype=np.float32)
+    return _run(model, {"x": x, "y": np.sin(x)}, phx.hmc(10, step_size=0.05), chains, draws)
+
+
 def ensemble(members: int, steps: int) -> Callable[[], Any]:
     """Return the training of an ensemble of a small convolutional network on one device."""
     import jax
@@ -145,8 +162,12 @@ WORK: dict[str, tuple[str, Callable[[], Callable[[], Any]]]] = {
     "written-out-hash": ("a random walk, 4,096 chains, folded", partial(mixture, 4_096, 2_000)),
     "steps-in-branches": ("a full-rank fit, eight schools", partial(fit, 50_000)),
     "members-apart": ("an ensemble of 8, a step", partial(ensemble, 8, 10)),
+    "lapack-in-pieces": ("a Gaussian process of 100 points, 8 chains", partial(gaussian_process, 8, 100, 20)),
 }
 """Where each is measured."""
+
+COSTS = {"lapack-in-pieces": 1.5}
+"""The most that work-arounds for faults should cost, as a ratio."""
 
 
 def main() -> None:
@@ -165,7 +186,8 @@ def main() -> None:
         )
         what = f"{name}: {WORK[name][0]}"
         of_this = {f"{what}, {way}": taken for way, taken in found.items()}
-        rows.append(side_by_side.compare(what, f"{what}, on", f"{what}, off", of_this, at_most=AT_MOST))
+        at_most = COSTS.get(name, AT_MOST)
+        rows.append(side_by_side.compare(what, f"{what}, on", f"{what}, off", of_this, at_most=at_most))
         times |= of_this
         print(rows[-1], file=sys.stderr)
     side_by_side.write(Path(__file__).stem, rows, {"rounds": options.rounds}, watch, options.results, times)
