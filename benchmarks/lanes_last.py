@@ -94,7 +94,7 @@ def follow(target: Any, lanes: int, every: Callable[..., Any], steps: int) -> Ca
 
         def one(*parts: Any) -> Any:
             value, gradient = density.value_and_grad(Vector(parts, layout).by_variable())
-            return value, layout.vector(gradient).parts
+            return value.value, layout.vector(gradient).parts
 
         def step(_: Any, carry: Any) -> Any:
             value, gradient = every(one)(*carry[0])
