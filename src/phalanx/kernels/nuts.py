@@ -18,7 +18,7 @@ from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.step_size import StepSize
 from phalanx.kernels.integrators.acceptance import DIVERGENCE_THRESHOLD, broken_down
 from phalanx.kernels.integrators.leapfrog import PhasePoint, leapfrog
-from phalanx.kernels.integrators.tree import Tree, u_turn
+from phalanx.kernels.integrators.tree import Ends, Tree, u_turn
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, step_size_of, whole
@@ -112,24 +112,26 @@ class Nuts(Machine):
         own: State = now.own
         tree, end = _extend(now, target, tuning)
         normals = _next_normals(own, active, target)
-        checkpoints = tree.checkpoints.with_leaf(tree.leaf, end)
-        span = end.position - tree.fixed_end.position
-        kinetic, next_kinetic, begins, ends, begin, last = target.inner_products(
-            (end.momentum, tuning.metric.velocity(end.momentum)), (normals, normals), *checkpoints.spans(end),
-            (span, tree.fixed_end.momentum), (span, end.momentum),
+        fixed, kept = Ends(tree.fixed_end.position, tree.fixed_end.momentum), tree.checkpoints
+        kinetic, next_kinetic, *spans = target.inner_products(
+            (end.momentum, tuning.metric.velocity(end.momentum)), (normals, normals),
+            *kept.starts.spans(end), *kept.halves.spans(end), *fixed.spans(end), *tree.joint.spans(end),
         )  # fmt: skip
+        starts, halves, whole, second = zip(spans[::2], spans[1::2], strict=True)
 
         # the subtree, one leaf larger
         error = broken_down(0.5 * kinetic - end.log_density - tree.energy)
         diverging = error > DIVERGENCE_THRESHOLD
-        tree = tree.with_leaf(end, error, own.words[0])._replace(checkpoints=checkpoints)
+        turns = u_turn(*whole, tree.direction)
+        crossed = jnp.where(tree.leaf == 0, turns, tree.crossed)
+        turning = kept.turning(starts, halves, tree.leaf, tree.direction)
+        tree = tree.with_leaf(end, error, own.words[0])._replace(crossed=crossed)
 
         # the tree, where the subtree has ended
-        turning = checkpoints.turning(begins, ends, tree.leaf, tree.direction)
         complete = tree.leaf + 1 == jnp.left_shift(1, tree.depth)
         doubles = complete & ~turning & ~diverging & active
         tree = tree.doubled(doubles, now.at, own.words[1])
-        full, turned = tree.depth >= tuning.max_depth, u_turn(begin, last, tree.direction)
+        full, turned = tree.depth >= tuning.max_depth, turns | crossed | u_turn(*second, tree.direction)
         subtree_ended = complete | turning | diverging
         done = subtree_ended & (~doubles | turned | full) & active
 

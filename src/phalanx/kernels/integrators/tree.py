@@ -5,13 +5,17 @@ as $p_-^\top M^{-1} \rho > 0$ and $p_+^\top M^{-1} \rho > 0$, where $\rho = \int
 depend on the position, $M^{-1} \rho$ is the displacement $x_+ - x_-$, to which leapfrogs add up exactly. Using the
 positions saves the sum of momenta and any product with the metric.
 
+A trajectory may end where it began, having gone round, and its ends show no U-turn. So wherever two halves are joined,
+the criterion is also checked from the start of the first half to the start of the second, and from the end of the first
+half to the end of the second.
+
 The criterion is checked for every subtree of the doubling, in memory logarithmic in its length. When the leaf numbered
 n (from 0) is odd, the subtrees that end there began at checkpoints that are still kept: one for each bit of n,
-overwritten by the next checkpoint at the same level.
+overwritten by the next checkpoint at the same level. Each is kept with the end of its first half.
 
 Source: Betancourt (2017), A conceptual introduction to Hamiltonian Monte Carlo, appendix A.4; Hoffman, Gelman (2014),
 The No-U-Turn Sampler; Phan, Pradhan, Jankowiak (2019), Composable effects for flexible and accelerated probabilistic
-programming in NumPyro, for the iterative form.
+programming in NumPyro, for the iterative form; Stan's pull request #2800 (2019), for the checks across halves.
 """
 
 from __future__ import annotations
@@ -32,49 +36,77 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, UInt32
 
 
-class Checkpoints(NamedTuple):
-    """Position and momentum where subtrees of the subtree being built begin, `(level, coordinate, lane)`."""
+class Ends(NamedTuple):
+    """Position and momentum of points of a trajectory, `(level, coordinate, lane)` or `(coordinate, lane)`."""
 
     position: Vector
     momentum: Vector
+
+    def spans(self, end: PhasePoint) -> tuple[tuple[Vector, Vector], tuple[Vector, Vector]]:
+        """Return the displacement from each point to a point of every lane, with the momentum at either end."""
+        position, momentum = end.position, end.momentum
+        if self.position.parts[0].ndim > position.parts[0].ndim:
+            position, momentum = (jax.tree.map(lambda part: part[None], x) for x in (position, momentum))
+        span = position - self.position
+        return (span, self.momentum), (span, momentum)
+
+    def put(self, where: Bool[Array, "levels lanes"], end: PhasePoint) -> Ends:
+        """Overwrite the points of some levels with a point of every lane."""
+
+        def choose_new(now: Vector, kept: Vector) -> Vector:
+            return jax.tree.map(lambda x, old: jnp.where(where[:, None], x[None], old), now, kept)
+
+        return Ends(choose_new(end.position, self.position), choose_new(end.momentum, self.momentum))
+
+
+class Checkpoints(NamedTuple):
+    """Points of the subtree being built, by level: starts of the subtrees in it, and ends of their first halves."""
+
+    starts: Ends
+    halves: Ends
 
     @classmethod
     def none(cls, like: Vector, max_depth: int) -> Checkpoints:
         """Return room for the checkpoints of a tree of this depth."""
         levels = max(1, max_depth - 1)
         empty = jax.tree.map(lambda part: jnp.zeros((levels, *part.shape), part.dtype), like)
-        return cls(empty, empty)
+        return cls(Ends(empty, empty), Ends(empty, empty))
+
+    @property
+    def levels(self) -> Int[Array, "levels 1"]:
+        """Numbers of the levels."""
+        return jnp.arange(self.starts.position.parts[0].shape[0])[:, None]
 
     def with_leaf(self, leaf: Int[Array, "lanes"], end: PhasePoint) -> Checkpoints:
-        """Keep the leaf if it is even: subtrees begin with it."""
-        level = jnp.arange(self.position.parts[0].shape[0])[:, None]
-        begins = (leaf & 1 == 0)[None] & (level == lax.population_count(leaf >> 1)[None])
-
-        def put(now: Vector, kept: Vector) -> Vector:
-            return jax.tree.map(lambda x, old: jnp.where(begins[:, None], x[None], old), now, kept)
-
-        return Checkpoints(put(end.position, self.position), put(end.momentum, self.momentum))
-
-    def spans(self, end: PhasePoint) -> list[tuple[Vector, Vector]]:
-        """Return the displacement from each checkpoint to this leaf, with the momentum at either end."""
-        position, momentum = (jax.tree.map(lambda part: part[None], x) for x in (end.position, end.momentum))
-        span = position - self.position
-        return [(span, self.momentum), (span, momentum)]
+        """Keep the leaf: if even, as a start of subtrees; if odd, as the end of the half that is the largest."""
+        odd, last, ended = _places(leaf)
+        starts, halves = ~odd & (self.levels == last), odd & (self.levels == last - ended + 1)
+        return Checkpoints(self.starts.put(starts, end), self.halves.put(halves, end))
 
     def turning(
         self,
-        start: Float[Array, "levels lanes"],
-        end: Float[Array, "levels lanes"],
+        starts: tuple[Float[Array, "levels lanes"], Float[Array, "levels lanes"]],
+        halves: tuple[Float[Array, "levels lanes"], Float[Array, "levels lanes"]],
         leaf: Int[Array, "lanes"],
         direction: Float[Array, "lanes"],
     ) -> Bool[Array, "lanes"]:
-        """Return whether a subtree that ends at this leaf has turned, given the inner products of `spans`."""
-        level = jnp.arange(start.shape[0])[:, None]
-        last = lax.population_count(leaf >> 1)
-        # an odd leaf ends as many subtrees as its number has trailing ones
-        trailing = lax.population_count((leaf ^ (leaf + 1)) >> 1)
-        ends = (leaf & 1 == 1)[None] & (level <= last[None]) & (level > (last - trailing)[None])
-        return (ends & u_turn(start, end, direction[None])).any(0)
+        """Return whether a subtree has turned that ends at this leaf, or whose second half starts here.
+
+        `starts` and `halves` are the inner products of their `spans` to this leaf, before it is kept.
+        """
+        odd, last, ended = _places(leaf)
+        ends = odd & (self.levels <= last) & (self.levels > last - ended)
+        # a second half starts at every even leaf but the first; the smallest subtrees, of two leaves, have no halves
+        joins, larger = ~odd & (self.levels == last - 1), ends & (self.levels < last)
+        whole = (ends | joins) & u_turn(*starts, direction[None])
+        return (whole | larger & u_turn(*halves, direction[None])).any(0)
+
+
+def _places(leaf: Int[Array, "lanes"]) -> tuple[Bool[Array, "1 lanes"], Int[Array, "1 lanes"], Int[Array, "1 lanes"]]:
+    """Return whether a leaf is odd, the level of the latest start of a subtree, and how many subtrees end here."""
+    # an odd leaf ends as many subtrees as its number has trailing ones
+    ended = lax.population_count((leaf ^ (leaf + 1)) >> 1)
+    return (leaf & 1 == 1)[None], lax.population_count(leaf >> 1)[None], ended[None]
 
 
 def u_turn(
@@ -99,7 +131,9 @@ class Tree(NamedTuple):
         leaf: leapfrogs of the subtree done.
         candidate, candidate_error: the draw of the subtree, and its energy less that of the start.
         candidate_log_weight: log of the sum of exp(-error) over the subtree.
-        checkpoints: the leaves at which subtrees within the subtree begin.
+        checkpoints: the leaves at which subtrees within the subtree, and their second halves, begin.
+        joint: the end of the tree to which the subtree is joined.
+        crossed: whether the tree turns before the subtree's first leaf.
     """
 
     moving_end: PhasePoint
@@ -116,6 +150,8 @@ class Tree(NamedTuple):
     candidate_error: Float[Array, "lanes"]
     candidate_log_weight: Float[Array, "lanes"]
     checkpoints: Checkpoints
+    joint: Ends
+    crossed: Bool[Array, "lanes"]
 
     @classmethod
     def none(cls, at: Point, max_depth: int) -> Tree:
@@ -127,6 +163,7 @@ class Tree(NamedTuple):
             moving_end=phase, fixed_end=phase, energy=Total(zero, zero), sample=at, sample_error=zero, log_weight=zero,
             depth=count, step_size=zero + 1, direction=zero + 1, leaf=count, candidate=at, candidate_error=zero,
             candidate_log_weight=zero, checkpoints=Checkpoints.none(at.position, max_depth),
+            joint=Ends(at.position, at.position), crossed=count > 0,
         )  # fmt: skip
 
     def begun(
@@ -150,7 +187,8 @@ class Tree(NamedTuple):
         swap = direction != self.direction
         moving_end = choose(swap, self.fixed_end, self.moving_end)
         fixed_end = choose(swap, self.moving_end, self.fixed_end)
-        return self._replace(moving_end=moving_end, fixed_end=fixed_end, direction=direction)
+        joint = choose(self.leaf == 0, Ends(moving_end.position, moving_end.momentum), self.joint)
+        return self._replace(moving_end=moving_end, fixed_end=fixed_end, direction=direction, joint=joint)
 
     def with_leaf(self, end: PhasePoint, error: Float[Array, "lanes"], word: UInt32[Array, "lanes"]) -> Tree:
         """Add a leaf to the subtree, which is its candidate with probability proportional to exp(-error)."""
@@ -160,6 +198,7 @@ class Tree(NamedTuple):
         leaf = Point(end.position, end.log_density, end.gradient)
         return self._replace(
             moving_end=end,
+            checkpoints=self.checkpoints.with_leaf(self.leaf, end),
             candidate=choose(take, leaf, self.candidate),
             candidate_error=jnp.where(take, error, self.candidate_error),
             candidate_log_weight=log_weight,
