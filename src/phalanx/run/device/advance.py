@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -82,7 +83,7 @@ class Advance:
         self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, chains: ChainState, sinks: SinkState
     ) -> Advanced:
         """Advance the chains, tile by tile, until they have their draws or the ticks are used up."""
-        tiles = self.blocks.count // self.tile
+        tiles = -(-self.blocks.count // self.tile)
 
         def one(part: Any) -> Advanced:
             chains, sinks, numbers, draws = part
@@ -93,10 +94,11 @@ class Advance:
         if tiles == 1:
             return one(whole)
         axes = _lane_axes(self.blocks.chain_specs(), chains), _lane_axes(self.sink_specs, sinks), 0, 0
-        cut = jax.tree.map(lambda leaf, axis: _cut(leaf, axis, tiles), whole, axes)
+        cut = jax.tree.map(partial(_cut, tiles=tiles, tile=self.tile), whole, axes)
         made = lax.map(one, cut)
-        joined = jax.tree.map(_join, made, _lane_axes(self.specs, made))
-        return joined._replace(ticks=made.ticks.max(0))
+        lanes = partial(_join, lanes=self.blocks.count)
+        chains, sinks, _ = jax.tree.map(lanes, made._replace(ticks=()), _lane_axes(self.specs, made)._replace(ticks=()))
+        return Advanced(chains, sinks, made.ticks.max(0))
 
     def empty(self, arrays: Sequence[Array], before: Int[Array, "lanes"]) -> SinkState:
         """Return empty sinks, given the number of draws of each chain that were reduced before."""
@@ -151,15 +153,18 @@ def _lane_axes(specs: Any, tree: Any) -> Any:
     return jax.tree.map(of, specs, tree, is_leaf=lambda node: isinstance(node, PartitionSpec))
 
 
-def _cut(leaf: Shaped[Array, "..."], axis: int, tiles: int) -> Shaped[Array, "{tiles} ..."]:
-    """Split the lanes of an array into tiles, as a new first dimension."""
+def _cut(leaf: Shaped[Array, "..."], axis: int, tiles: int, tile: int) -> Shaped[Array, "{tiles} ..."]:
+    """Split the lanes of an array into tiles, as a new first dimension; copies of the last lane fill the last tile."""
     shape = leaf.shape
-    parted = leaf.reshape(*shape[:axis], tiles, shape[axis] // tiles, *shape[axis + 1 :])
+    if missing := tiles * tile - shape[axis]:
+        leaf = jnp.pad(leaf, [(0, missing * (number == axis)) for number in range(leaf.ndim)], "edge")
+    parted = leaf.reshape(*shape[:axis], tiles, tile, *shape[axis + 1 :])
     return jnp.moveaxis(parted, axis, 0)
 
 
-def _join(leaf: Shaped[Array, "tiles ..."], axis: int) -> Shaped[Array, "..."]:
+def _join(leaf: Shaped[Array, "tiles ..."], axis: int, lanes: int) -> Shaped[Array, "..."]:
     """Return the inverse of `_cut`."""
     parted = jnp.moveaxis(leaf, 0, axis)
     shape = parted.shape
-    return parted.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+    joined = parted.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+    return lax.slice_in_dim(joined, 0, lanes, axis=axis)

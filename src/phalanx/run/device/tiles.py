@@ -1,8 +1,8 @@
 """Choice of the number of lanes that a device advances together.
 
 On a CPU the arrays of a tile fit into a core's cache; with tens of thousands of lanes every operation would wait for
-memory. An accelerator advances all lanes together. The environment variable `PHALANX_TILE` sets another number, a
-divisor of a device's lanes, for all programs that are compiled while it is set.
+memory. An accelerator advances all lanes together. The environment variable `PHALANX_TILE` sets another number for all
+programs that are compiled while it is set.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Tiles(NamedTuple):
             tiles = cls(count, count)
         if not given:
             return tiles
-        if not given.isdigit() or not int(given) or count % int(given):
+        if not given.isdigit() or not 1 <= int(given) <= count:
             raise ValueError(
-                f"{VARIABLE}: a tile must be a divisor of the {count} lanes of a device, got {given!r}; give a "
-                f"divisor, or unset the variable."
+                f"{VARIABLE}: a tile must have from 1 to {count} lanes, as a device has, got {given!r}; give such a "
+                f"number, or unset the variable."
             )
         return tiles._replace(record=int(given)) if stores_draws else tiles._replace(fold=int(given))
 
@@ -56,6 +56,8 @@ def given_tile() -> str:
 
 
 def tile_of(count: int, most: int) -> int:
-    """Return the largest divisor of `count` that is at most `most`; `count` if that is too small."""
-    found = next(tile for tile in range(min(count, most), 0, -1) if count % tile == 0)
-    return found if 8 * found >= min(count, most) else count  # such as for a prime number of lanes
+    """Return the number of lanes of a tile, at most `most`: a divisor of `count`, or nearly one if none is large."""
+    most = min(count, most)
+    found = next(tile for tile in range(most, 0, -1) if count % tile == 0)
+    # the last of several tiles is then filled up
+    return found if 2 * found >= most else -(-count // -(-count // most))
