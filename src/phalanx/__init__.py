@@ -1,19 +1,15 @@
 """Phalanx: probabilistic programming for many chains, big data and big models, on JAX."""
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from phalanx import datasets as datasets
 from phalanx import diagnostics as diagnostics
-from phalanx import ensembles as ensembles
-from phalanx import flows as flows
 from phalanx import kernels as kernels
-from phalanx import networks as networks
 from phalanx import reducers as reducers
 from phalanx.density.target import Target as Target
 from phalanx.distributions.blocked import blocked as blocked
 from phalanx.distributions.sharded import Sharded as Sharded
-from phalanx.ensembles import ensemble as ensemble
 from phalanx.inputs.placement import shard as shard
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
 from phalanx.kernels.chees import chees as chees
@@ -43,20 +39,12 @@ from phalanx.language.tracing import deterministic as deterministic
 from phalanx.language.tracing import factor as factor
 from phalanx.language.tracing import sample as sample
 from phalanx.language.tracing import tracing as tracing
-from phalanx.marginals.marginalize import marginalize as marginalize
 from phalanx.mesh.devices import make_mesh as make_mesh
 from phalanx.mesh.devices import use_cpu_devices as use_cpu_devices
 from phalanx.mesh.processes import initialize as initialize
 from phalanx.mesh.spmd import spmd as spmd
 from phalanx.mesh.take_rows import take_rows as take_rows
-from phalanx.networks.parameters import network as network
-from phalanx.networks.random_network import random_network as random_network
-from phalanx.posterior.calibrate import calibrate as calibrate
-from phalanx.posterior.criticism.compare import compare as compare
-from phalanx.posterior.opening import open as open
 from phalanx.posterior.posterior import Posterior as Posterior
-from phalanx.posterior.prior import predictive as predictive
-from phalanx.posterior.recovery import recover as recover
 from phalanx.reducers import reduce as reduce
 from phalanx.run.init_values import superchains as superchains
 from phalanx.run.mcmc import compile as compile
@@ -67,7 +55,20 @@ from phalanx.run.until import until as until
 from phalanx.store.policy import checkpoint as checkpoint
 
 if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when first asked for
+    from phalanx import datasets as datasets
+    from phalanx import ensembles as ensembles
+    from phalanx import flows as flows
+    from phalanx import networks as networks
+    from phalanx.ensembles import ensemble as ensemble
     from phalanx.learning.batches import batches as batches
+    from phalanx.marginals.marginalize import marginalize as marginalize
+    from phalanx.networks.parameters import network as network
+    from phalanx.networks.random_network import random_network as random_network
+    from phalanx.posterior.calibrate import calibrate as calibrate
+    from phalanx.posterior.criticism.compare import compare as compare
+    from phalanx.posterior.opening import open as open
+    from phalanx.posterior.prior import predictive as predictive
+    from phalanx.posterior.recovery import recover as recover
     from phalanx.variational.fit import fit as fit
     from phalanx.variational.guides import constructors as guides  # noqa: F401
     from phalanx.variational.importance import importance as importance
@@ -77,40 +78,55 @@ if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when
     from phalanx.variational.reparameterize import reparameterize as reparameterize
     from phalanx.variational.result import Fit as Fit
 
-_LEARNING = {
+_PACKAGES = {
+    "datasets": "datasets",
+    "ensembles": "ensembles",
+    "flows": "flows",
+    "networks": "networks",
+    "guides": "variational.guides.constructors",
+}
+_LATER = {
     "Fit": "variational.result",
     "FitError": "variational.methods.method",
     "batches": "learning.batches",
+    "calibrate": "posterior.calibrate",
+    "compare": "posterior.criticism.compare",
+    "ensemble": "ensembles",
     "fit": "variational.fit",
-    "guides": "variational.guides.constructors",
     "importance": "variational.importance",
+    "marginalize": "marginals.marginalize",
     "maximize": "variational.maximum",
+    "network": "networks.parameters",
+    "open": "posterior.opening",
+    "predictive": "posterior.prior",
+    "random_network": "networks.random_network",
+    "recover": "posterior.recovery",
     "reparameterize": "variational.reparameterize",
     "training": "variational.monitoring.options",
 }
-"""The module that each of those is in."""
+"""The modules that these names are, and those that have the others."""
 
 __version__ = "0.2.0"
 
-# What is a module here and not named is a package within, not a part of the public face.
+# Modules here that are not named are packages within, not a part of the public face.
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     name
     for name, value in list(globals().items())
-    if not (name.startswith("_") or name in ("Any", "TYPE_CHECKING", "import_module"))
-    and (
-        not isinstance(value, type(datasets))
-        or name in ("datasets", "diagnostics", "ensembles", "flows", "kernels", "networks", "reducers")
-    )
+    if not (name.startswith("_") or name in ("Any", "ModuleType", "TYPE_CHECKING", "import_module"))
+    and (not isinstance(value, ModuleType) or name in ("diagnostics", "kernels", "reducers"))
 ]
-__all__ += list(_LEARNING)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ += [*_PACKAGES, *_LATER]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LEARNING:
+    if name in _PACKAGES:
+        found: Any = import_module(f"phalanx.{_PACKAGES[name]}")
+    elif name in _LATER:
+        found = getattr(import_module(f"phalanx.{_LATER[name]}"), name)
+    else:
         raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
-    module = import_module(f"phalanx.{_LEARNING[name]}")
-    globals()[name] = module if name == "guides" else getattr(module, name)
-    return globals()[name]
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

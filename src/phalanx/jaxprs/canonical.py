@@ -74,7 +74,7 @@ def is_of_a_library(f: Any) -> bool:
     return isfunction(f) and f.__closure__ is None and _is_of(LIBRARIES, f.__globals__.get("__name__"))
 
 
-def _name(f: Any) -> str:
+def library_name(f: Any) -> str:
     """Return the name of a library's function: its module, line and class."""
     owner = getattr(f, "__self__", None)
     of_class = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else ""
@@ -118,7 +118,7 @@ class _Writer:
         if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
             return self._array(value)
         if is_of_a_library(value):
-            return f"function {_name(value)}"
+            return f"function {library_name(value)}"
         return self._other(value)
 
     def _collection(self, value: Any) -> str:

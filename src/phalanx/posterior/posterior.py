@@ -24,7 +24,6 @@ from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.run_folder import read_saved
 from phalanx.posterior.shown import posterior_as_html, posterior_in_words
 from phalanx.posterior.tables import draws_frame, summarize
-from phalanx.report import write_report
 from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
 
 if TYPE_CHECKING:
@@ -332,6 +331,8 @@ class Posterior(Evaluations):
             >>> posterior.report("report.html")  # doctest: +SKIP
             PosixPath('report.html')
         """
+        from phalanx.report import write_report  # many modules, which a run does not need
+
         return write_report(self, path, figures, checks, names=names, beside=beside)
 
     def __repr__(self) -> str:

@@ -350,7 +350,7 @@ def _compile(
             read = tuple(whole.observed) if reductions.of_observations else ()
             reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
             reducing.check()
-            executables = compile_blocks(reducing, arrays, matmul_precision)
+            executables = compile_blocks(reducing, arrays, matmul_precision, key)
         compilations = executables.count
         executable_cache.EXECUTABLES.keep(key, executables)
     else:

@@ -49,7 +49,7 @@ def test_a_subtree_turns_where_any_part_of_it_does(size, seed, step, spread, noi
     angle = frequency * step * np.arange(leaves)[:, None, None] + phase
     position = (np.sin(angle) + noise * random.normal(size=angle.shape)).astype(np.float32)
     momentum = (frequency * np.cos(angle) + noise * random.normal(size=angle.shape)).astype(np.float32)
-    found = np.asarray(_turning(position, momentum)).any(0)
+    found = np.any(_turning(position, momentum), axis=0)
     for lane in range(lanes):
         expected = turned(position[..., lane].astype(float), momentum[..., lane].astype(float), 0, leaves)
         assert found[lane] == expected

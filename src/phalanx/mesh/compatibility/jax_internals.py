@@ -33,6 +33,8 @@ LOWER_FUNCTION = "jax.interpreters.mlir.lower_fun"
 LIVE = "jax.interpreters.partial_eval.dce_jaxpr"
 SETTINGS = "jax.config.values"
 COORDINATION = "jax._src.distributed.global_state"
+STORE = "jax.experimental.serialize_executable.serialize"
+LOAD = "jax.experimental.serialize_executable.deserialize_and_load"
 
 _REFUSED = "a jaxlib that deadlocks in batched LAPACK calls is refused"
 
@@ -43,6 +45,7 @@ NAMES = {
     **dict.fromkeys((LOWERINGS, LINALG, REGISTER, LOWER_FUNCTION), _REFUSED),
     LIVE: "a fit continues from a checkpoint with a warning: model, guide and optimiser are not compared",
     SETTINGS: "settings of JAX that have no attribute are not compared before compiled blocks are used again",
+    **dict.fromkeys((STORE, LOAD), "programs of earlier processes are traced again"),
     COORDINATION: "several processes are not compared, and an exception in one ends the others late",
 }
 """Consequence of each name's absence."""
@@ -155,6 +158,23 @@ def compile_with(lowered: Any, options: Options) -> Any:
             if found is None or found[1] in _unknown or found[1] not in options:
                 raise
             _unknown.add(found[1])
+
+
+def stored(program: Any) -> tuple[bytes, Any, Any]:
+    """Return an executable as bytes, and trees of the structures of its arguments and results."""
+    if (serialize := find(STORE)) is None:
+        raise NotImplementedError(NAMES[STORE])
+    content, given, made = serialize(program)
+    # structures with nodes of other libraries cannot be pickled, but trees of that structure can
+    return content, jax.tree.unflatten(given, [0] * given.num_leaves), jax.tree.unflatten(made, [0] * made.num_leaves)
+
+
+def loaded(program: tuple[bytes, Any, Any], devices: Sequence[Any]) -> Any:
+    """Return the executable that `stored` wrote, on the devices that it was compiled for."""
+    if (load := find(LOAD)) is None:
+        raise NotImplementedError(NAMES[LOAD])
+    content, given, made = program
+    return load(content, jax.tree.structure(given), jax.tree.structure(made), execution_devices=devices)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,6 +26,7 @@ from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.block_length import Pace
 from phalanx.run.compile.compilation import communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import DeviceConstants
+from phalanx.run.compile.stored_programs import StoredPrograms
 from phalanx.run.device.advance import Advance, Order
 from phalanx.run.device.blocks import Blocks, InitResult
 from phalanx.run.device.recorder import Rows
@@ -151,23 +152,46 @@ def _bytes(program: Compiled) -> int:
     return given + made + found.temp_size_in_bytes - found.alias_size_in_bytes
 
 
-def compile_blocks(reducing: Reducing, arrays: Sequence[Array], matmul_precision: str) -> Executables:
-    """Trace and compile the blocks of a run."""
-    several = several_cpus(reducing.blocks.target.mesh.devices.flat)
+def compile_blocks(
+    reducing: Reducing, arrays: Sequence[Array], matmul_precision: str, key: Hashable | None = None
+) -> Executables:
+    """Trace and compile the blocks of a run, or read what an earlier process compiled for the same key."""
+    blocks, stored = reducing.blocks, None
+    if key is not None:
+        tiles = Tiles.of(blocks, stores_draws(blocks, reducing.reductions))
+        stored = StoredPrograms.of((key, blocks.slots, tiles))
+    programs = None if stored is None else stored.read(blocks.target.mesh)
+    if programs is None:
+        programs, may_be_stored = _compiled(reducing, arrays, matmul_precision, stored)
+        if stored is not None and may_be_stored:
+            stored.write(programs)
+    done: dict[str, Any] = programs
+    return Executables(
+        blocks, reducing, **done, bytes_on_device=max(map(_bytes, programs.values())),
+        matmul_precision=matmul_precision,
+        wide=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
+    )  # fmt: skip
+
+
+def _compiled(
+    reducing: Reducing, arrays: Sequence[Array], matmul_precision: str, stored: StoredPrograms | None
+) -> tuple[dict[str, Compiled], bool]:
+    """Return the compiled programs by name, and whether other processes may use them.
+
+    Programs to be stored are not read from JAX's cache: XLA cannot write a program that it has read.
+    """
+    several, together = several_cpus(reducing.blocks.target.mesh.devices.flat), []
 
     def compile_one(lowered: Lowered, options: Options) -> Compiled:
-        return compiled(lowered, options, keep=not (several and communicates(lowered)))
+        apart = several and communicates(lowered)
+        together.append(apart)
+        return compiled(lowered, options, keep=stored is None and not apart)
 
     # the compiler releases Python's global lock, so that the next program is traced meanwhile
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
         programs = _Programs(reducing, arrays)
         under_way = {name: pool.submit(compile_one, program, options) for name, program, options in programs.lowered()}
-        done: dict[str, Any] = {name: program.result() for name, program in under_way.items()}
-        needed = max(map(_bytes, done.values()))
-        return Executables(
-            reducing.blocks, reducing, **done, bytes_on_device=needed, matmul_precision=matmul_precision,
-            wide=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
-        )  # fmt: skip
+        return {name: program.result() for name, program in under_way.items()}, not any(together)
 
 
 def stores_draws(blocks: Blocks, reductions: Reductions) -> bool:

@@ -1,0 +1,164 @@
+"""Executables that earlier processes compiled: a run that one of them made is neither traced nor compiled again.
+
+JAX's own cache has the lowered program as its key, so that a process must trace and lower a program to find it. The key
+here is all that determines a run's programs: the model's trace, kernel, reducers, sizes and settings, and with them the
+versions of the libraries, the files of Phalanx and the machine. A file contains its key and a digest; one that has been
+changed, or has another key, is not read. Like JAX's cache, the folder contains code that is executed as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import platform
+import sys
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from jax.stages import Compiled
+from jax.tree_util import PyTreeDef
+
+from phalanx.jaxprs.canonical import PLAIN, Form, is_of_a_library, library_name
+from phalanx.mesh.compatibility import jax_internals, workarounds
+from phalanx.run.compile.compilation import cache_folder
+
+FILES = 100
+"""Most runs whose programs are stored; the oldest are removed."""
+
+LIBRARIES = ("jax", "jaxlib", "numpyro", "numpy")
+
+DIGEST = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class StoredPrograms:
+    """File of the programs of a run.
+
+    Attributes:
+        path: the file.
+        key: all that determines the programs, as text.
+    """
+
+    path: Path
+    key: str
+
+    @classmethod
+    def of(cls, key: Hashable) -> StoredPrograms | None:
+        """Return the file for a key; None if the key cannot be compared between processes, or the cache is off."""
+        chosen, device = folder(), jax.devices()[0]
+        # GPUs' programs are in JAX's cache alone: whether they can be stored here has not been tried
+        if chosen is None or jax.process_count() > 1 or device.platform != "cpu":
+            return None
+        try:
+            text = f"{_surroundings()}\n{_text(key)}"
+        except _NoText:
+            return None
+        return cls(chosen / hashlib.sha256(text.encode()).hexdigest(), text)
+
+    def read(self, mesh: Mesh) -> dict[str, Compiled] | None:
+        """Return the programs by name, on a mesh; None if the file is missing or was changed."""
+        try:
+            content = self.path.read_bytes()
+            digest, content = content[:DIGEST], content[DIGEST:]
+            if hashlib.sha256(content).digest() != digest:
+                return None
+            key, programs = pickle.loads(content)
+            if key != self.key:
+                return None
+            os.utime(self.path)  # the files used last are kept
+            return {name: jax_internals.loaded(it, list(mesh.devices.flat)) for name, it in programs.items()}
+        except Exception:  # a file of another release or a full disk: compile instead
+            return None
+
+    def write(self, programs: Mapping[str, Compiled]) -> None:
+        """Store the programs, if JAX can write them."""
+        with suppress(Exception):  # without a file the next process compiles
+            content = pickle.dumps((self.key, {name: jax_internals.stored(it) for name, it in programs.items()}))
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            aside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+            aside.write_bytes(hashlib.sha256(content).digest() + content)
+            os.replace(aside, self.path)
+            files = sorted(self.path.parent.iterdir(), key=lambda file: file.stat().st_mtime)
+            for file in files[:-FILES]:
+                file.unlink()
+
+
+def folder() -> Path | None:
+    """Return the folder of the files; None if there is no cache."""
+    chosen = cache_folder()
+    return None if chosen is None else chosen / "phalanx-runs"
+
+
+class _NoText(Exception):
+    """A value that cannot be compared between processes."""
+
+
+def _text(value: Any) -> str:
+    """Return a value as text that is equal in all processes, and differs for different values."""
+    if isinstance(value, PLAIN):
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, Form):
+        return f"form {value.digest.hex()} {value.rules} {_all(map(_record, value.others))}"
+    if isinstance(value, Mesh):
+        devices = [(d.id, d.platform, d.device_kind) for d in value.devices.flat]
+        return f"mesh {value.shape_tuple} {value.axis_types} {devices}"
+    if isinstance(value, tuple | frozenset):
+        items = map(_text, value)
+        return f"{_type(value)}{_all(sorted(items) if isinstance(value, frozenset) else items)}"
+    if isinstance(value, type):
+        return f"type {value.__module__}.{value.__qualname__}"
+    if is_dataclass(value):
+        return f"{_type(value)}{_all(_text(getattr(value, field.name)) for field in fields(value) if field.compare)}"
+    if is_of_a_library(value):
+        return f"function {library_name(value)}"
+    return _record(value)
+
+
+def _record(value: Any) -> str:
+    """Return a record of JAX, a tree's structure, or an object of Phalanx without attributes, in its own words."""
+    text, owner = f"{_type(value)} {value!r}", _type(value).split(".")[0]
+    bare = owner == "phalanx" and not getattr(value, "__dict__", None)
+    if " at 0x" in text or not (bare or isinstance(value, PyTreeDef) or owner in ("jax", "jaxlib", "numpy")):
+        raise _NoText
+    return text
+
+
+def _type(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _all(texts: Any) -> str:
+    return f"({', '.join(texts)})"
+
+
+@cache
+def _surroundings() -> str:
+    """Return what determines programs besides their key: versions, files of Phalanx, compiler settings, the machine."""
+    root = Path(__file__).parents[2]
+    files = sorted((str(file.relative_to(root)), file.stat()) for file in root.rglob("*.py"))
+    device = jax.devices()[0]
+    return _text((
+        tuple((name, version(name)) for name in LIBRARIES),
+        sys.version,
+        tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in files),
+        tuple((name, os.environ.get(name)) for name in ("XLA_FLAGS", workarounds.VARIABLE, "JAX_PLATFORMS")),
+        tuple((d.id, d.platform, d.device_kind) for d in jax.devices()),
+        device.client.platform_version,
+        _processor(),
+    ))  # fmt: skip
+
+
+def _processor() -> str:
+    """Return the processor with its instruction sets, for which programs of CPUs are compiled."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    return f"{platform.machine()} {platform.processor()}"

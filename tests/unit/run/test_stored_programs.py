@@ -1,0 +1,174 @@
+"""Programs of earlier processes: used again where nothing has changed, and compiled anew where anything has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import phalanx as phx
+from phalanx.run.compile import executable_cache, stored_programs
+from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.stored_programs import StoredPrograms
+from phalanx.run.device import executables
+
+SHORT = {"num_warmup": 5, "num_samples": 5, "num_chains": 2, "progress": False}
+MESH = phx.make_mesh(chain=1)
+KERNELS = {"nuts": phx.nuts(), "hmc": phx.hmc(2), "rwmh": phx.rwmh(0.5)}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Folder of the files, which every call reads: compiled blocks are not kept in this process."""
+    monkeypatch.setattr(stored_programs, "folder", lambda: tmp_path)
+    monkeypatch.setattr(executable_cache, "EXECUTABLES", Recent(0))
+    return tmp_path
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Numbers of programs that were compiled, call by call."""
+    counts, compile_them = [], executables._compiled
+
+    def count(*arguments):
+        programs, shared = compile_them(*arguments)
+        counts.append(len(programs))
+        return programs, shared
+
+    monkeypatch.setattr(executables, "_compiled", count)
+    return counts
+
+
+def model(scale=1.0):
+    x = phx.sample("x", dist.Normal(0.0, scale).expand([3]))
+    phx.sample("y", dist.Normal(x.sum(), 1.0), obs=np.float32(0.5))
+
+
+def run(kernel="rwmh", **options):
+    return phx.mcmc(model, kernel=KERNELS[kernel], mesh=MESH, **{**SHORT, **options})
+
+
+@pytest.mark.parametrize("kernel", [pytest.param("nuts", marks=pytest.mark.slow), "rwmh"])
+@pytest.mark.parametrize(
+    "options", [{}, {"keep": [], "reducers": {"m": phx.reducers.moments()}}], ids=["stored", "folded"]
+)
+def test_the_draws_are_those_of_compiled_programs(kernel, options, files, compiled):
+    first, second = run(kernel, **options), run(kernel, **options)
+    assert len(compiled) == 1
+    assert second.timing.compilations == first.timing.compilations
+    for name, draws in first.draws.items():
+        np.testing.assert_array_equal(draws, second.draws[name])
+    assert str(first.reduced) == str(second.reduced)
+
+
+def test_another_process_reads_them(tmp_path):
+    """The second process fails if it lowers a program; the third has another XLA flag, and compiles."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import sys
+        import numpyro.distributions as dist, phalanx as phx
+        from phalanx.run.device import executables
+
+        def refuse(self):
+            raise AssertionError("lowered")
+
+        if sys.argv[1] == "again":
+            executables._Programs.lowered = refuse
+        model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
+        run = phx.mcmc(model, kernel=phx.rwmh(1.0), num_warmup=5, num_samples=5, progress=False)
+        print(run.draws["x"].tolist())
+    """)
+    )
+
+    def output(argument: str, **variables: str) -> tuple[int, str]:
+        environment = {**os.environ, "PHALANX_CACHE": str(tmp_path / "cache"), **variables}
+        environment["PYTHONPATH"] = str(Path(__file__).parents[3] / "src")
+        done = subprocess.run([sys.executable, script, argument], env=environment, capture_output=True, text=True)
+        return done.returncode, done.stdout if not done.returncode else done.stderr
+
+    first, second = output("first"), output("again")
+    assert first == second and first[0] == 0
+    status, message = output("again", XLA_FLAGS="--xla_cpu_enable_fast_math=false")
+    assert status and "lowered" in message
+
+
+@given(st.integers(0, 2**31), st.integers(1, 255))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_file_is_not_read(files, place, bits):
+    file = StoredPrograms.of(("a key", 1))
+    assert file is not None
+    file.write({})
+    assert file.read(MESH) == {}
+    content = bytearray(file.path.read_bytes())
+    content[place % len(content)] ^= bits
+    file.path.write_bytes(content)
+    assert file.read(MESH) is None
+    file.path.write_bytes(content[: place % len(content)])
+    assert file.read(MESH) is None
+
+
+def test_a_damaged_file_is_written_anew(files, compiled):
+    first = run()
+    (path,) = files.iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    second, third = run(), run()
+    assert len(compiled) == 2
+    np.testing.assert_array_equal(first.draws["x"], second.draws["x"])
+    np.testing.assert_array_equal(first.draws["x"], third.draws["x"])
+
+
+def test_a_file_of_another_run_is_not_read(files):
+    one, other = StoredPrograms.of(("a key", 1)), StoredPrograms.of(("a key", 2))
+    assert one is not None and other is not None
+    one.write({})
+    one.path.rename(other.path)
+    assert other.read(MESH) is None
+
+
+@pytest.mark.parametrize("name, value", [
+    ("version", lambda name: "0.0.1"), ("_processor", lambda: "another"), ("__file__", __file__)
+], ids=["version", "processor", "files"])  # fmt: skip
+def test_what_changes_programs_changes_the_file(name, value, files, monkeypatch):
+    before = StoredPrograms.of(("a key",))
+    stored_programs._surroundings.cache_clear()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(stored_programs, name, value)
+            after = StoredPrograms.of(("a key",))
+    finally:
+        stored_programs._surroundings.cache_clear()
+    assert before is not None and after is not None and before.path != after.path
+    assert StoredPrograms.of(("a key",)) == before
+
+
+def test_other_models_and_sizes_have_other_files(files, compiled, monkeypatch):
+    for scale, tile in (1.0, ""), (2.0, ""), (2.0, "1"), (2.0, ""):
+        monkeypatch.setenv("PHALANX_TILE", tile)
+        phx.mcmc(partial(model, scale), kernel=KERNELS["rwmh"], mesh=MESH, **SHORT)
+    assert len(compiled) == len(list(files.iterdir())) == 3
+
+
+def test_the_oldest_files_are_removed(files, monkeypatch):
+    monkeypatch.setattr(stored_programs, "FILES", 3)
+    for number in range(5):
+        file = StoredPrograms.of(("a key", number))
+        assert file is not None
+        file.write({})
+        assert file.read(MESH) == {}
+        os.utime(file.path, (number, number))
+    assert len(list(files.iterdir())) == 3
+
+
+def test_a_function_of_the_user_is_in_no_key(files):
+    assert StoredPrograms.of((lambda x: x,)) is None
+    assert StoredPrograms.of((object(),)) is None
