@@ -2,7 +2,7 @@
 
 A process with the work-around on and one with it off (`PHALANX_WORKAROUNDS`) take turns. A work-around without gain can
 be deleted. `lapack-in-pieces`, for a fault, has a cost instead, measured on one device, where the fault does not show.
-Not measured are `hashes-apart`, without which compiling does not end where it acts, and `group-sums`, which is for GPUs.
+Not measured are `hashes-apart`, without which compiling never ends there, and `group-sums`, for GPUs.
 """
 
 from __future__ import annotations
