@@ -18,7 +18,7 @@ from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.step_size import StepSize
 from phalanx.kernels.integrators.acceptance import DIVERGENCE_THRESHOLD, broken_down
 from phalanx.kernels.integrators.leapfrog import PhasePoint, leapfrog
-from phalanx.kernels.integrators.tree import Ends, Tree, u_turn
+from phalanx.kernels.integrators.tree import HALVES, Ends, Tree, u_turn
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, step_size_of, whole
@@ -131,7 +131,8 @@ class Nuts(Machine):
         complete = tree.leaf + 1 == jnp.left_shift(1, tree.depth)
         doubles = complete & ~turning & ~diverging & active
         tree = tree.doubled(doubles, now.at, own.words[1])
-        full, turned = tree.depth >= tuning.max_depth, turns | crossed | u_turn(*second, tree.direction)
+        across = crossed | u_turn(*second, tree.direction)
+        full, turned = tree.depth >= tuning.max_depth, turns | across & (tree.depth <= HALVES + 1)
         subtree_ended = complete | turning | diverging
         done = subtree_ended & (~doubles | turned | full) & active
 

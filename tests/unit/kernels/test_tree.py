@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import phalanx as phx
 from phalanx.kernels.integrators.leapfrog import PhasePoint
-from phalanx.kernels.integrators.tree import Checkpoints
+from phalanx.kernels.integrators.tree import HALVES, Checkpoints
 from phalanx.mesh.position import Vector
 from phalanx.mesh.total import Total
 
@@ -29,12 +29,13 @@ def turns(position, momentum, first, last):
 
 
 def turned(position, momentum, first, length):
-    """True if a subtree of so many leaves, or any in it, has turned, also across its halves."""
+    """True if a subtree of so many leaves, or any in it, has turned, also across halves of up to eight leaves."""
     if length == 1:
         return False
     half, last = first + length // 2, first + length - 1
+    across = [(first, half), (half - 1, last)] if length <= 2 ** (HALVES + 1) else []
     return (
-        any(turns(position, momentum, *ends) for ends in [(first, last), (first, half), (half - 1, last)])
+        any(turns(position, momentum, *ends) for ends in [(first, last), *across])
         or turned(position, momentum, first, length // 2)
         or turned(position, momentum, half, length // 2)
     )

@@ -5,13 +5,15 @@ as $p_-^\top M^{-1} \rho > 0$ and $p_+^\top M^{-1} \rho > 0$, where $\rho = \int
 depend on the position, $M^{-1} \rho$ is the displacement $x_+ - x_-$, to which leapfrogs add up exactly. Using the
 positions saves the sum of momenta and any product with the metric.
 
-A trajectory may end where it began, having gone round, and its ends show no U-turn. So wherever two halves are joined,
-the criterion is also checked from the start of the first half to the start of the second, and from the end of the first
-half to the end of the second.
+A trajectory may end where it began, having gone round, and its ends show no U-turn. So where two halves make a tree or
+subtree of up to 16 points, the criterion is also checked from the start of the first half to the start of the second,
+and from the end of the first half to the end of the second. Longer ones go round at so few step sizes that the checks
+would cost more than they save. The checks depend on the size alone, since a trajectory must have the same trees from
+each of its points.
 
 The criterion is checked for every subtree of the doubling, in memory logarithmic in its length. When the leaf numbered
 n (from 0) is odd, the subtrees that end there began at checkpoints that are still kept: one for each bit of n,
-overwritten by the next checkpoint at the same level. Each is kept with the end of its first half.
+overwritten by the next checkpoint at the same level.
 
 Source: Betancourt (2017), A conceptual introduction to Hamiltonian Monte Carlo, appendix A.4; Hoffman, Gelman (2014),
 The No-U-Turn Sampler; Phan, Pradhan, Jankowiak (2019), Composable effects for flexible and accelerated probabilistic
@@ -59,8 +61,12 @@ class Ends(NamedTuple):
         return Ends(choose_new(end.position, self.position), choose_new(end.momentum, self.momentum))
 
 
+HALVES = 3
+"""Sizes of trees and subtrees, 4, 8 and 16 points, that are also checked across their halves."""
+
+
 class Checkpoints(NamedTuple):
-    """Points of the subtree being built, by level: starts of the subtrees in it, and ends of their first halves."""
+    """Points of the subtree being built: starts of the subtrees in it by level, ends of their first halves by size."""
 
     starts: Ends
     halves: Ends
@@ -69,24 +75,22 @@ class Checkpoints(NamedTuple):
     def none(cls, like: Vector, max_depth: int) -> Checkpoints:
         """Return room for the checkpoints of a tree of this depth."""
         levels = max(1, max_depth - 1)
-        empty = jax.tree.map(lambda part: jnp.zeros((levels, *part.shape), part.dtype), like)
-        return cls(Ends(empty, empty), Ends(empty, empty))
 
-    @property
-    def levels(self) -> Int[Array, "levels 1"]:
-        """Numbers of the levels."""
-        return jnp.arange(self.starts.position.parts[0].shape[0])[:, None]
+        def empty(count: int) -> Vector:
+            return jax.tree.map(lambda part: jnp.zeros((count, *part.shape), part.dtype), like)
+
+        return cls(Ends(empty(levels), empty(levels)), Ends(empty(HALVES), empty(HALVES)))
 
     def with_leaf(self, leaf: Int[Array, "lanes"], end: PhasePoint) -> Checkpoints:
-        """Keep the leaf: if even, as a start of subtrees; if odd, as the end of the half that is the largest."""
+        """Keep the leaf: if even, as a start of subtrees; if odd, as the end of the largest half that ends here."""
         odd, last, ended = _places(leaf)
-        starts, halves = ~odd & (self.levels == last), odd & (self.levels == last - ended + 1)
+        starts, halves = ~odd & (_numbers(self.starts) == last), _numbers(self.halves) == ended - 1
         return Checkpoints(self.starts.put(starts, end), self.halves.put(halves, end))
 
     def turning(
         self,
         starts: tuple[Float[Array, "levels lanes"], Float[Array, "levels lanes"]],
-        halves: tuple[Float[Array, "levels lanes"], Float[Array, "levels lanes"]],
+        halves: tuple[Float[Array, "sizes lanes"], Float[Array, "sizes lanes"]],
         leaf: Int[Array, "lanes"],
         direction: Float[Array, "lanes"],
     ) -> Bool[Array, "lanes"]:
@@ -95,11 +99,19 @@ class Checkpoints(NamedTuple):
         `starts` and `halves` are the inner products of their `spans` to this leaf, before it is kept.
         """
         odd, last, ended = _places(leaf)
-        ends = odd & (self.levels <= last) & (self.levels > last - ended)
-        # a second half starts at every even leaf but the first; the smallest subtrees, of two leaves, have no halves
-        joins, larger = ~odd & (self.levels == last - 1), ends & (self.levels < last)
-        whole = (ends | joins) & u_turn(*starts, direction[None])
-        return (whole | larger & u_turn(*halves, direction[None])).any(0)
+        level = _numbers(self.starts)
+        ends = odd & (level <= last) & (level > last - ended)
+        # an even leaf starts the second half of a subtree of up to 16 leaves if it is no multiple of 16
+        joins = ~odd & (level == last - 1) & (leaf & (2 ** (HALVES + 1) - 1) != 0)[None]
+        second = ended >= _numbers(self.halves) + 2
+        return ((ends | joins) & u_turn(*starts, direction[None])).any(0) | (
+            second & u_turn(*halves, direction[None])
+        ).any(0)
+
+
+def _numbers(kept: Ends) -> Int[Array, "kept 1"]:
+    """Return the numbers of the points that are kept."""
+    return jnp.arange(kept.position.parts[0].shape[0])[:, None]
 
 
 def _places(leaf: Int[Array, "lanes"]) -> tuple[Bool[Array, "1 lanes"], Int[Array, "1 lanes"], Int[Array, "1 lanes"]]:
