@@ -79,8 +79,8 @@ def others(mesh, folder):
     """Runs that begin with another's draws, are continued, stop by a condition, stream, and start elsewhere."""
     first = run(mesh, REDUCERS, num_samples=20)
     longer = first.continue_run(40)
-    assert longer.report(folder / "page.html").is_file() and longer.save(folder / "longer.nc").is_file()
-    stopped = run(mesh, REDUCERS, num_samples=2_000, until=phx.until(ess=60))
+    assert longer.report(folder / "page.html").is_file()
+    stopped = run(mesh, REDUCERS, num_samples=150, until=phx.until(ess=10))
     again = run(mesh, REDUCERS, init=first, num_samples=5)
     blocks = []
     for block in phx.stream(
@@ -143,4 +143,5 @@ if __name__ == "__main__":
     if int(count) > 1:
         phx.initialize(f"127.0.0.1:{port}", num_processes=int(count), process_id=int(number))
     for name in names:
-        np.savez(Path(folder) / f"{name}-{number}.npz", **SCENARIOS[name](phx.make_mesh(chain=DEVICES), Path(folder)))
+        found: Any = SCENARIOS[name](phx.make_mesh(chain=DEVICES), Path(folder))
+        np.savez(Path(folder) / f"{name}-{number}.npz", **found)

@@ -136,8 +136,8 @@ class BlockTotals(NamedTuple):
         """Return the totals, given each process's draws; all processes must call it together."""
         filled, stats = block.filled & held.owned, block.stats
         sums = [stats[name][filled].sum(dtype=np.float64) for name in ("num_steps", "diverging", "acceptance_rate")]
-        *counts, accepted = held.total(np.array([filled.sum(), *sums], np.float64))
-        return cls(*map(int, counts), float(accepted))
+        draws, steps, divergences, accepted = map(float, held.total(np.array([filled.sum(), *sums], np.float64)))
+        return cls(int(draws), int(steps), int(divergences), accepted)
 
 
 class Recorded(NamedTuple):
