@@ -122,14 +122,14 @@ def of_tuning(case: Case, data: int) -> int:
     return 4 * (g + local + g * rank + rank + 1) + 1
 
 
-def between_processes(case: Case, chains: int, devices: int, processes: int, slots: int) -> dict[str, list[int]]:
+def between_processes(case: Case, chains: int, devices: int, processes: int) -> dict[str, list[int]]:
     """Return the sizes of the arrays that all processes get in a block that ends a round, or has stored draws.
 
     The run is over `chain` alone, and is not saved.
     """
-    g, stats, numbers = case.coordinates, STATS[case.kernel], 4 * chains
+    g, numbers = case.coordinates, 4 * chains
     block = [4, 4 * devices, numbers, 4 * processes]  # its length, ticks, draws of each chain, Ctrl-C
-    sampling = [slots * numbers * (2 * g + stats), slots * numbers * g]
+    sampling = [32 * processes]  # four totals over the draws of each process, which it keeps to itself
     if case.reduces:  # counts of draws, acceptance and the like; the reducer's states; the length of the next round
         sampling = [*[numbers] * 8, *[numbers * g] * 6, 4]
     return {
@@ -139,7 +139,7 @@ def between_processes(case: Case, chains: int, devices: int, processes: int, slo
 
 
 def slots_of(case: Case, chains: int) -> int:
-    """Return the draws of each chain for which a block has memory."""
+    """Return the draws of each chain for which a block has memory, given the chains of a process."""
     from phalanx.run.mcmc import BLOCK_BYTES, BLOCK_DRAWS
 
     width = 4 * chains * (3 * case.coordinates + STATS[case.kernel])
@@ -257,7 +257,7 @@ def exchanged() -> None:
         compiled(case, devices, 1).run(num_warmup=100, num_samples=4_000, on_block=on_block, progress=False)
         found[name] = {phase: [*seen.most_common(1)[0][0]] for phase, seen in blocks.items()}
         chains = case.lanes * devices
-        said[name] = between_processes(case, chains, devices, processes, slots_of(case, chains))
+        said[name] = between_processes(case, chains, devices, processes)
     if jax.process_index() == 0:
         print(json.dumps({"processes": processes, "found": found, "model": said}), flush=True)
 
@@ -293,8 +293,8 @@ def in_chains(coordinates: int, lanes: int) -> list[dict[str, Any]]:
     rows, case = [], Case(coordinates, lanes=lanes)
     for devices in DEVICES:
         chains = lanes * devices
-        slots = slots_of(case, chains)
-        sizes = between_processes(case, chains, devices, devices, slots)
+        slots = slots_of(case, lanes)
+        sizes = between_processes(case, chains, devices, devices)
         seconds = sum(sizes["sampling"]) / RATES[devices] + len(sizes["sampling"]) * LATENCY[devices]
         rows.append({
             "coordinates": coordinates, "chains": chains, "devices": devices, "round_of_warm_up": sum(sizes["warm-up"]),
@@ -324,7 +324,7 @@ def lines_of(predicted: dict[str, list[dict[str, Any]]]) -> list[str]:
     ]
     chains = [
         f"| {one['devices']} | {one['chains']:,} | {one['round_of_warm_up']:,} | {one['draws_of_a_block']} "
-        f"| {one['block']:,} | {one['microseconds_of_a_draw']:,.0f} µs |"
+        f"| {one['block']:,} | {one['microseconds_of_a_draw']:,.1f} µs |"
         for one in predicted["chains over chain"]
     ]
     return [*rows, *chains]

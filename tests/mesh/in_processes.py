@@ -43,6 +43,7 @@ def chains(mesh):
     """Chains over processes, stored draws, `predictive` and reducers."""
     posterior = phx.mcmc(regression, {"x": X, "y": Y}, mesh=mesh, reducers={"m": phx.reducers.moments()}, **SIZES)
     told = posterior.predictive({"x": X, "y": None})["y"]
+    posterior = posterior.gather()
     return {**posterior.draws, **posterior.stats, "m": posterior.reduced["m"]["b"].mean, "predictive": told}
 
 

@@ -101,7 +101,7 @@ def sample(folder: str, seconds: str = "0") -> None:
         regression, {"x": X, "y": Y}, mesh=phx.make_mesh(), on_block=wait, checkpoint=folder,
         **{**SIZES, "num_samples": 20_000, "progress": True},
     )  # fmt: skip
-    np.savez(f"{folder}-{NUMBER}.npz", **posterior.draws)  # pyright: ignore[reportArgumentType]
+    np.savez(f"{folder}-{NUMBER}.npz", **posterior.gather().draws)  # pyright: ignore[reportArgumentType]
 
 
 def leave(folder: str) -> None:

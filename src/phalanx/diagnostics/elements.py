@@ -11,7 +11,7 @@ import numpy as np
 
 from phalanx.diagnostics.element_statistics import ElementStatistics
 from phalanx.inputs.axis_names import Labels as Names
-from phalanx.store.stored_array import StoredArray
+from phalanx.store.lazy_array import LazyArray
 
 BATCH_NUMBERS = 2**15
 """Numbers in a batch of elements: few enough for the processor's cache."""
@@ -26,7 +26,7 @@ def as_draws(draws: np.ndarray, name: str = "draws") -> np.ndarray:
     Raises:
         ValueError: when an axis is missing, or there are no chains or no draws.
     """
-    draws = draws if isinstance(draws, StoredArray) else np.asarray(draws)
+    draws = draws if isinstance(draws, LazyArray) else np.asarray(draws)
     if draws.ndim < 2:
         raise ValueError(f"{name}: expected an array of shape (chain, draw, ...); got shape {draws.shape}.")
     chains, length = draws.shape[:2]
@@ -62,7 +62,7 @@ def measure(statistic: Callable[[ElementStatistics], np.ndarray], draws: np.ndar
     Returns:
         The statistic of each element, of shape `draws.shape[2:]` followed by that of `statistic` for one element.
     """
-    if isinstance(draws, StoredArray):
+    if isinstance(draws, LazyArray):
         parts = [measure(statistic, piece) for piece in draws.pieces()]
         return np.concatenate(parts).reshape(draws.shape[2:] + parts[0].shape[1:])
     flat = draws.reshape(*draws.shape[:2], int(np.prod(draws.shape[2:])))

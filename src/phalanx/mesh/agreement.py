@@ -1,19 +1,20 @@
-"""Comparison of processes that must make the same call: what differs is named, in all of them, before it does harm.
+"""Words that processes exchange, and the comparison of processes that must make the same call.
 
-Words are exchanged through the coordination service. Devices could not exchange them: where shapes or programs differ,
-they would wait for one another for ever.
+They go through the coordination service. Devices could not exchange them: where shapes or programs differ, they would
+wait for one another for ever, and threads other than the main one must not use them.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 
 import jax
 
 from phalanx.mesh.compatibility.shared_store import SharedStore
-from phalanx.mesh.failure import ENDED
+from phalanx.mesh.failure import ENDED, FAILED
 
 CONTENT, ROWS = "the content of ", "rows "
 """Prefixes of the names of checksums. Checksums of rows are compared among the processes that hold them."""
@@ -26,6 +27,9 @@ CALL = "the call"
 
 WAIT = 2.0
 """Seconds after which a process looks for the others again; those that fail end this one meanwhile."""
+
+PAUSE = 0.02
+"""Seconds between two reads of the words that other processes leave."""
 
 _calls = itertools.count()
 
@@ -56,6 +60,66 @@ def check_same(call: str, items: Callable[[], Mapping[str, str]] = dict) -> None
             f"{call}: the processes must all make the same call, and they differ: {words}. Give each the same script, "
             f"arguments, data and versions; data of which each process has its own rows belong into phx.shard."
         )
+
+
+class SharedWords:
+    """Words that processes leave for one another, also in threads beside the devices' work.
+
+    All processes must make their instances in the same order.
+
+    Args:
+        called: what they are about, for messages.
+    """
+
+    def __init__(self, called: str):
+        self._called, self._own = called, dict[str, str]()
+        self._store = SharedStore.joined() if jax.process_count() > 1 else None
+        if self._store is None and jax.process_count() > 1:
+            raise RuntimeError(f"{called}: this release of JAX has no store of words that several processes share.")
+        self._folder = "" if self._store is None else f"words-{next(_calls)}"
+
+    def leave(self, topic: str, words: str) -> None:
+        """Leave words on a topic, in place of earlier ones."""
+        self._own[topic] = words
+        if self._store is not None:
+            self._store.set(f"{self._folder}/{topic}/{jax.process_index()}", words)
+
+    def left(self, topic: str) -> dict[int, str]:
+        """Return the words of each process that has left some on a topic."""
+        if self._store is None:
+            return {0: self._own[topic]} if topic in self._own else {}
+        return {int(number): words for number, words in self._store.under(f"{self._folder}/{topic}").items()}
+
+    def awaited(
+        self, topic: str, enough: Callable[[str], bool] = lambda words: True, of: Iterable[int] | None = None
+    ) -> list[str]:
+        """Wait for words on a topic that are `enough`, from all processes or those in `of`, and return them.
+
+        Raises:
+            OSError: when another process has reported a failure.
+            RuntimeError: when another process has ended.
+        """
+        wanted = range(jax.process_count()) if of is None else list(of)
+        while True:
+            found = self.left(topic)
+            if all(number in found and enough(found[number]) for number in wanted):
+                return [found[number] for number in wanted]
+            if failed := self.left(FAILED):
+                number, words = next(iter(failed.items()))
+                raise OSError(f"process {number}: {words}")
+            if self._store is not None and (ended := sorted(self._store.under(ENDED), key=int)):
+                raise RuntimeError(f"{self._called}: process {', '.join(ended)} has ended.")
+            time.sleep(PAUSE)
+
+    def fail(self, error: BaseException) -> None:
+        """Report a failure, at which processes that wait for this one raise."""
+        self.leave(FAILED, str(error) or type(error).__name__)
+
+    def forget(self, topic: str) -> None:
+        """Delete the words of all processes on a topic."""
+        self._own.pop(topic, None)
+        if self._store is not None:
+            self._store.delete(f"{self._folder}/{topic}")
 
 
 def differences(found: list[dict[str, str]]) -> str:

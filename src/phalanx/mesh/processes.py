@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
@@ -35,6 +35,11 @@ _joined: list[Peers] = []
 
 _BY_NAME = ("coordinator_address", "num_processes", "process_id")
 
+EXCHANGED_BYTES = 2**24
+"""Most bytes that each device receives at once where processes exchange arrays on the host."""
+
+Made = TypeVar("Made")
+
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy", "all_proxy", "ALL_PROXY")
 
 
@@ -48,9 +53,9 @@ def initialize(
 ) -> int:
     """Join the processes that run this script, before anything else is done with JAX.
 
-    Each then sees the devices of all, and a run on a mesh of them is one run: the same calls with the same arguments
-    in every process give every process the same posterior. An exception that ends one process ends all, and so does
-    the death of one. SIGTERM ends a run with `checkpoint=` after a save.
+    Each then sees the devices of all, and a run on a mesh of them is one run: all processes make the same calls with
+    the same arguments. Each holds the draws of its own chains, and gets the results of all. An exception that ends one
+    process ends all, and so does the death of one. SIGTERM ends a run with `checkpoint=` after a save.
 
     Under `phalanx launch` the processes have joined already, and a call without arguments returns the number. Elsewhere
     it reads the environment variables PHALANX_COORDINATOR, PHALANX_NUM_PROCESSES and PHALANX_PROCESS_ID, and without
@@ -189,3 +194,47 @@ def to_host(value: Any) -> np.ndarray:
 def agreed(value: Any) -> Any:
     """Return the value of the first process."""
     return value if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(value)
+
+
+def exchange(own: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
+    """Return the arrays of all processes, bit for bit; all must call it at the same place.
+
+    Devices would round float64 to float32, so that bytes are exchanged.
+
+    Args:
+        own: the array of this process.
+        lengths: length of each process's array; the other axes are those of `own`.
+    """
+    row = own.itemsize * int(np.prod(own.shape[1:]))
+    sizes, sent = [length * row for length in lengths], np.ascontiguousarray(own).reshape(-1).view(np.uint8)
+    found = [np.empty(size, np.uint8) for size in sizes]
+    most, piece = max(sizes), 1 << max(EXCHANGED_BYTES // len(lengths), 1).bit_length() - 1
+    for begin in range(0, most, piece):
+        length = min(piece, 1 << (most - begin - 1).bit_length())  # powers of two, since each size is compiled
+        part = np.zeros(length, np.uint8)
+        mine = sent[begin : begin + length]
+        part[: len(mine)] = mine
+        for into, received in zip(found, multihost_utils.process_allgather(part), strict=True):
+            rest = into[begin : begin + length]
+            rest[:] = received[: len(rest)]
+    return [whole.view(own.dtype).reshape(length, *own.shape[1:]) for whole, length in zip(found, lengths, strict=True)]
+
+
+def made_by_first(make: Callable[[], Made], otherwise: Made) -> Made:
+    """Return what the first process makes, and `otherwise` in the others once it is made.
+
+    Raises:
+        OSError: in the others, when it raised an exception in the first.
+    """
+    made, failure = otherwise, None
+    if is_first():
+        try:
+            made = make()
+        except Exception as error:
+            failure = error
+    has_failed = bool(agreed(np.bool_(failure is not None)))
+    if failure is not None:
+        raise failure
+    if has_failed:
+        raise OSError("process 0 has failed to write a file for all processes; its own message says why.")
+    return made

@@ -113,7 +113,7 @@ def _draws(inferred: Any, num_draws: int) -> Mapping[str, np.ndarray]:
         inferred = inferred.posterior(num_draws)
     if not isinstance(getattr(inferred, "draws", None), Mapping):
         raise TypeError(f"calibrate: infer must give a posterior or a fit; got {type(inferred).__name__}.")
-    return inferred.draws
+    return getattr(inferred, "of_all_chains", inferred).draws  # of several processes, which all call this together
 
 
 def _spaced(draws: np.ndarray, wanted: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -15,11 +15,13 @@ from phalanx.density.target import Target
 from phalanx.diagnostics import Check, Verdict
 from phalanx.diagnostics.exchange import check_dimensions, dataset
 from phalanx.errors.names import UnknownVariable, hint
+from phalanx.mesh.agreement import check_same
 from phalanx.posterior.containers.arviz_groups import to_arviz
 from phalanx.posterior.continuation import Continuation
 from phalanx.posterior.criticism.evaluations import Evaluations
 from phalanx.posterior.file import write_posterior
 from phalanx.posterior.judging import judge_run
+from phalanx.posterior.processes.together import OwnDraws, on_all_chains, report_together, save_together
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.run_folder import read_saved
 from phalanx.posterior.shown import posterior_as_html, posterior_in_words
@@ -41,6 +43,10 @@ _PROB = 0.94
 class Posterior(Evaluations):
     """Draws from a posterior, with the statistics of the sampler and the record of the run.
 
+    In a run of several processes, `draws` and `stats` of each process have the chains of its own devices, `chains`. The
+    methods are those of all chains: they gather what they need, so that all processes must call them together; `report`
+    and `save` are written by the first. `gather()` returns the draws of all chains.
+
     Attributes:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
         stats: arrays of shape `(chain, draw)`: acceptance_rate, diverging, num_steps, energy, step_size, log_density;
@@ -54,6 +60,7 @@ class Posterior(Evaluations):
             in the metric), and trajectory_length. Empty if the run tuned no parameter.
         target: the model with its data; None if the posterior was read from a file.
         goes_on: continues the run; None for a posterior assembled by hand.
+        own: place of these draws among those of several processes; None if they are of all chains.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -73,10 +80,46 @@ class Posterior(Evaluations):
     warmup: dict[str, np.ndarray] = field(default_factory=dict)
     target: Target | None = None
     goes_on: Continuation | None = None
+    own: OwnDraws | None = None
+
+    @property
+    def chains(self) -> np.ndarray:
+        """Numbers of the chains in `draws` and `stats`."""
+        return np.arange(self.num_chains) if self.own is None else self.own.held.numbers
+
+    @cached_property
+    def of_all_chains(self) -> Posterior:
+        """The posterior with draws of all chains, gathered from all processes together when they are used."""
+        if self.own is None:
+            return self
+        draws: Any = self.own.on_use(self.draws)
+        stats: Any = self.own.on_use(self.stats)
+        return replace(self, draws=draws, stats=stats, own=None)
+
+    def gather(self) -> Posterior:
+        """Return the posterior with the draws of all chains in the memory of each process, which must all call it.
+
+        Returns:
+            A posterior of one process; this one if there are no other processes.
+
+        Raises:
+            RuntimeError, ValueError: if another process has ended, or makes another call.
+
+        Example:
+            >>> posterior.gather().draws["mean"].shape  # doctest: +SKIP
+            (4, 1000)
+        """
+        own = self.own
+        if own is None:
+            return self
+        check_same("posterior.gather")
+        return replace(self, draws=own.gathered(self.draws), stats=own.gathered(self.stats), own=None)
 
     @property
     def num_divergences(self) -> int:
         """Divergent draws over all chains."""
+        if self.own is not None:
+            return self.own.divergences
         return int(np.sum(self.stats["diverging"])) if "diverging" in self.stats else self.record.divergences
 
     @cached_property
@@ -88,6 +131,8 @@ class Posterior(Evaluations):
         """
         if self.goes_on is None:
             raise ValueError("state: this posterior was not made by a run, or by an earlier release.")
+        if self.own is not None:
+            check_same("posterior.state")
         return self.goes_on.state()
 
     def continue_run(self, num_samples: int, **options: Any) -> Posterior:
@@ -131,6 +176,7 @@ class Posterior(Evaluations):
     def __iter__(self) -> Iterator[str]:
         return iter(self.draws)
 
+    @on_all_chains
     def to_dataframe(self) -> DataFrame:
         """Return the draws as a `pandas.DataFrame`: one row per draw, one column per scalar quantity.
 
@@ -147,6 +193,7 @@ class Posterior(Evaluations):
         """
         return draws_frame(self.draws, self.record.labels)
 
+    @on_all_chains
     def summary(self, names: Iterable[str] | None = None, prob: float = _PROB) -> SummaryTable:
         """Summarise every scalar element of every variable in one table; see `phalanx.diagnostics.summary_table`.
 
@@ -175,6 +222,7 @@ class Posterior(Evaluations):
         table.verdict, table.num_heads = self.verdict(), whole.num_heads
         return table
 
+    @on_all_chains
     def verdict(self, checks: Sequence[Check] = ()) -> Verdict:
         """Judge whether the draws are good to use, with problems and advice; see `phalanx.diagnostics.judge`.
 
@@ -206,6 +254,7 @@ class Posterior(Evaluations):
     def _summarize(self, names: Iterable[str], prob: float) -> SummaryTable:
         return summarize(self.draws, self.stats, names, prob, self.record.labels, self._not_kept)
 
+    @on_all_chains
     def to_xarray(self) -> Dataset:
         """Return the draws as an `xarray.Dataset`, with names of dimensions and entries.
 
@@ -224,6 +273,7 @@ class Posterior(Evaluations):
         check_dimensions("to_xarray", self.draws)
         return dataset(self.draws, self.record.axes)
 
+    @on_all_chains
     def to_arviz(
         self, *, log_likelihood: bool | None = None, predictive: bool | None = None, prior: bool | int | None = None,
         seed: int = 0,
@@ -285,6 +335,8 @@ class Posterior(Evaluations):
             PosixPath('run.npz')
         """
         file = file_to_save(path, "run.npz")
+        if self.own is not None:
+            return save_together(self, file)
         if is_netcdf(file):
             return write_netcdf(file, self.to_arviz)
         parts = {"draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup}
@@ -333,6 +385,9 @@ class Posterior(Evaluations):
         """
         from phalanx.report import write_report  # many modules, which a run does not need
 
+        if self.own is not None:
+            options = {"figures": figures, "checks": checks, "names": names}
+            return report_together(self, Path(path), beside, options)
         return write_report(self, path, figures, checks, names=names, beside=beside)
 
     def __repr__(self) -> str:

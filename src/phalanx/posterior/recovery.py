@@ -14,6 +14,7 @@ from phalanx.errors.model_errors import model_errors
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.placement import partition_spec
 from phalanx.marginals.marginalize import Marginal
+from phalanx.mesh.agreement import check_same
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.keys import check_seed
@@ -69,6 +70,9 @@ def recover(posterior: Posterior, *, seed: int = 0) -> dict[str, np.ndarray]:
             f"phx.marginalize, so no discrete variable was summed out. Run phx.mcmc(phx.marginalize(model), data)."
         )
     latents = [latent.name for latent in target.shares.latents]
+    if posterior.own is not None:
+        check_same("phx.recover")
+    posterior = posterior.of_all_chains
     if missing := [name for name in latents if name not in posterior.draws]:
         raise ValueError(
             f"phx.recover: the draws of {', '.join(map(repr, missing))} were not kept. Run with keep=None, or name "

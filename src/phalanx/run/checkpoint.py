@@ -1,26 +1,33 @@
 """Checkpoint of a run: saves it between two blocks, beside the chains, and finds what was saved.
 
 The state is written as a value of no mesh, so that a run may be continued on another number of devices or processes.
+Each process writes the draws of the chains that it owns; the first writes the rest, and commits the save.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from jax.typing import ArrayLike
 
+from phalanx.mesh.agreement import SharedWords
+from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.failure import all_end_by
 from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.posterior.continuation import FromFile
 from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.processes.segments import write_draws
+from phalanx.posterior.processes.together import OwnDraws
 from phalanx.posterior.record import RunRecord
-from phalanx.posterior.run_folder import RunFolder
+from phalanx.posterior.run_folder import RunFolder, Together
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
@@ -37,7 +44,9 @@ CONTENT = "the content of "
 
 
 @contextmanager
-def checkpoint_in(policy: SavePolicy | None, store: DrawStore | None = None) -> Iterator[RunCheckpoint | None]:
+def checkpoint_in(
+    policy: SavePolicy | None, held: HeldChains, store: DrawStore | None = None
+) -> Iterator[RunCheckpoint | None]:
     """Hold the folder of a policy in a `with` block; None for a run that is not saved. `store` may have the draws.
 
     Raises:
@@ -47,10 +56,7 @@ def checkpoint_in(policy: SavePolicy | None, store: DrawStore | None = None) -> 
     if policy is None:
         yield None
         return
-    checkpoint = RunCheckpoint(policy, store)
-    if not is_first():
-        yield checkpoint
-        return
+    checkpoint = RunCheckpoint(policy, held, store)
     with checkpoint.held():
         yield checkpoint
 
@@ -60,12 +66,14 @@ class RunCheckpoint:
 
     Args:
         policy: the folder, and when to save.
+        held: the chains that each process holds.
         store: store of the draws; None if the folder has them.
     """
 
-    def __init__(self, policy: SavePolicy, store: DrawStore | None = None):
+    def __init__(self, policy: SavePolicy, held: HeldChains, store: DrawStore | None = None):
         self.called = f"checkpoint={str(policy.folder)!r}"
         self._policy, self._folder, self._store = policy, RunFolder.of(policy.folder, self.called), store
+        self._held, self._words = held, SharedWords(self.called)
         self._identity: Mapping[str, str] = {}
         self._contents: Mapping[str, str] = {}
         self._due, self._permanent = time.monotonic() + policy.seconds, 0
@@ -79,11 +87,11 @@ class RunCheckpoint:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the folder in a `with` block, which ends when the save under way has."""
-        with self._folder.saves.locked(), self._writer.held():
+        with self._folder.saves.locked() if is_first() else nullcontext(), self._writer.held():
             yield
 
     def read(self, identity: Mapping[str, str], contents: Mapping[str, str]) -> Posterior | None:
-        """Return the run in the folder; None of a new one.
+        """Return the run in the folder, with the draws of the chains that this process holds; None of a new one.
 
         Args:
             identity: that of the run to come, from `identity_of`.
@@ -93,7 +101,7 @@ class RunCheckpoint:
             ValueError: when the folder holds another run, or all saves are damaged.
         """
         self._identity = {**identity, **{f"{CONTENT}{name}": checksum for name, checksum in contents.items()}}
-        self._contents, found = contents, self._folder.read()
+        self._contents, found = contents, self._folder.read(None if self._held.is_whole else self._held)
         self._permanent = self._folder.saves.last_permanent
         if found is None:
             return None
@@ -109,7 +117,11 @@ class RunCheckpoint:
                 f"folder."
             )
         warmup = parts.get("warmup", {})
-        return Posterior(parts["draws"], parts["stats"], timing, record, parts["reduced"], warmup, goes_on=goes_on)
+        # its divergences are counted when the run has continued
+        own = None if self._held.is_whole or not parts["stats"] else OwnDraws(self._held, 0)
+        return Posterior(
+            parts["draws"], parts["stats"], timing, record, parts["reduced"], warmup, goes_on=goes_on, own=own
+        )
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -155,13 +167,13 @@ class RunCheckpoint:
             # an error of one of several processes leaves it alone: fetching the run would wait for the others
             if all_end_by(error) and run.is_whole and run.so_far is not None:
                 try:
-                    self.save(run.so_far())
+                    self.end(run.so_far())
                 except Exception as failure:  # of a device without memory, for one; the first error is the user's
                     self._writer.report(failure)
             raise
 
     def save(self, posterior: Posterior, at: int | None = None) -> None:
-        """Have a run so far written, for ever if `at` is its number of draws.
+        """Have a run so far written, for ever if `at` is its number of draws; all processes must call it together.
 
         A run whose draws are in a store is saved once these are on the disk.
         """
@@ -169,19 +181,57 @@ class RunCheckpoint:
         if posterior.goes_on is None:
             return
         state = FromFile(posterior.goes_on.saved(), self._contents)  # fetched by all processes together
-        if not is_first():
-            return
         self._writer.wait()
         parts = {"reduced": posterior.reduced, "warmup": posterior.warmup}
         in_store = None if self._store is None else self._store.synced()
         draws, stats = (posterior.draws, posterior.stats) if in_store is None else ({}, {})
+        together = None if jax.process_count() == 1 else self._together()
 
         def write() -> None:
             if in_store is not None:
                 in_store.result()
-            self._folder.write(self._identity, draws, stats, parts, posterior.timing, posterior.record, state, at)
+            self._folder.write(
+                self._identity, draws, stats, parts, posterior.timing, posterior.record, state, at, together
+            )
 
-        self._writer.submit(write)
+        def write_own() -> None:
+            assert together is not None
+            topic, entries = f"save {together.number}", []
+            try:
+                if in_store is not None:
+                    in_store.result()
+                entries = write_draws(self.folder, together.number, together.first, draws, stats, self._held)
+            except Exception as failure:
+                self._words.leave(topic, json.dumps(str(failure)))
+                raise
+            self._words.leave(topic, json.dumps(entries))
+
+        self._writer.submit(write if is_first() else write_own)
+
+    def end(self, posterior: Posterior) -> None:
+        """Save a run that has ended, and wait in all processes until it is on the disk: they may read it next."""
+        self.save(posterior)
+        self._writer.wait()
+        agreed(np.bool_(True))
+
+    def _together(self) -> Together:
+        """Return the part of this process in the next save, of which the first one knows the place."""
+        number, first = map(int, agreed(np.array(self._folder.next() if is_first() else (0, 0), np.int32)))
+        return Together(self._held, number, first, lambda: self._written_by_others(f"save {number}"))
+
+    def _written_by_others(self, topic: str) -> list[Any]:
+        """Return the entries of the files of draws that other processes have written.
+
+        Raises:
+            OSError: when a process could not write its file.
+        """
+        self._words.leave(topic, "[]")
+        found = [json.loads(words) for words in self._words.awaited(topic)]
+        self._words.forget(topic)
+        for number, entries in enumerate(found):
+            if isinstance(entries, str):
+                raise OSError(f"process {number}: {entries}")
+        return [entry for entries in found for entry in entries]
 
 
 def identity_of(

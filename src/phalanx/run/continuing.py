@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.recoding import listed
 from phalanx.kernels.protocol.adapter import Rest
+from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.keys import is_key
 from phalanx.posterior.posterior import Posterior
 from phalanx.run.device.advance import SinkState
@@ -21,7 +22,7 @@ from phalanx.run.device.blocks import ChainState
 from phalanx.run.device.executables import Executables, first_tuning
 from phalanx.run.device.thinning import SinceKept
 from phalanx.run.host.unshard import reshard, unshard
-from phalanx.run.state import Aim, Reduced, RunState, Stored, Work
+from phalanx.run.state import Aim, DrawsByName, Reduced, RunState, Stored, Work
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-2
 """Tolerances for log densities computed on different numbers of devices. In a sum over many rows a change of the data
@@ -45,6 +46,8 @@ class Continuing:
 
     def state_of(self, posterior: Posterior) -> RunState:
         """Return the state of a run, with the classes of the blocks in place of tuples from a file.
+
+        Its draws are those of the chains that this process holds.
 
         Raises:
             ValueError: when the run does not match the sampler.
@@ -73,7 +76,11 @@ class Continuing:
                 f"the model, kernel and reducers of the posterior."
             ) from None
         _check_lengths(posterior, state.stored.count)
-        return state._replace(stored=state.stored.after(posterior.draws, posterior.stats)) if posterior.stats else state
+        held = blocks.held
+        stored = state.stored.part(held)
+        if posterior.stats:
+            stored = stored.after(_held(posterior, posterior.draws, held), _held(posterior, posterior.stats, held))
+        return state._replace(stored=stored)
 
     def _check_types(self, state: RunState) -> None:
         """Raise if a run has another floating-point type, such as float32 under `jax_enable_x64`."""
@@ -264,6 +271,14 @@ def _known(posterior: Posterior) -> RunState:
             "with init=posterior."
         )
     return state
+
+
+def _held(posterior: Posterior, arrays: DrawsByName, held: HeldChains) -> DrawsByName:
+    """Return the draws of a posterior in the chains that this process holds, which may differ from those it has."""
+    if posterior.own is not None and posterior.own.held == held:
+        return arrays
+    gathered = (lambda values: values) if posterior.own is None else posterior.own.held.gathered
+    return {name: held.part(gathered(values)) for name, values in arrays.items()}  # pyright: ignore[reportArgumentType]
 
 
 def _check_lengths(posterior: Posterior, count: int) -> None:

@@ -60,12 +60,18 @@ def _extreme(run: Run, draws: Mapping[str, Shaped[np.ndarray, "chains draws *sha
     names, chains = [latent.name for latent in run.engine.blocks.target.shares.latents], run.engine.blocks.num_chains
     if not set(names) <= set(draws) or not run.draws:
         return []
-    flat = np.concatenate([draws[name].reshape(chains, run.draws, -1)[:, :, :count] for name in names], axis=2)
+    held, numbers = run.engine.blocks.held, np.arange(chains)
+    if run.store is None:  # each process chooses among the draws of its chains
+        numbers = held.numbers
+    rows = np.arange(len(numbers))
+    flat = np.concatenate([draws[name].reshape(len(rows), run.draws, -1)[:, :, :count] for name in names], axis=2)
     found: list[Position] = []
     for turn in range(min(2 * flat.shape[2], math.ceil(count / chains))):
-        kinds = (np.arange(chains) + turn * chains) % (2 * flat.shape[2])
-        values = np.where(kinds % 2, -1, 1)[:, None] * flat[np.arange(chains), :, kinds // 2]
-        chosen = {name: draws[name][np.arange(chains), values.argmax(1)] for name in names}
+        kinds = (numbers + turn * chains) % (2 * flat.shape[2])
+        values = np.where(kinds % 2, -1, 1)[:, None] * flat[rows, :, kinds // 2]
+        chosen = {name: draws[name][rows, values.argmax(1)] for name in names}
+        if run.store is None:
+            chosen = {name: held.gathered(values) for name, values in chosen.items()}
         begun = run.engine.executables.start(run.engine.seed, run.engine.arrays, Initial("draws", chosen))
         found += positions_of(begun.chains, chains)
     return found[:count]

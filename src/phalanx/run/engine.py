@@ -135,7 +135,10 @@ class Engine:
     # -- states that depend on no mesh -------------------------------------------------------------------------------
 
     def fetched(self, state: RunState) -> RunState:
-        """Return the state as arrays by variable on the host, without sharding or padded rows."""
+        """Return the state as arrays by variable on the host, without sharding or padded rows.
+
+        It has all chains, in each of several processes, and of stored draws those that only some chains have.
+        """
         layout, warming, sinks = self.blocks.layout, state.warming, state.sinks
         if warming is not None:
             warming = warming._replace(window=warming.window.fetched(self.blocks.row_layout))
@@ -145,11 +148,14 @@ class Engine:
         return state._replace(
             chains=layout.fetched(self.executables.rest(state.chains)),
             tuning=unshard(state.tuning, layout), warming=unshard(warming, layout), sinks=sinks,
-            stored=state.stored.rest,
+            stored=state.stored.rest.gathered(self.blocks.held),
         )  # fmt: skip
 
     def placed(self, state: RunState) -> RunState:
-        """Return the inverse of `fetched`: the state on this run's devices, which may differ in number."""
+        """Return the inverse of `fetched`: the state on this run's devices, which may differ in number.
+
+        Its stored draws are those of the chains that this process holds.
+        """
         layout, mesh, sinks, reduced = self.blocks.layout, self.blocks.target.mesh, state.sinks, state.reduced
         chains = self.executables.resume(self._sent_seed, self.arrays, layout.placed(state.chains, mesh))
         if sinks is not None:

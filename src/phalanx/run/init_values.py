@@ -217,12 +217,11 @@ def _of_posterior(
             f"init: the posterior has no draws of this model's variables "
             f"{', '.join(map(repr, target.shares.whole_shapes))}. Store one of them with keep=."
         )
-    draws = {name: np.asarray(posterior.draws[name]) for name in names}
-    if posterior.num_chains == num_chains:
-        return {name: values[:, -1] for name, values in draws.items()}
-    flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.items()}
-    chosen = np.linspace(0, len(flat[names[0]]) - 1, num_chains).round().astype(int)
-    return {name: values[chosen] for name, values in flat.items()}
+    draws, (chains, length) = posterior.of_all_chains.draws, (posterior.num_chains, posterior.num_draws)
+    if chains == num_chains:
+        return {name: np.asarray(draws[name][:, length - 1 :])[:, 0] for name in names}
+    chosen = np.linspace(0, chains * length - 1, num_chains).round().astype(int)
+    return {name: np.asarray(draws[name]).reshape(-1, *draws[name].shape[2:])[chosen] for name in names}
 
 
 def _of_fit(draws: Mapping[str, Any], target: Target) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Run:
             total = num_samples // thin
             room = total + stored.count if until is None else min(total, UNTIL_ROOM)
             room = room if self.store is None else 0
-            buffer = DrawBuffer(engine.blocks.target, stored.count + total, room)
+            buffer = DrawBuffer(engine.blocks.target, engine.blocks.held, stored.count + total, room)
             watch = None if until is None else until.watch(engine.blocks.names)
             phase = Storing(engine, buffer, thin, watch, self.store)
         self.state = phase.begin(self.state)

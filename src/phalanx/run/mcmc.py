@@ -50,7 +50,7 @@ from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
 
 BLOCK_BYTES = 4 * 2**20
-"""Device memory for the draws of a block; exceeded only if one draw of each chain takes more."""
+"""Memory of a process's devices for the draws of a block; exceeded only if one draw of each chain takes more."""
 
 BLOCK_DRAWS = 512
 """Maximal number of draws of each chain in a block."""
@@ -142,7 +142,8 @@ def mcmc(
         progress: show progress.
 
     Returns:
-        The posterior: draws of shape (chain, draw, ...), statistics, timing.
+        The posterior: draws of shape (chain, draw, ...), statistics, timing. In several processes, the draws are those
+        of the chains on the process's own devices; see `phx.Posterior`.
 
     Raises:
         TypeError: when data is not a dict or does not fit the model, or kernel is not a kernel.
@@ -206,11 +207,12 @@ def stream(
     received once your loop asks for the next one. Each block is yielded at least once: after a process was killed, the
     blocks since the last save, and after Ctrl-C, SIGTERM, an error or a `break` in your loop the block that was not
     received, are yielded again with the same draws. `block.first`, the number of draws of each chain in earlier
-    blocks, is the place at which to write a block, so that one that is yielded again overwrites itself.
+    blocks, is the place at which to write a block, so that one that is yielded again overwrites itself. In each of
+    several processes a block has the draws of the chains of its own devices, `block.chains`.
 
     Yields:
         A dict for each block: the block's draws `(chain, draw, ...)` of each stored variable, and the result of each
-        reducer over all draws so far; with an attribute `first`.
+        reducer over all draws so far; with the attributes `first` and `chains`.
 
     Raises:
         TypeError, ValueError: as `mcmc`, at the first block.
@@ -386,4 +388,4 @@ def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...
         rows = target.sharding(name)
         stored[name] = math.prod(value.shape) * rows.local_rows // rows.rows if rows.axes else math.prod(value.shape)
     width = sum(one.row_layout.widths) + sum(stored[name] for name in names)
-    return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * num_chains * width))))
+    return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * one.held.most * width))))

@@ -13,9 +13,10 @@ import numpy as np
 from phalanx.extras import require
 from phalanx.posterior.posterior import Posterior
 from phalanx.run.checks import check_on_block, check_sizes
-from phalanx.run.init_values import check_kind
+from phalanx.run.init_values import Initial, check_kind
 from phalanx.run.loop import UNTIL_ROOM
 from phalanx.run.progress.report import RunReport
+from phalanx.run.state import Aim
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
 
@@ -77,6 +78,10 @@ class RunOptions:
         samples, thin = int(self.num_samples), int(self.thin)
         policy, progress = SavePolicy.of(self.checkpoint), bool(progress)
         return replace(self, num_warmup=warmup, num_samples=samples, thin=thin, checkpoint=policy, progress=progress)
+
+    def aim(self, initial: Initial) -> Aim:
+        """Return the arguments that the record of a run contains; only valid after `checked`."""
+        return Aim(self.warmup, self.thin, initial.described, initial.superchains)
 
     @property
     def policy(self) -> SavePolicy | None:

@@ -13,6 +13,7 @@ import numpy as np
 from phalanx.adaptation.stuck_chains import Relocation
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.processes.together import OwnDraws
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.host.draw_store import step_sizes
 from phalanx.run.host.reducer_state import HostReducers, findings
@@ -81,7 +82,10 @@ class RunStart(NamedTuple):
 
 
 class RunResults(NamedTuple):
-    """Draws and statistics `(chain, draw, ...)`, and the results of the reducers."""
+    """Draws and statistics `(chain, draw, ...)`, and the results of the reducers.
+
+    In a run of several processes the draws are those of the chains that the process holds, unless a store has them.
+    """
 
     draws: Mapping[str, Shaped[np.ndarray, "chains draws *shape"]]
     stats: Mapping[str, Shaped[np.ndarray, "chains draws"]]
@@ -98,6 +102,11 @@ class RunResults(NamedTuple):
         draws, stats = state.stored.whole
         stats["step_size"] = step_sizes(state, stats)
         return cls({name: draws[name] for name in run.engine.blocks.names}, stats, reduced)
+
+    def place(self, run: Run) -> OwnDraws | None:
+        """Return the place of the draws among those of all processes, which must call it together; None if whole."""
+        is_part = self.stats and run.store is None
+        return OwnDraws.of(run.engine.blocks.held, self.stats) if is_part else None
 
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:
         """Return the record of a run of `samples` iterations, given the record of its sampler."""

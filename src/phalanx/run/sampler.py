@@ -143,11 +143,11 @@ class Sampler:
         options = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, progress)
         options, data_used = self._checked(options), self._data(data)
         initial = self._initial(options.init, int(seed), data_used.arrays)
-        aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
+        aim, blocks = options.aim(initial), self.executables.blocks
         record = replace(data_used.record, num_warmup=options.warmup, num_samples=options.num_samples)
         with (
-            store_at(options.store, options.num_stored, record, self.executables.blocks.names) as draws_to,
-            checkpoint_in(options.policy, draws_to) as saves,
+            store_at(options.store, options.num_stored, record, blocks.names, blocks.held) as draws_to,
+            checkpoint_in(options.policy, blocks.held, draws_to) as saves,
         ):
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
             identity = self._identity(int(seed), aim, initial, options, data_used)
@@ -202,8 +202,9 @@ class Sampler:
         if not self.naming.given:
             data_used = data_used._replace(record=data_used.record.named_like(posterior.record))
         check_sizes(self.executables.blocks.num_chains, 0, num_samples, 1)
-        state = self._state_of(posterior, data_used.arrays)._replace(next_look=0, stopped=False)
         num_samples = int(num_samples)
+        check_same("continue_run", lambda: {"num_samples": str(num_samples), "until": str(until)})
+        state = self._state_of(posterior, data_used.arrays)._replace(next_look=0, stopped=False)
         more, aim = num_samples + since_kept(posterior, state, num_samples), state.aim
         options = RunOptions(aim.num_warmup, more, aim.thin, until, on_block=on_block, progress=progress)
         options = self._checked(options)
@@ -240,12 +241,10 @@ class Sampler:
             if draws_to is not None:
                 draws_to.end(posterior.record, posterior.timing, posterior.warmup)
             if saves is not None:
-                saves.save(posterior)
+                saves.end(posterior)
         return posterior
 
-    def _identity(
-        self, seed: int, aim: Aim, initial: Initial, options: RunOptions, data: Data
-    ) -> dict[str, str]:  # fmt: skip
+    def _identity(self, seed: int, aim: Aim, initial: Initial, options: RunOptions, data: Data) -> dict[str, str]:
         """Return what a saved run must share with a call that continues it, besides its data, in words."""
         record = replace(data.record, seed=seed, num_warmup=aim.num_warmup, init=aim.init)
         reducers = {name: str(entry.reducer) for name, entry in self.executables.reducing.reductions.stateful}
@@ -255,10 +254,11 @@ class Sampler:
         """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""
         check_seed(seed)
         options, data = self._checked(options), self._data(None)
-        with checkpoint_in(options.policy) as saves, watched(make_progress(options.progress)) as display:
+        held = self.executables.blocks.held
+        with checkpoint_in(options.policy, held) as saves, watched(make_progress(options.progress)) as display:
             self._announce(display, self.rows, self.plan(options.room))
             initial = self._initial(options.init, int(seed), self.arrays)
-            aim = Aim(options.warmup, options.thin, initial.described, initial.superchains)
+            aim = options.aim(initial)
             identity, before = self._identity(int(seed), aim, initial, options, data), None
             check_same("phx.stream", lambda: identity | {"num_samples": str(num_samples)})
             if saves is not None:
@@ -279,14 +279,14 @@ class Sampler:
                     self._check_again(run, self.rows)
                 yield from stream.blocks()
                 if saves is not None:
-                    saves.save(run.so_far())
+                    saves.end(run.so_far())
 
     def _stream_so_far(self, stream: RunStream, data: Data, clock: Clock) -> Posterior:
         """Return a posterior whose state has the draws that the caller of a stream has not received."""
         run, received = stream.run, stream.received
-        state = run.value._replace(stored=run.state.stored.whole_of_each)
+        state = run.value._replace(stored=run.state.stored.whole_of_each.gathered(run.engine.blocks.held))
         posterior = self._posterior(run, data, clock, state.aim.thin * received, lambda: state)
-        return replace(posterior, draws={}, stats={})
+        return replace(posterior, draws={}, stats={}, own=None)
 
     def _posterior(self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState]) -> Posterior:
         """Return the posterior of a run of `samples` iterations."""
@@ -296,7 +296,7 @@ class Sampler:
             dict(results.draws), dict(results.stats), clock.timing(run, self.compile_seconds, self.compilations),
             results.record(record, run, clock, samples), dict(results.reduced), run.state.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
-            goes_on=GoesOn(sampler, state),
+            goes_on=GoesOn(sampler, state), own=results.place(run),
         )  # fmt: skip
 
     def _so_far(self, run: Run, data: Data, clock: Clock) -> Posterior:
@@ -359,7 +359,8 @@ class Sampler:
     def plan(self, draws: int = 0, arrays: tuple[Array, ...] | None = None) -> MemoryPlan:
         """Return the memory of a run that stores `draws` draws of each chain; raise if it exceeds the free memory."""
         blocks = self.executables.blocks
-        plan = plan_memory(self.executables, self.arrays if arrays is None else arrays, blocks.num_chains * draws)
+        rows = len(blocks.held.numbers) * draws
+        plan = plan_memory(self.executables, self.arrays if arrays is None else arrays, rows)
         check_plan(plan)
         return plan
 

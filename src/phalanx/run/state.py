@@ -8,7 +8,7 @@ to arrays by variable that depend on no mesh and can be written to a file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 
 from phalanx.adaptation.tuner import Sums
 from phalanx.adaptation.warm_up import WarmUpState
+from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.keys import is_key
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import ChainState
@@ -69,8 +70,9 @@ class Stored(NamedTuple):
     """Stored draws on the host.
 
     Attributes:
-        draws, stats: arrays `(chain, draw, ...)` by name.
-        counts: draws of each chain; the arrays may have room for more.
+        draws, stats: arrays `(chain, draw, ...)` by name. While a run of several processes advances, those of the
+            chains that the process holds.
+        counts: draws of each of all chains; the arrays may have room for more.
         divergences: number of divergent draws.
         moved: draws of each chain that were moved to a store; the arrays begin behind them.
     """
@@ -115,7 +117,21 @@ class Stored(NamedTuple):
 
     def apart(self) -> Stored:
         """Return the same draws in arrays of their own, so that the memory of others is given back."""
-        return self._replace(**{of: {n: v.copy() for n, v in getattr(self, of).items()} for of in ("draws", "stats")})
+        return self._mapped(np.copy)
+
+    def gathered(self, held: HeldChains) -> Stored:
+        """Return the draws of all chains, given those that this process holds; all must call it together."""
+        return self if held.is_whole else self._mapped(held.gathered)
+
+    def part(self, held: HeldChains) -> Stored:
+        """Return the inverse of `gathered`."""
+        return self if held.is_whole else self._mapped(held.part)
+
+    def _mapped(self, of: Callable[[np.ndarray], np.ndarray]) -> Stored:
+        return self._replace(
+            draws={name: of(values) for name, values in self.draws.items()},
+            stats={name: of(values) for name, values in self.stats.items()},
+        )
 
     def after(self, draws: DrawsByName, stats: DrawsByName) -> Stored:
         """Return the inverse of `rest`, given the first draws of every chain and their statistics."""

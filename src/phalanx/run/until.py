@@ -101,8 +101,9 @@ class StoppingWatch:
         due = int(np.ceil(due * GROWTH))
         if wanted.r_hat is None and wanted.ess is None:
             return False, due
-        draws, stats = read()
-        return all(self._good(values) for values in (stats["log_density"], *(draws[n] for n in self._names))), due
+        draws, stats = read()  # of several processes, each array is gathered when it is taken
+        places = [(stats, "log_density"), *((draws, name) for name in self._names)]
+        return all(self._good(arrays[name]) for arrays, name in places), due
 
     @property
     def _seconds(self) -> float:

@@ -4,6 +4,9 @@ The root has the groups `posterior` and `sample_stats`; their arrays `(chain, dr
 all draws. Draws are valid up to the number `committed` of the root, which is written after them; readers show no more.
 Only whole chunks, and the one that is not full yet, are written; each replaces its file at once, so that a process that
 is killed at any moment leaves all committed draws as they were.
+
+Several processes write the chains that they own, each to chunks of its own. The first one makes the arrays, and commits
+the draws that all have written.
 """
 
 from __future__ import annotations
@@ -20,14 +23,13 @@ from typing import Any
 import numpy as np
 
 from phalanx.extras import require
+from phalanx.mesh.agreement import SharedWords
+from phalanx.store.owned_chains import OwnedChains
 from phalanx.store.save_path import sync
 from phalanx.store.stored_array import StoredArray
 
 VERSION = 1
 """Version of the format."""
-
-CHUNK_BYTES = 4 * 2**20
-"""Greatest size of a chunk in memory."""
 
 ALL_CHUNKS: Any = {"write_empty_chunks": True}
 """Setting of Zarr: a chunk without a file is lost, and does not stand for zeros."""
@@ -37,17 +39,21 @@ OURS = "phalanx"
 
 POSTERIOR, STATS = "posterior", "sample_stats"
 
+ROOM, WRITTEN = "room", "written"
+"""Topics of the words that processes exchange: draws of each chain with room, and those that are on the disk."""
+
 Groups = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by group and name."""
 
 
 @dataclass
 class ZarrFolder:
-    """Writer of a store.
+    """Writer of a store, one of several processes that have the same folder.
 
     Attributes:
         path: the folder.
         called: its name in messages.
+        owned: the chains whose draws this process gives to `append`.
         room: draws of each chain for which there is room.
         count: draws of each chain that were given to `append`.
         dims: names of the axes by variable; None for an axis without a name.
@@ -56,12 +62,14 @@ class ZarrFolder:
 
     path: Path
     called: str
+    owned: OwnedChains
     room: int = 0
     count: int = 0
     dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     coords: Mapping[str, np.ndarray] = field(default_factory=dict)
     is_open: bool = False
     """True once a store was made or continued."""
+    _words: SharedWords = field(init=False)
     _arrays: dict[tuple[str, str], Any] = field(default_factory=dict)
     _tails: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
     """Draws behind the last full chunk of each array."""
@@ -70,10 +78,13 @@ class ZarrFolder:
     _lock: int | None = None
     """Descriptor of the folder, locked for this process."""
 
+    def __post_init__(self) -> None:
+        self._words = SharedWords(self.called)
+
     # -- beginning ----------------------------------------------------------------------------------------------------
 
     def begin(self, entries: Mapping[str, Any]) -> None:
-        """Make a new store without arrays.
+        """Make a new store without arrays, in the first process.
 
         A store that is not complete, of the same run with the same checkpoint, is replaced: the run ended before its
         first save.
@@ -85,6 +96,10 @@ class ZarrFolder:
             FileExistsError: when something else is at the path.
             ValueError: when another process writes to the store.
         """
+        self._words.leave(WRITTEN, "0")
+        if not self.owned.is_first:
+            self.is_open = True
+            return
         if entries["checkpoint"] and is_zarr(self.path):
             known = _root(self.path, self.called)[1]
             same = all(known.get(name) == entries[name] for name in ("run", "checkpoint"))
@@ -106,6 +121,8 @@ class ZarrFolder:
     def resume(self, count: int, entries: Mapping[str, Any]) -> None:
         """Continue a store behind its first `count` draws; later ones are written anew.
 
+        Where other chains share chunks than those of one process, the first one writes all: `owned` changes.
+
         Args:
             count: draws of each chain that the run has made.
             entries: entries of the root; `run` identifies the run.
@@ -120,16 +137,18 @@ class ZarrFolder:
                 f"{self.called} {of} and has {known.get('committed', 0)} draws of each chain; the checkpoint continues "
                 f"a run behind {count}. Give the store that the run wrote to."
             )
-        self._locked()
+        if self.owned.is_first:
+            self._locked()
+            root.attrs.update({OURS: {**known, **entries, "committed": count}})
         self.is_open, self.count = True, count
-        root.attrs.update({OURS: {**known, **entries, "committed": count}})
-        for group in (POSTERIOR, STATS) if count else ():
-            for name, array in root[group].arrays():
-                if array.ndim > 1:  # not a coordinate
-                    full = count - count % array.chunks[1]
-                    self._arrays[group, name] = array.with_config(ALL_CHUNKS)
-                    self._tails[group, name] = np.asarray(array[:, full:count])
-        if self._arrays:
+        self._words.leave(WRITTEN, str(count))
+        if count:
+            found = {(group, name): array for group in (POSTERIOR, STATS) for name, array in _arrays_in(root[group])}
+            self.owned = self.owned.fitting({array.chunks[0] for array in found.values()})
+            for key, array in found.items():
+                self._arrays[key] = array.with_config(ALL_CHUNKS)
+                full = count - count % array.chunks[1]
+                self._tails[key] = self.owned.read(array, slice(full, count))
             self._make_room(max(self.room, count))
 
     def discard(self) -> None:
@@ -156,10 +175,13 @@ class ZarrFolder:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, groups: Groups) -> None:
-        """Add draws `(chain, draw, ...)` of all chains; full chunks are written."""
+        """Add draws `(chain, draw, ...)` of the chains that this process owns; full chunks are written."""
         number = next(iter(groups[STATS].values())).shape[1]
-        if not self._arrays:
+        if not self._arrays and self.owned.is_first:
             self._make_arrays(groups)
+        elif not self._arrays:
+            self._open_arrays(self.room)
+            self._tails = {(group, name): groups[group][name][:, :0] for group, name in self._arrays}
         if self.count + number > self.room:
             self._make_room(max(self.count + number, 2 * self.room))
         for group, arrays in groups.items():
@@ -167,8 +189,33 @@ class ZarrFolder:
                 self._append(group, name, np.asarray(values))
         self.count += number
 
-    def commit(self, entries: Mapping[str, Any] | None = None) -> None:
-        """Write the chunks that are not full, wait for the disk, then write the number of draws and other entries."""
+    def commit(self, entries: Mapping[str, Any] | None = None, of_all: bool = True) -> None:
+        """Write the chunks that are not full, wait for the disk, then write the number of draws and other entries.
+
+        The first of several processes writes the number: once all have written as many draws as it has or, if `of_all`
+        is false, that of the draws which all have written so far.
+        """
+        self._write_tails()
+        self._words.leave(WRITTEN, str(self.count))
+        if not self.owned.is_first:
+            return
+        counts = self._words.left(WRITTEN)
+        if of_all:
+            self._words.awaited(WRITTEN, lambda words: int(words) >= self.count)
+            counts = {0: str(self.count)}
+        elif len(counts) < self.owned.processes:
+            return
+        root, known = _root(self.path, self.called)
+        count = max(known.get("committed", 0), min(map(int, counts.values())))
+        root.attrs.update({OURS: {**known, **(entries or {}), "committed": count}})
+        sync(self.path / "zarr.json")
+        sync(self.path)
+
+    def fail(self, error: BaseException) -> None:
+        """Report a failure of this process to the others that write."""
+        self._words.fail(error)
+
+    def _write_tails(self) -> None:
         for (group, name), tail in self._tails.items():
             if tail.shape[1]:
                 self._write(group, name, self.count - tail.shape[1], tail)
@@ -177,15 +224,11 @@ class ZarrFolder:
         for folder in {above for file in self._written for above in file.parents if self.path in above.parents}:
             sync(folder)
         self._written.clear()
-        root, known = _root(self.path, self.called)
-        root.attrs.update({OURS: {**known, **(entries or {}), "committed": self.count}})
-        sync(self.path / "zarr.json")
-        sync(self.path)
 
     def end(self, entries: Mapping[str, Any]) -> None:
         """Commit, and give up the room behind the last draw, so that plain readers see draws only."""
         self.commit(entries)
-        if self._arrays and self.room != self.count:
+        if self._arrays and self.room != self.count and self.owned.is_first:
             self._make_room(self.count)
 
     # -- arrays -------------------------------------------------------------------------------------------------------
@@ -197,9 +240,10 @@ class ZarrFolder:
             for name, values in arrays.items():
                 own = self.dims.get(name, (None,) * (values.ndim - 2))
                 dims = ("chain", "draw", *(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(own)))
-                shape = (values.shape[0], max(self.room, 1), *values.shape[2:])
+                shape = (self.owned.num_chains, max(self.room, 1), *values.shape[2:])
+                chunks = self.owned.chunk(shape, values.dtype.itemsize)
                 self._arrays[group, name] = made.create_array(
-                    name, shape=shape, chunks=chunks_of(shape, values.dtype.itemsize), dtype=values.dtype,
+                    name, shape=shape, chunks=chunks, dtype=values.dtype,
                     fill_value=np.nan if values.dtype.kind == "f" else 0, dimension_names=dims,
                     compressors=_codecs(), config=ALL_CHUNKS,
                 )  # fmt: skip
@@ -210,7 +254,22 @@ class ZarrFolder:
                         known = np.arange(size) if known is None or len(known) != size else known
                         _make_coordinate(made, dim, known)
 
+        self._words.leave(ROOM, str(self.room))
+
+    def _open_arrays(self, room: int) -> None:
+        """Open the arrays once the first process has made them, with room for so many draws of each chain."""
+        self._words.awaited(ROOM, lambda words: int(words) >= room, of=[0])
+        root, _ = _root(self.path, self.called)
+        self._arrays = {
+            (group, name): array.with_config(ALL_CHUNKS)
+            for group in (POSTERIOR, STATS) for name, array in _arrays_in(root[group])
+        }  # fmt: skip
+
     def _make_room(self, room: int) -> None:
+        if not self.owned.is_first:
+            self._open_arrays(room)
+            self.room = room
+            return
         root, _ = _root(self.path, self.called)
         for array in self._arrays.values():
             array.resize((array.shape[0], room, *array.shape[2:]))
@@ -219,6 +278,7 @@ class ZarrFolder:
             draw.resize((room,))
             draw[:] = np.arange(room)
         self.room = room
+        self._words.leave(ROOM, str(room))
 
     def _append(self, group: str, name: str, values: np.ndarray) -> None:
         array, tail = self._arrays[group, name], self._tails[group, name]
@@ -232,23 +292,12 @@ class ZarrFolder:
     def _write(self, group: str, name: str, begin: int, values: np.ndarray) -> None:
         array = self._arrays[group, name]
         end, size = begin + values.shape[1], array.chunks[1]
-        array[:, begin:end] = values
+        self.owned.write(array, slice(begin, end), values)
         for number in range(begin // size, -(-end // size)):
-            chunks = (self.path / group / name / "c").glob(f"*/{number}")
-            self._written.update(file for found in chunks for file in [found, *found.rglob("*")])
-
-
-def chunks_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return the shape of a chunk: as many chains as there are, and as many draws as fit into `CHUNK_BYTES`.
-
-    Draws of more than that are split, first by chains, then along their own axes, from the first one on.
-    """
-    chunk = [shape[0], 1, *(max(1, size) for size in shape[2:])]
-    for axis in (0, *range(2, len(chunk))):
-        excess = -(-itemsize * int(np.prod(chunk)) // CHUNK_BYTES)
-        chunk[axis] = max(1, chunk[axis] // excess)
-    chunk[1] = min(max(1, CHUNK_BYTES // (itemsize * int(np.prod(chunk)))), shape[1])
-    return tuple(chunk)
+            for chains in self.owned.numbers(array.chunks[0]):
+                found = self.path / group / name / "c" / str(chains) / str(number)
+                if found.exists():
+                    self._written.update([found, *found.rglob("*")])
 
 
 def read_zarr(
@@ -268,14 +317,13 @@ def read_zarr(
     arrays = {}
     for group in (POSTERIOR, STATS) if count else ():
         try:
-            found = list(root[group].arrays())
+            found = _arrays_in(root[group])
         except Exception as error:  # of many classes: metadata are parsed here
             raise ValueError(f"{called} is damaged: its group {group} cannot be read ({error}).") from error
         for name, array in found:
-            if array.ndim > 1:
-                if array.shape[1] < count:
-                    raise ValueError(f"{called} is damaged: {name} has {array.shape[1]} of {count} draws.")
-                arrays[group, name] = array
+            if array.shape[1] < count:
+                raise ValueError(f"{called} is damaged: {name} has {array.shape[1]} of {count} draws.")
+            arrays[group, name] = array
     return *_stored(arrays, count), entries
 
 
@@ -304,6 +352,11 @@ def _root(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
     if not entries.get("version", VERSION + 1) <= VERSION:
         raise ValueError(f"{called} was written by a later release of Phalanx. Read it with that release.")
     return root, entries
+
+
+def _arrays_in(group: Any) -> list[tuple[str, Any]]:
+    """Return the arrays of a group by name, without coordinates."""
+    return [(name, array) for name, array in group.arrays() if array.ndim > 1]
 
 
 def _codecs() -> list[Any]:

@@ -151,7 +151,8 @@ def _init_of(init: Init | None, pair: Pair) -> dict[str, Any]:
                 f"of these names; it has {', '.join(map(repr, pair.learned.parameters))}."
             )
     elif isinstance(init, Posterior):
-        found = {name: np.mean(init.draws[name], (0, 1)) for name in latents if name in init.draws}
+        draws = init.of_all_chains.draws  # all processes make this call together
+        found = {name: np.mean(np.asarray(draws[name]), (0, 1)) for name in latents if name in draws}
     elif isinstance(init, Mapping):
         found = dict(init)
     else:

@@ -22,6 +22,7 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
+from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.failure import AgreedExit, AgreedInterrupt
 from phalanx.run import checkpoint as module
 from phalanx.store.policy import SavePolicy
@@ -169,9 +170,9 @@ def test_other_data_models_and_releases_are_refused(tmp_path, monkeypatch):
 def test_one_of_several_processes_does_not_save_where_it_leaves_alone(tmp_path, monkeypatch, error, is_saved):
     """To fetch the run it would wait for the others."""
     saved = []
-    monkeypatch.setattr(module.RunCheckpoint, "save", lambda self, posterior: saved.append(posterior))
+    monkeypatch.setattr(module.RunCheckpoint, "end", lambda self, posterior: saved.append(posterior))
+    checkpoint = module.RunCheckpoint(phx.checkpoint(tmp_path / "run"), HeldChains(((0,),), 4))
     monkeypatch.setattr("jax.process_count", lambda: 2)
-    checkpoint = module.RunCheckpoint(phx.checkpoint(tmp_path / "run"))
     under_way: Any = SimpleNamespace(is_whole=True, so_far=lambda: "the run so far")
     with pytest.raises(type(error)), checkpoint.after_an_error(under_way):
         raise error

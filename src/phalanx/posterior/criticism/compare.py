@@ -113,7 +113,8 @@ def _loo_of(name: str, model: Any) -> Loo:
 def _check_same_data(posteriors: Mapping[str, Posterior]) -> None:
     """Raise if the observed values of two posteriors differ, where the posteriors know them."""
     known = {
-        name: observed_values(one.target, tuple(one.record.latents), one.draws) for name, one in posteriors.items()
+        name: observed_values(one.target, tuple(one.record.latents), one.of_all_chains.draws)
+        for name, one in posteriors.items()
     }
     known = {name: values for name, values in known.items() if values}
     for name, values in known.items():

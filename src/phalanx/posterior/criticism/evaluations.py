@@ -15,6 +15,7 @@ from phalanx.posterior.criticism.loo import Loo, leave_one_out
 from phalanx.posterior.criticism.model_at_draws import known_data
 from phalanx.posterior.predict import predict
 from phalanx.posterior.predictive import PredictiveDraws, check_kind, chosen, predictive
+from phalanx.posterior.processes.together import OwnDraws, on_all_chains
 from phalanx.posterior.record import RunRecord
 from phalanx.reducers.reducer import Reduce, Reducer
 
@@ -27,10 +28,11 @@ class Evaluations:
     record: RunRecord
     reduced: dict[str, Any]
     target: Target | None
+    own: OwnDraws | None
 
     @property
     def num_chains(self) -> int:
-        """Chains in the draws."""
+        """Chains of the run that have draws."""
         return self._sizes[0]
 
     @property
@@ -41,7 +43,8 @@ class Evaluations:
     @property
     def _sizes(self) -> tuple[int, int]:
         arrays = [*self.stats.values(), *self.draws.values()]
-        return arrays[0].shape[:2] if arrays else (self.record.num_chains, 0)
+        chains, draws = arrays[0].shape[:2] if arrays else (self.record.num_chains, 0)
+        return chains if self.own is None else self.own.held.num_chains, draws
 
     @property
     def _not_kept(self) -> list[str]:
@@ -49,6 +52,7 @@ class Evaluations:
         known = self.record.latents if self.target is None else self.target.value_names()
         return [name for name in known if name not in self.draws]
 
+    @on_all_chains
     def predict(self, fn: Callable[..., Any], *, seed: int = 0, batch_size: int = 100) -> Any:
         """Evaluate a function of the variables at every draw.
 
@@ -72,6 +76,7 @@ class Evaluations:
         check_seed(seed)
         return predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=self._not_kept)
 
+    @on_all_chains
     def predictive(
         self,
         data: Mapping[str, Any] | None = None,
@@ -131,6 +136,7 @@ class Evaluations:
             numbers=numbers, keep=keep, reducers=reducers,
         )  # fmt: skip
 
+    @on_all_chains
     def log_likelihood(
         self, data: Mapping[str, Any] | None = None, *, model: Program | None = None
     ) -> dict[str, np.ndarray]:
@@ -163,6 +169,7 @@ class Evaluations:
             known=known_data(self.target, self.record),
         )  # fmt: skip
 
+    @on_all_chains
     def loo(self, data: Mapping[str, Any] | None = None, *, model: Program | None = None) -> Loo:
         r"""Estimate how well the model predicts each observation from all others, by importance weights of the draws.
 

@@ -61,7 +61,7 @@ class MemoryPlan:
 
 
 def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) -> MemoryPlan:
-    """Return the memory of a run that stores `rows` draws over all chains; its data are placed already."""
+    """Return the memory of a run that stores `rows` draws in this process; its data are placed already."""
     stored = {} if executables.constrain is None else executables.constrain.out_info
     draws = {name: rows * math.prod(info.shape[2:]) * info.dtype.itemsize for name, info in stored.items()}
     devices = list(executables.blocks.target.mesh.devices.flat)

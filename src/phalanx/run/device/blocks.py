@@ -22,7 +22,7 @@ from phalanx.kernels.metric.low_rank import LowRankMetric
 from phalanx.kernels.protocol.adapter import Driver, Rest, lane_specs
 from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.mesh.chains import lane_chains, over_lanes
+from phalanx.mesh.chains import HeldChains, lane_chains, over_lanes
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
@@ -93,6 +93,11 @@ class Blocks:
     def count(self) -> int:
         """Chains per device."""
         return self.num_chains // self.target.mesh.shape[CHAIN]
+
+    @cached_property
+    def held(self) -> HeldChains:
+        """The chains that each process holds."""
+        return HeldChains.of(self.target.mesh, self.num_chains)
 
     @property
     def layout(self) -> VectorLayout:

@@ -1,6 +1,7 @@
 """Draw buffer: stored draws on the host in arrays `(chain, draw, ...)` with room for later draws.
 
-All states of a run share these arrays; a later state has filled more of them.
+All states of a run share these arrays; a later state has filled more of them. In a run of several processes the arrays
+have the chains that the process holds, and room for as many draws as the chain with most draws has.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 from jax import Array
 
 from phalanx.density.target import Target
-from phalanx.run.host.recorded import HostBlock, fetch_slots
+from phalanx.mesh.chains import HeldChains
+from phalanx.run.host.recorded import HostBlock, fetch_held
 from phalanx.run.state import Stored
 
 if TYPE_CHECKING:
@@ -37,11 +39,13 @@ class DrawBuffer:
 
     Attributes:
         target: the model.
+        held: the chains that this process holds.
         total: maximal number of draws of each chain.
         room: initial room, in draws of each chain.
     """
 
     target: Target
+    held: HeldChains
     total: int
     room: int
 
@@ -49,23 +53,35 @@ class DrawBuffer:
         """Return the number of draws that each chain lacks."""
         return np.maximum(self.total - stored.counts, 0)
 
-    def with_block(self, stored: Stored, values: Mapping[str, Array], block: HostBlock) -> Stored:
-        """Return the stored draws after a block, whose variables have the values `(slot, chain, ...)`."""
+    def with_block(
+        self, stored: Stored, values: Mapping[str, Array], block: HostBlock, counts: Integer[np.ndarray, "chains"],
+        divergences: int,
+    ) -> Stored:  # fmt: skip
+        """Return the stored draws after a block.
+
+        Args:
+            stored: the draws before.
+            values: values `(slot, chain, ...)` of the variables on the devices.
+            block: the block, with statistics.
+            counts: number of its draws, of each of all chains.
+            divergences: number of divergent ones.
+        """
         filled, draws, stats = block.filled, dict(stored.draws), dict(stored.stats)
+        known = stored.counts - stored.moved
+        own, needed = self.held.part(known), int((known + counts).max())
         for name, array in values.items():
-            rows = self.target.trim(name, fetch_slots(array, len(filled)), leading=2)
-            draws[name] = self._written(draws.get(name), stored.counts - stored.moved, rows, filled)
+            rows = self.target.trim(name, fetch_held(array, len(filled), self.held), leading=2)
+            draws[name] = self._written(draws.get(name), own, rows, filled, needed)
         for name, rows in block.stats.items():
             rows = rows.astype(STAT_TYPES.get(name, rows.dtype))
-            stats[name] = self._written(stats.get(name), stored.counts - stored.moved, rows, filled)
-        divergences = stored.divergences + int(block.stats["diverging"][filled].sum())
-        return Stored(draws, stats, stored.counts + block.count, divergences, stored.moved)
+            stats[name] = self._written(stats.get(name), own, rows, filled, needed)
+        return Stored(draws, stats, stored.counts + counts, stored.divergences + divergences, stored.moved)
 
     def _written(
-        self, array: Shaped[np.ndarray, "chains room *shape"] | None, counts: Integer[np.ndarray, "chains"],
-        rows: Shaped[np.ndarray, "slots chains *shape"], filled: Bool[np.ndarray, "slots chains"],
-    ) -> Shaped[np.ndarray, "chains new_room *shape"]:  # fmt: skip
-        into = self._with_room(array, int((counts + filled.sum(0)).max()), rows)
+        self, array: Shaped[np.ndarray, "held room *shape"] | None, counts: Integer[np.ndarray, "held"],
+        rows: Shaped[np.ndarray, "slots held *shape"], filled: Bool[np.ndarray, "slots held"], needed: int,
+    ) -> Shaped[np.ndarray, "held new_room *shape"]:  # fmt: skip
+        into = self._with_room(array, needed, rows)
         if filled.all() and (counts == counts[0]).all():  # no chain is ahead of another
             into[:, counts[0] : counts[0] + len(rows)] = np.swapaxes(rows, 0, 1)
         else:
@@ -74,9 +90,9 @@ class DrawBuffer:
         return into
 
     def _with_room(
-        self, array: Shaped[np.ndarray, "chains room *shape"] | None, needed: int,
-        rows: Shaped[np.ndarray, "slots chains *shape"],
-    ) -> Shaped[np.ndarray, "chains new_room *shape"]:  # fmt: skip
+        self, array: Shaped[np.ndarray, "held room *shape"] | None, needed: int,
+        rows: Shaped[np.ndarray, "slots held *shape"],
+    ) -> Shaped[np.ndarray, "held new_room *shape"]:  # fmt: skip
         """Return an array with room for at least `needed` draws of each chain."""
         has = 0 if array is None else array.shape[1]
         if array is not None and has >= needed:

@@ -1,4 +1,4 @@
-"""Store of a run's draws: a thread writes them to a Zarr folder while chains move."""
+"""Store of a run's draws: a thread of each process writes those of its chains to a Zarr folder while chains move."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ import numpy as np
 
 from phalanx.diagnostics.exchange import ARVIZ_NAMES, check_dimensions
 from phalanx.inputs.axis_names import as_coordinate
-from phalanx.mesh.processes import agreed, is_first
+from phalanx.mesh.chains import HeldChains
+from phalanx.mesh.processes import agreed
 from phalanx.posterior.opening import in_our_names
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.state import RunState
+from phalanx.store.owned_chains import OwnedChains
 from phalanx.store.stored_array import StoredArray
 from phalanx.store.zarr_folder import POSTERIOR, STATS, ZarrFolder, entry, read_zarr
 
@@ -34,13 +36,13 @@ WAITING = 2
 
 @contextmanager
 def store_at(
-    path: str | PathLike[str] | None, room: int, record: RunRecord, names: tuple[str, ...]
+    path: str | PathLike[str] | None, room: int, record: RunRecord, names: tuple[str, ...], held: HeldChains
 ) -> Iterator[DrawStore | None]:
     """Hold a store in a `with` block, with the arguments of `DrawStore`; None for a run that keeps its draws."""
     if path is None:
         yield None
         return
-    store = DrawStore(path, room, record, names)
+    store = DrawStore(path, room, record, names, held)
     with store.held():
         yield store
 
@@ -53,9 +55,12 @@ class DrawStore:
         room: draws of each chain that the run makes at most.
         record: record of the run to come.
         names: names of the stored variables.
+        held: the chains that each process holds.
     """
 
-    def __init__(self, path: str | PathLike[str], room: int, record: RunRecord, names: tuple[str, ...]):
+    def __init__(
+        self, path: str | PathLike[str], room: int, record: RunRecord, names: tuple[str, ...], held: HeldChains
+    ):
         self.called, self._record = f"store={str(path)!r}", record
         check_dimensions(self.called, names)
         # a slash would separate groups
@@ -68,7 +73,7 @@ class DrawStore:
             )
         dims = {self._names[name]: axes for name, axes in record.dims.items() if name in self._names}
         coords = {dim.replace("/", "."): as_coordinate(words) for dim, words in record.coords.items()}
-        self._folder = ZarrFolder(Path(path), self.called, room, dims=dims, coords=coords)
+        self._folder = ZarrFolder(Path(path), self.called, OwnedChains(held), room, dims=dims, coords=coords)
         self._thread = ThreadPoolExecutor(1, "phalanx-store")
         self._waiting: deque[Future[Any]] = deque()
         self._failure: BaseException | None = None
@@ -82,14 +87,12 @@ class DrawStore:
             identity: identity of the run, from `phalanx.run.checkpoint.identity_of`.
             checkpoint: folder of its saves; None without.
         """
-        if is_first():
-            self._folder.begin(self._first_entries(identity, checkpoint))
-            self._is_new = checkpoint is None
+        self._folder.begin(self._first_entries(identity, checkpoint))
+        self._is_new = checkpoint is None and self._folder.owned.is_first
 
     def resume(self, identity: Mapping[str, str], checkpoint: Path | None, count: int) -> None:
         """Continue the folder behind its first `count` draws of each chain."""
-        if is_first():
-            self._folder.resume(count, self._first_entries(identity, checkpoint))
+        self._folder.resume(count, self._first_entries(identity, checkpoint))
 
     def _first_entries(self, identity: Mapping[str, str], checkpoint: Path | None) -> dict[str, Any]:
         run = hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()
@@ -98,37 +101,36 @@ class DrawStore:
         return {"run": run, "checkpoint": saves, "names": entry(self._stored_names), **entries, "complete": False}
 
     def take(self, state: RunState) -> RunState:
-        """Return the state without the draws that every chain has; they are written."""
+        """Return the state without the draws that every chain has; each process writes those of its chains."""
         draws, stats = state.stored.whole
         if not stats or not next(iter(stats.values())).shape[1]:
             return state
         stats["step_size"] = step_sizes(state, stats)
+        own = self._folder.owned.of
         groups = {
-            POSTERIOR: {self._names[name]: draws[name] for name in self._names},
-            STATS: {ARVIZ_NAMES.get(name, name): values for name, values in stats.items()},
+            POSTERIOR: {self._names[name]: own(draws[name]) for name in self._names},
+            STATS: {ARVIZ_NAMES.get(name, name): own(values) for name, values in stats.items()},
         }
         self._write(lambda: self._folder.append(groups))
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + SECONDS
-            self._write(self._folder.commit)
+            self._write(self._commit_written)
         return state._replace(stored=state.stored.rest.apart())
 
     def synced(self) -> Future[Any]:
-        """Return a promise that all draws so far are on the disk."""
+        """Return a promise that all draws so far are on the disk; in the first process, those of all processes."""
         return self._write(self._folder.commit)
 
     def read(self) -> tuple[Mapping[str, StoredArray], Mapping[str, StoredArray]]:
         """Return the draws and statistics so far, the same in all processes, which must call it together."""
-        if is_first():
-            self._result(self._write(self._folder.commit))
-        count = int(agreed(np.int32(self._folder.count)))
-        draws, stats, _ = read_zarr(self._folder.path, self.called, count)
+        self._together(self._folder.commit)
+        draws, stats, _ = read_zarr(self._folder.path, self.called, self._folder.count)
         return in_our_names(draws, stats, self._stored_names)
 
     def end(self, record: RunRecord, timing: Timing, warmup: Mapping[str, np.ndarray]) -> None:
-        """Complete the store."""
+        """Complete the store; all processes must call it together."""
         entries = {**self._entries(record, timing, warmup), "complete": not record.interrupted}
-        self._result(self._write(lambda: self._folder.end(entries)))
+        self._together(lambda: self._folder.end(entries))
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -142,7 +144,7 @@ class DrawStore:
                     yield
                 except BaseException:
                     if self._folder.is_open:  # an error of this would hide the one under way
-                        self._thread.submit(self._run, self._folder.commit)
+                        self._thread.submit(self._run, self._commit_written)
                     raise
         except BaseException:
             if self._folder.is_open and self._is_new and not self._folder.count:
@@ -156,9 +158,20 @@ class DrawStore:
         course = {name: values.tolist() for name, values in warmup.items()}
         return {"record": entry(asdict(record)), "timing": entry(asdict(timing)), "warmup": entry(course)}
 
+    def _commit_written(self) -> None:
+        self._folder.commit(of_all=False)
+
+    def _together(self, job: Callable[[], Any]) -> None:
+        """Do a job in the threads of all processes, and raise in all where it fails in the first."""
+        failure = None
+        try:
+            self._result(self._write(job))
+        except OSError as error:
+            failure = error
+        if bool(agreed(np.bool_(failure is not None))) or failure is not None:
+            raise failure or OSError(f"{self.called} cannot be written; the message of process 0 says why.")
+
     def _write(self, job: Callable[[], Any]) -> Future[Any]:
-        if not is_first():
-            return Future()
         while len(self._waiting) >= WAITING or (self._waiting and self._waiting[0].done()):
             self._result(self._waiting.popleft())
         future = self._thread.submit(self._run, job)
@@ -172,11 +185,12 @@ class DrawStore:
             return job()
         except BaseException as error:
             self._failure = error
+            self._folder.fail(error)
             raise
 
     def _result(self, future: Future[Any]) -> Any:
         try:
-            return future.result() if is_first() else None
+            return future.result()
         except OSError as error:
             raise OSError(
                 f"{self.called} cannot be written ({error}). It holds all draws that were committed before; read them "

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+import jax
 import numpy as np
 from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.adaptation.tuner import Sample
+from phalanx.mesh.chains import HeldChains
+from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.position import ByVariable
 from phalanx.mesh.processes import to_host
 from phalanx.run.device.advance import SinkState
@@ -21,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HostBlock:
-    """Recorded draws of a block.
+    """Recorded draws of a block, of all chains or of those that this process holds.
 
     Attributes:
         rows: arrays `(slot, chain, device, column)`, one for each group of coordinates.
-        count: draws of each chain; later slots are empty.
+        count: draws of each of these chains; later slots are empty.
         layout: layout of a row.
     """
 
@@ -35,7 +39,7 @@ class HostBlock:
 
     @classmethod
     def fetched(cls, sinks: SinkState, layout: RowLayout, groups: int | None = None, every: int = 1) -> HostBlock:
-        """Return the recorder's draws, without slots that are empty for all chains.
+        """Return the recorder's draws of all chains, without slots that are empty for all of them.
 
         Args:
             sinks: state of the recorder.
@@ -47,6 +51,17 @@ class HostBlock:
         rows = []
         for array, width in zip(recorded[:groups], layout.widths, strict=False):
             fetched = fetch_slots(array[:, ::every] if every > 1 else array, int(count.max()))
+            rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
+        return cls(rows, count, layout)
+
+    @classmethod
+    def held(
+        cls, sinks: SinkState, layout: RowLayout, counts: Integer[np.ndarray, "all_chains"], held: HeldChains
+    ) -> HostBlock:
+        """Return the recorder's draws of the chains that this process holds, given the draws of each of all chains."""
+        count, (recorded,), rows = held.part(counts), sinks.states, []
+        for array, width in zip(recorded, layout.widths, strict=True):
+            fetched = fetch_held(array, int(count.max()), held)
             rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
         return cls(rows, count, layout)
 
@@ -83,6 +98,46 @@ def fetch_slots(array: Shaped[Array, "all_slots *shape"], slots: int) -> Shaped[
         if shard.replica_id == 0:
             whole[(slice(None), *shard.index[1:])] = np.asarray(shard.data)[:slots]
     return whole
+
+
+def fetch_held(
+    array: Shaped[Array, "all_slots all_chains *shape"], slots: int, held: HeldChains
+) -> Shaped[np.ndarray, "{slots} held *shape"]:
+    """Return the first slots of the chains that this process holds, copied from its own devices."""
+    if held.is_whole:
+        return fetch_slots(array, slots)
+    if held.is_shared:  # rows of a chain may lie in several processes
+        assert isinstance(array.sharding, NamedSharding)
+        array = jax.jit(_identity, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec(None, CHAIN)))(array)
+    own, known = np.empty((slots, len(held.numbers), *array.shape[2:]), array.dtype), set[str]()
+    for shard in array.addressable_shards:
+        if (where := str(shard.index)) not in known:  # other devices have copies
+            known.add(where)
+            first = int(np.searchsorted(held.numbers, shard.index[1].start or 0))
+            chains = slice(first, first + shard.data.shape[1])
+            own[(slice(None), chains, *shard.index[2:])] = np.asarray(shard.data)[:slots]
+    return own
+
+
+def _identity(array: Array) -> Array:
+    return array
+
+
+class BlockTotals(NamedTuple):
+    """Totals over the draws of a block, of all chains: their number, trajectory steps, divergences and acceptance."""
+
+    draws: int
+    steps: int
+    divergences: int
+    accepted: float
+
+    @classmethod
+    def of(cls, block: HostBlock, held: HeldChains) -> BlockTotals:
+        """Return the totals, given each process's draws; all processes must call it together."""
+        filled, stats = block.filled & held.owned, block.stats
+        sums = [stats[name][filled].sum(dtype=np.float64) for name in ("num_steps", "diverging", "acceptance_rate")]
+        draws, steps, divergences, accepted = map(float, held.total(np.array([filled.sum(), *sums], np.float64)))
+        return cls(int(draws), int(steps), int(divergences), accepted)
 
 
 class Recorded(NamedTuple):

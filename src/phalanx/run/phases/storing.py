@@ -12,11 +12,12 @@ from jax.sharding import PartitionSpec
 
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
+from phalanx.posterior.processes.gathered import of_all_chains
 from phalanx.run.device.recorder import Rows
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.draw_store import DrawStore
-from phalanx.run.host.recorded import HostBlock
+from phalanx.run.host.recorded import BlockTotals, HostBlock
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.phases.phase import Goal, Shown
 from phalanx.run.state import RunState
@@ -72,23 +73,23 @@ class Storing:
         return behind if self._engine.executables.reduce is not None and behind.any() else None
 
     def after(self, state: RunState) -> tuple[RunState, Shown]:
-        """Return the state after the draws of a block are stored."""
+        """Return the state after the draws of a block are stored, in each process those of the chains that it holds."""
         assert state.sinks is not None
-        block = HostBlock.fetched(state.sinks, self._engine.blocks.row_layout)
+        blocks, counts = self._engine.blocks, to_host(state.sinks.count)
+        block = HostBlock.held(state.sinks, blocks.row_layout, counts, blocks.held)
+        # processes exchange totals before the next program begins, which may sum over devices
+        totals, mean_steps = BlockTotals.of(block, blocks.held), state.mean_steps
         values, states = self._read(state, state.sinks.states[0], state.sinks.count)
-        steps = block.stats["num_steps"][block.filled]
-        evaluations, mean_steps = int(steps.sum(dtype=np.int64)), state.mean_steps
-        if len(steps) and not self._engine.blocks.kernel.machine.in_lock_step:
-            mean_steps = float(steps.mean()) / self._thin
+        if totals.draws and not blocks.kernel.machine.in_lock_step:
+            mean_steps = totals.steps / totals.draws / self._thin
         state = state._replace(
-            stored=self._buffer.with_block(state.stored, values, block),
+            stored=self._buffer.with_block(state.stored, values, block, counts, totals.divergences),
             reduced=state.reduced if states is None else self._reducers.with_states(state.reduced, states),
-            mean_steps=mean_steps, sampling=state.sampling.more(evaluations=evaluations), sinks=None,
+            mean_steps=mean_steps, sampling=state.sampling.more(evaluations=totals.steps), sinks=None,
         )  # fmt: skip
         stored = state.stored
-        shown = Shown(
-            stored.count, self._buffer.total, block.stats["acceptance_rate"][block.filled], stored.divergences
-        )
+        rates = np.full(min(totals.draws, 1), totals.accepted / max(totals.draws, 1))
+        shown = Shown(stored.count, self._buffer.total, rates, stored.divergences)
         return self._stopped(state if self._store is None else self._store.take(state)), shown
 
     def interrupted(self, state: RunState) -> str:
@@ -99,7 +100,8 @@ class Storing:
         """Return the state with `stopped` set if the condition to stop is met."""
         if state.stopped or self._watch is None:
             return state
-        read = self._store.read if self._store is not None else lambda: state.stored.whole
+        held = self._engine.blocks.held
+        read = self._store.read if self._store is not None else lambda: of_all_chains(*state.stored.whole, held)
         met, next_look = self._watch.look(state.stored.count, state.next_look, read)
         return state._replace(stopped=met, next_look=next_look)
 

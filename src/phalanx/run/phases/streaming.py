@@ -9,13 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from phalanx.posterior.posterior import Posterior
 from phalanx.run.loop import Run
 from phalanx.run.results import RunResults
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
 
 STREAM_DRAWS = 1024
 """Draws of each chain in a block of a stream that stores none."""
@@ -26,11 +30,12 @@ class StreamBlock(dict[str, Any]):
 
     Attributes:
         first: number of draws of each chain in all blocks before it.
+        chains: numbers of the chains in it; in a run of several processes those of the process.
     """
 
-    def __init__(self, entries: Mapping[str, Any], first: int):
+    def __init__(self, entries: Mapping[str, Any], first: int, chains: Int[np.ndarray, "held"]):
         super().__init__(entries)
-        self.first = first
+        self.first, self.chains = first, chains
 
 
 jax.tree_util.register_pytree_node(
@@ -83,7 +88,7 @@ class RunStream:
                     run.sample(int(end - self.made) * run.state.aim.thin, None)
             if self.made > self.received:
                 results = RunResults.of(run)
-                yield StreamBlock({**results.draws, **results.reduced}, self.received)
+                yield StreamBlock({**results.draws, **results.reduced}, self.received, executables.blocks.held.numbers)
             stored = run.state.stored
             self.received = self.made
             run.state = run.state._replace(stored=stored.rest._replace(counts=stored.counts - stored.count, moved=0))

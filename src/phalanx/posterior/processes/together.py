@@ -1,0 +1,109 @@
+"""Methods of a posterior whose draws lie in several processes, which must call them together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from phalanx.mesh.agreement import check_same
+from phalanx.mesh.chains import HeldChains
+from phalanx.mesh.processes import is_first, made_by_first
+from phalanx.posterior.continuation import FromFile
+from phalanx.posterior.processes.gathered import Arrays, GatheredArray
+from phalanx.store.save_path import is_netcdf, write_netcdf
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class OwnDraws:
+    """Place of the draws of one process among those of all.
+
+    Attributes:
+        held: the chains that each process holds.
+        divergences: divergent draws of all chains.
+    """
+
+    held: HeldChains
+    divergences: int
+
+    @classmethod
+    def of(cls, held: HeldChains, stats: Arrays) -> OwnDraws | None:
+        """Return the place of these statistics; None if they are of all chains. All processes must call it together."""
+        if held.is_whole:
+            return None
+        own = int(np.sum(stats["diverging"][held.owned])) if "diverging" in stats else 0
+        return cls(held, int(held.total(np.array(own))))
+
+    def gathered(self, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Return arrays of all chains."""
+        return {name: self.held.gathered(values) for name, values in arrays.items()}
+
+    def on_use(self, arrays: Arrays) -> dict[str, Any]:
+        """Return arrays of all chains that are gathered when they are used."""
+        return {name: GatheredArray(values, self.held) for name, values in arrays.items()}
+
+    def at_first(self, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Return arrays of all chains in the first process, and none in the others."""
+        found = ((name, self.held.gathered(values)) for name, values in arrays.items())
+        return {name: values for name, values in found if is_first()}
+
+
+def on_all_chains(method: Method) -> Method:
+    """Have a method of a posterior use the draws of all chains, which all processes gather.
+
+    Without draws in other processes it is the method as it is.
+    """
+
+    @functools.wraps(method)
+    def together(self: Any, *arguments: Any, **options: Any) -> Any:
+        if self.own is None:
+            return method(self, *arguments, **options)
+        check_same(f"posterior.{method.__name__}", lambda: _in_words(arguments, options))
+        return method(self.of_all_chains, *arguments, **options)
+
+    return cast("Method", together)
+
+
+def _in_words(arguments: tuple[Any, ...], options: dict[str, Any]) -> dict[str, str]:
+    """Return the arguments that are words and numbers, which decide how much is gathered."""
+    given = {f"argument {number}": value for number, value in enumerate(arguments)} | options
+    plain = (str, int, float, type(None))
+    known = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return {
+        name: repr(value) for name, value in known.items()
+        if isinstance(value, plain) or (isinstance(value, tuple) and all(isinstance(one, plain) for one in value))
+    }  # fmt: skip
+
+
+def save_together(posterior: Any, file: Path) -> Path:
+    """Have the first process write a posterior to a file; see `Posterior.save`."""
+    check_same("posterior.save", lambda: {"path": str(file)})
+    if is_netcdf(file):
+        container = posterior.of_all_chains.to_arviz()
+        return made_by_first(lambda: write_netcdf(file, lambda: container), file)
+    goes_on = posterior.goes_on
+    if goes_on is not None:
+        goes_on = FromFile(goes_on.saved(), goes_on.contents())
+    whole = replace(_at_first(posterior), goes_on=goes_on)
+    return made_by_first(lambda: whole.save(file), file)
+
+
+def report_together(posterior: Any, path: Path, beside: Any, options: dict[str, Any]) -> Path:
+    """Have the first process write a page; see `Posterior.report`."""
+    check_same("posterior.report", lambda: {"path": str(path)})
+    whole, other = _at_first(posterior), None if beside is None else _at_first(beside)
+    return made_by_first(lambda: whole.report(path, beside=other, **options), path)
+
+
+def _at_first(posterior: Any) -> Any:
+    """Return a posterior with all draws in the first process, and without draws in the others."""
+    own = posterior.own
+    if own is None:
+        return posterior
+    return replace(posterior, draws=own.at_first(posterior.draws), stats=own.at_first(posterior.stats), own=None)

@@ -1,0 +1,89 @@
+"""Array of draws that is read when it is used: whole by NumPy, in pieces by all that must bound its memory."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+PIECE_BYTES = 256 * 2**20
+"""Bytes of a piece."""
+
+
+class LazyArray(NDArrayOperatorsMixin):
+    """Draws of one variable `(chain, draw, ...)`; indexing by slices reads a part, all else reads the whole.
+
+    Args:
+        shape: the shape.
+        dtype: type of the elements.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any):
+        self.shape, self.dtype = shape, np.dtype(dtype)
+
+    @abstractmethod
+    def _read(self, index: tuple[slice, ...]) -> np.ndarray:
+        """Return a part, given slices with their starts and stops along the first axes, at least two."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array in memory."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        wanted = index if isinstance(index, tuple) else (index,)
+        if 1 < len(wanted) <= self.ndim and all(isinstance(one, slice) for one in wanted):
+            parts = [range(size)[one] for size, one in zip(self.shape, wanted, strict=False)]
+            if all(part.step == 1 for part in parts):  # behind the last draw there is room
+                return self._read(tuple(slice(part.start, max(part.start, part.stop)) for part in parts))
+        return np.asarray(self)[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._read((slice(0, self.shape[0]), slice(0, self.shape[1]))), dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        read = (np.asarray(one) if isinstance(one, LazyArray) else one for one in inputs)
+        return getattr(ufunc, method)(*read, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Yield arrays `(chain, draw, element)` of a bounded number of elements, in row-major order of elements."""
+        chains, draws, *event = self.shape
+        if not event or self.nbytes <= PIECE_BYTES:
+            yield np.asarray(self).reshape(chains, draws, -1)
+            return
+        step = max(1, PIECE_BYTES * event[0] // self.nbytes)  # along the first axis of the variable
+        for first in range(0, event[0], step):
+            yield self[:, :, first : first + step].reshape(chains, draws, -1)
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """Return the draws from number `first` to `last`, counted over all chains, one chain after the other."""
+        length = self.shape[1]
+        parts = []
+        for chain in range(first // length, (last - 1) // length + 1):
+            begin, end = max(first - chain * length, 0), min(last - chain * length, length)
+            parts.append(self[chain : chain + 1, begin:end][0])
+        return np.concatenate(parts)
