@@ -68,6 +68,8 @@ from phalanx.store.policy import checkpoint as checkpoint
 
 if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when first asked for
     from phalanx.learning.batches import batches as batches
+    from phalanx.particles.result import Particles as Particles
+    from phalanx.particles.smc import smc as smc
     from phalanx.variational.fit import fit as fit
     from phalanx.variational.guides import constructors as guides  # noqa: F401
     from phalanx.variational.importance import importance as importance
@@ -80,12 +82,14 @@ if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when
 _LEARNING = {
     "Fit": "variational.result",
     "FitError": "variational.methods.method",
+    "Particles": "particles.result",
     "batches": "learning.batches",
     "fit": "variational.fit",
     "guides": "variational.guides.constructors",
     "importance": "variational.importance",
     "maximize": "variational.maximum",
     "reparameterize": "variational.reparameterize",
+    "smc": "particles.smc",
     "training": "variational.monitoring.options",
 }
 """The module that each of those is in."""
