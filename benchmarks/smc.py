@@ -1,7 +1,7 @@
 """Evidence by particles: time for a given error, against BlackJAX's adaptive tempered SMC.
 
-The evidences have closed forms: a regression of 20 coordinates, and two modes in 20 dimensions. A turn is one run with a
-seed of its own; its unit of work is the precision, one over the mean squared error of all runs of the way so far, so
+The evidences have closed forms: a regression of 20 coordinates, and two modes in 20 dimensions. A turn is one run with
+a seed of its own; its unit of work is the precision, one over the mean squared error of all runs of the way so far, so
 that a time is that for an error of one nat. BlackJAX moves by HMC with the variances of its particles as the metric, as
 its own tuning does, and with the step sizes and numbers of moves, of those in `--grid`, that need the least time. Both
 leave compilation out.

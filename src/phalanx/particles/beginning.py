@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
-from jax import Array, random
+from jax import Array
 
 from phalanx.errors.words import count
 from phalanx.mesh.processes import to_host
 from phalanx.particles.programs import Position, Programs, to_host_vector
 from phalanx.programs.validity import find_invalid, nan_hint
-from phalanx.run.init_values import UNUSED_DRAW, Initial
+from phalanx.run.init_values import Initial
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 ATTEMPTS = 10
 """Times that draws from the prior are made, if some of them have no position."""
+
+MOST_LACKING = 0.005
+"""The largest fraction of draws from the prior without a position that are made again: the log evidence is that of a
+prior without them, and so wrong by this fraction in nats at most."""
 
 
 def from_prior(programs: Programs, arrays: tuple[Any, ...], seed: int) -> Position:
@@ -31,15 +34,12 @@ def from_prior(programs: Programs, arrays: tuple[Any, ...], seed: int) -> Positi
         seed: seed of the run.
 
     Raises:
-        ValueError: when observations are outside of their support, or draws have no position again and again.
+        ValueError: when observations are outside of their support, or too many draws have no position.
     """
     target, number = programs.blocks.target, programs.blocks.num_chains
     lacking, position = np.ones(number, bool), None
     for attempt in range(ATTEMPTS):
-        keys = jax.vmap(
-            lambda particle, at=attempt: random.fold_in(random.fold_in(random.key(seed), particle), UNUSED_DRAW - at)
-        )(np.arange(number))
-        drawn = {name: to_host(value) for name, value in programs.prior(keys, arrays[:-1]).items()}
+        drawn = programs.drawn(seed, attempt, arrays[:-1])
         located = programs.locate(arrays, Initial("", drawn).given(target, number).values)
         if any(int(number) for number in located.invalid.values()):
             refuse_invalid(programs, arrays[:-1])
@@ -51,11 +51,13 @@ def from_prior(programs: Programs, arrays: tuple[Any, ...], seed: int) -> Positi
         lacking &= ~fits
         if not lacking.any():
             return position
+        if lacking.sum() > max(1, MOST_LACKING * number):
+            break
     names = ", ".join(map(repr, target.shares.whole_shapes))
     raise ValueError(
-        f"phx.smc: {count(int(lacking.sum()), 'particle')} of {number:,} had no draw from the prior of {names} with a "
-        f"position on the unconstrained scale in {ATTEMPTS} attempts: values overflow, or round to the boundary of "
-        f"their support. Give priors with less mass there."
+        f"phx.smc: {count(int(lacking.sum()), 'draw')} of {number:,} from the prior of {names} had no position on the "
+        f"unconstrained scale: values overflow, or round to the boundary of their support. Without them the evidence "
+        f"would be wrong. Give priors with less mass there."
     )
 
 

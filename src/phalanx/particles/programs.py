@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array, lax, random
 from jax.sharding import PartitionSpec
 from jax.stages import Compiled, Lowered
 
@@ -33,7 +33,7 @@ from phalanx.run.device.blocks import Blocks, ChainState
 from phalanx.run.device.executables import first_tuning, order_of, shardings
 from phalanx.run.device.thinning import SinceKept
 from phalanx.run.device.tiles import Tiles
-from phalanx.run.init_values import prior_of
+from phalanx.run.init_values import UNUSED_DRAW, prior_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int, Shaped
@@ -68,6 +68,17 @@ class ParticleBlocks:
 
     blocks: Blocks
     tile: int
+
+    def prior(self, seed: Array, attempt: Array, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Return draws of the latent variables from their prior `(particle, ...)`, functions of seed and number.
+
+        It runs outside of `shard_map`, on the data of all devices.
+        """
+
+        def key(particle: Array) -> Array:
+            return random.fold_in(random.fold_in(random.key(seed), particle), jnp.uint32(UNUSED_DRAW) - attempt)
+
+        return prior_of(self.blocks.target)(jax.vmap(key)(jnp.arange(self.blocks.num_chains)), arrays)
 
     def locate(self, arrays: Sequence[Array], values: ByVariable) -> Located:
         """Return the positions at which the latent variables have these values, `(particle, ...)` by variable."""
@@ -139,6 +150,7 @@ class Programs:
     """Compiled programs, which contain no data and serve all runs of one model, kernel, number and set of shapes."""
 
     particles: ParticleBlocks
+    prior: Compiled
     locate: Compiled
     likelihood: Compiled
     settle: Compiled
@@ -148,18 +160,18 @@ class Programs:
     values: Compiled
     pace: Pace = field(default_factory=Pace)
 
-    count: ClassVar[int] = 7
-    """Number of compiled programs, without that of the prior."""
+    count: ClassVar[int] = 8
+    """Number of compiled programs."""
 
     @property
     def blocks(self) -> Blocks:
         """Functions of a run of as many chains as particles."""
         return self.particles.blocks
 
-    @cached_property
-    def prior(self) -> Callable[..., Any]:
-        """Function that draws latent variables from their prior; compiled at the first use."""
-        return prior_of(self.blocks.target)
+    def drawn(self, seed: int, attempt: int, arrays: Sequence[Array]) -> dict[str, np.ndarray]:
+        """Return draws from the prior `(particle, ...)` by variable; each attempt has others."""
+        given = (self.sent.array(np.uint32(number), PartitionSpec()) for number in (seed, attempt))
+        return {name: to_host(values) for name, values in self.prior(*given, tuple(arrays)).items()}
 
     @cached_property
     def sent(self) -> DeviceConstants:
@@ -232,7 +244,7 @@ def compile_programs(particles: ParticleBlocks, arrays: Sequence[Array], matmul_
 
 def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tuple[str, Lowered]]:
     """Yield the name of each program and the lowered program, slow compilations first."""
-    blocks = particles.blocks
+    blocks, plain = particles.blocks, tuple(arrays)
     target, everywhere, chains = blocks.target, PartitionSpec(), PartitionSpec(CHAIN)
     arrays = (*arrays, jax.ShapeDtypeStruct((), blocks.layout.dtype))
     data, vector, seed = target.array_specs(), particles.vector_specs, np.uint32(0)
@@ -262,6 +274,7 @@ def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tup
     kept = {name: target.sharding(name).spec(CHAIN) for name in blocks.names}
     yield "values", jit(particles.values, (data, vector), kept).lower(arrays, particles.vector_shapes)
     yield "no_records", none.lower()
+    yield "prior", jax.jit(particles.prior).lower(seed, np.uint32(0), plain)
     with jax.enable_x64(True):
         summing = jit(blocks.summing, (blocks.recorder.specs, everywhere, everywhere), blocks.summing.specs)
         (recorded,) = none.out_info.states

@@ -122,9 +122,9 @@ def smc(
 
     Raises:
         TypeError: when data is not a dict or does not fit the model, or kernel is not a kernel.
-        ValueError: when a prior cannot be drawn from, a latent variable is discrete, the model observes no data, sizes do not
-            fit the mesh, or the likelihood is zero at all draws from the prior. The message names the variable or
-            argument to change.
+        ValueError: when a prior cannot be drawn from, a latent variable is discrete, the model observes no data, sizes
+            do not fit the mesh, or the likelihood is zero at all draws from the prior. The message names the variable
+            or argument to change.
         KeyboardInterrupt: on Ctrl-C: before the last temperature there are no draws of the posterior.
 
     Example:

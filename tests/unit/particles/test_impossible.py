@@ -40,3 +40,16 @@ def test_a_constraint_keeps_its_share_of_the_prior():
     found = particles.evidence()
     assert abs(found.log_evidence - np.log(0.25)) < 4.5 * found.error
     assert particles.draws["x"].min() > 0
+
+
+def test_a_prior_with_mass_where_a_float_has_none():
+    """A gamma variable of shape 0.01 is below the smallest float32 with probability 0.4."""
+
+    def model():
+        x = phx.sample("x", dist.Gamma(0.01, 1.0))
+        phx.sample("y", dist.Normal(x, 1.0), obs=1.0)
+
+    with pytest.raises(
+        ValueError, match=r"draws of 64 from the prior of 'x' had no position on the unconstrained scale"
+    ):
+        phx.smc(model, **FEW)
