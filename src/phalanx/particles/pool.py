@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LEAST = -1e300
 """Log likelihood of a particle that contradicts the data: a finite number, whose product with zero is zero."""
 
-HALVINGS, SMALLEST = 60, 1e-15
+HALVINGS, SMALLEST = 32, 1e-15
 """Steps of the search for a temperature, and its first increment."""
 
 
@@ -120,12 +120,12 @@ class Pool:
         log_sum = logsumexp(log_weights)
         weights = np.exp(log_weights - log_sum)
         of_ancestors = np.bincount(ancestors, weights, roots)
-        influence = of_ancestors - np.bincount(ancestors, minlength=roots) / count
-        seen = weights > 0
-        for known in self.temperatures:
-            # the derivative of the evidence by an earlier one: what that temperature's particles contribute
+        influence, seen = of_ancestors, weights > 0
+        for known, part in zip(self.temperatures, self.ancestors, strict=True):
+            # the share of a temperature in the weighted mixture, by which an ancestor's part of its particles counts
             share = weights[seen] @ np.exp((known.power * heights - known.log_evidence - mixture)[seen])
-            influence = influence + share / len(self.temperatures) * known.influence
+            share /= len(self.temperatures)
+            influence = influence + share * (known.influence - np.bincount(part, minlength=roots) / len(part))
         height = float(weights[seen] @ heights[seen])
         apart = np.where(seen, weights * (heights - height), 0.0)
         found = Temperature(power, float(log_sum - math.log(count)), influence)

@@ -27,6 +27,7 @@ from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import CHAIN, axes_but_chain, default_mesh, use_every_core
+from phalanx.mesh.interrupts import ended_by_interrupt
 from phalanx.mesh.keys import check_seed
 from phalanx.mesh.processes import to_host
 from phalanx.particles.pool import Pool
@@ -185,7 +186,7 @@ def smc(
             programs, Tuning(kernel.on(target)), Pool(persistent), int(seed), arrays,
             None if num_moves is None else int(num_moves), float(target_ess), looks,
         )  # fmt: skip
-        with stages.interrupts.held():
+        with ended_by_interrupt(stages.interrupted), stages.interrupts.held():
             stages.begin()
             stages.run()
     timing = Timing(

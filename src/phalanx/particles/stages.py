@@ -130,8 +130,18 @@ class Stages:
 
     def run(self) -> None:
         """Temper the particles to the posterior."""
-        while self.pool.temperatures[-1].power < 1.0:
+        while not self.is_done:
             self._next()
+
+    @property
+    def is_done(self) -> bool:
+        """True if the particles are of the posterior."""
+        return bool(self.pool.temperatures) and self.pool.temperatures[-1].power >= 1.0
+
+    def interrupted(self) -> None:
+        """Raise the interrupt again if the particles are not of the posterior yet."""
+        if not self.is_done:
+            raise
 
     def _next(self) -> None:
         number, before = self.programs.blocks.num_chains, self.pool.temperatures[-1].power
