@@ -274,7 +274,8 @@ def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tup
     kept = {name: target.sharding(name).spec(CHAIN) for name in blocks.names}
     yield "values", jit(particles.values, (data, vector), kept).lower(arrays, particles.vector_shapes)
     yield "no_records", none.lower()
-    yield "prior", jax.jit(particles.prior).lower(seed, np.uint32(0), plain)
+    inside = shardings(target.mesh, (everywhere, everywhere, data[:-1]))
+    yield "prior", jax.jit(particles.prior, in_shardings=inside).lower(seed, np.uint32(0), plain)
     with jax.enable_x64(True):
         summing = jit(blocks.summing, (blocks.recorder.specs, everywhere, everywhere), blocks.summing.specs)
         (recorded,) = none.out_info.states
