@@ -20,10 +20,12 @@ from phalanx.adaptation.tuner import Sums
 from phalanx.kernels.protocol.adapter import lane_specs
 from phalanx.kernels.protocol.kernel import Point
 from phalanx.mesh.chains import lane_chains, over_lanes
+from phalanx.mesh.compatibility.jax_internals import RARELY, Options
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import ByVariable, Vector
 from phalanx.mesh.processes import all_to_devices, to_devices, to_host
+from phalanx.mesh.random_numbers import rolled_hashes
 from phalanx.mesh.total import Total
 from phalanx.run.compile.block_length import Pace
 from phalanx.run.compile.compilation import communicates, compiled, several_cpus
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
 
 Position = tuple[np.ndarray, ...]
 """Positions on the host `(coordinate, particle)`, by group of coordinates."""
+
+
+ONCE = ("prior", "locate", "values")
+"""Programs that a run executes once."""
 
 
 class Located(NamedTuple):
@@ -69,6 +75,7 @@ class ParticleBlocks:
     blocks: Blocks
     tile: int
 
+    @rolled_hashes()
     def prior(self, seed: Array, attempt: Array, arrays: Sequence[Array]) -> dict[str, Array]:
         """Return draws of the latent variables from their prior `(particle, ...)`, functions of seed and number.
 
@@ -80,6 +87,7 @@ class ParticleBlocks:
 
         return prior_of(self.blocks.target)(jax.vmap(key)(jnp.arange(self.blocks.num_chains)), arrays)
 
+    @rolled_hashes()
     def locate(self, arrays: Sequence[Array], values: ByVariable) -> Located:
         """Return the positions at which the latent variables have these values, `(particle, ...)` by variable."""
         density, layout = self.blocks.lanes(arrays).density, self.blocks.layout
@@ -97,6 +105,7 @@ class ParticleBlocks:
         target = self.blocks.lanes(arrays, self.tile)
         return self._tiled(target.likelihood, position)
 
+    @rolled_hashes()
     def settle(self, seed: Array, arrays: Sequence[Array], position: Vector, first: Int[Array, ""]) -> Settled:
         """Return chains at rest at these positions, about to make the draw of this number."""
         blocks = self.blocks
@@ -234,11 +243,14 @@ def compile_programs(particles: ParticleBlocks, arrays: Sequence[Array], matmul_
     """Trace and compile the programs, side by side."""
     several = several_cpus(particles.blocks.target.mesh.devices.flat)
 
-    def compile_one(lowered: Lowered) -> Compiled:
-        return compiled(lowered, {}, keep=not (several and communicates(lowered)))
+    def compile_one(lowered: Lowered, options: Options) -> Compiled:
+        return compiled(lowered, options, keep=not (several and communicates(lowered)))
 
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
-        found = {name: pool.submit(compile_one, lowered) for name, lowered in _lowered(particles, arrays)}
+        programs = _lowered(particles, arrays)
+        found = {
+            name: pool.submit(compile_one, lowered, RARELY if name in ONCE else {}) for name, lowered in programs
+        }
         return Programs(particles, **{name: program.result() for name, program in found.items()})
 
 
