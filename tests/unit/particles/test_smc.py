@@ -20,7 +20,11 @@ from tests.unit.particles.closed_forms import (
 import phalanx as phx
 
 DATA = {"x": X, "y": Y}
-FEW = {"num_particles": 256, "progress": False}
+KERNEL = phx.hmc(num_steps=4)
+FEW = {"kernel": KERNEL, "num_particles": 256, "progress": False}
+"""Of most tests, so that they share compiled programs."""
+
+SLOW = pytest.mark.slow
 KERNELS = {
     "nuts": phx.nuts(),
     "hmc": phx.hmc(num_steps=5),
@@ -36,16 +40,16 @@ def off(found, log_evidence: float) -> float:
     return abs(found.log_evidence - log_evidence) / found.error
 
 
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("name", ["regression", "gamma-poisson", pytest.param("beta-binomial", marks=SLOW)])
 def test_the_evidence_has_a_closed_form(name):
     """A correct estimate is off by 4.5 errors in one of 150,000 runs, or few more, as the error is known to 10%."""
     form = CLOSED_FORMS[name]
-    particles = phx.smc(form.model, form.data, kernel=phx.hmc(num_steps=4), **FEW)
+    particles = phx.smc(form.model, form.data, **FEW)
     assert off(particles.evidence(), form.log_evidence) < 4.5
     assert particles.evidence().error < 0.25 and particles.evidence().reliable
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("persistent", [False, True], ids=["tempered", "persistent"])
 @pytest.mark.parametrize("name", CLOSED_FORMS)
 def test_the_error_of_the_evidence_covers_the_truth(name, persistent):
@@ -62,7 +66,7 @@ def test_the_error_of_the_evidence_covers_the_truth(name, persistent):
     assert 0.6 < np.mean([one.error for one in found]) / values.std() < 1.7
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("share", [0.99, 0.5])
 def test_two_modes_in_twenty_dimensions_are_weighed_right(share):
     runs = [phx.smc(two_modes(share, 20), seed=seed, num_particles=2048, progress=False) for seed in range(8)]
@@ -80,13 +84,11 @@ def test_two_modes():
     assert off(particles.evidence(), evidence_of_two_modes(3)) < 4.5
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in ("nuts", "rwmh") else pytest.param(n, marks=pytest.mark.slow) for n in KERNELS]
-)
+@pytest.mark.parametrize("name", [n if n == "nuts" else pytest.param(n, marks=SLOW) for n in KERNELS])
 def test_any_kernel_moves_the_particles(name):
     form = CLOSED_FORMS["regression"]
     mesh = phx.make_mesh(chain=2, devices=jax.devices()[:2])
-    particles = phx.smc(form.model, form.data, kernel=KERNELS[name], mesh=mesh, **FEW)
+    particles = phx.smc(form.model, form.data, mesh=mesh, **{**FEW, "kernel": KERNELS[name]})
     assert off(particles.evidence(), form.log_evidence) < 4.5
     precision = np.eye(3) + X.T.astype(np.float64) @ X
     mean, sd = np.linalg.solve(precision, X.T @ Y), np.sqrt(np.diag(np.linalg.inv(precision)))
@@ -98,9 +100,8 @@ def test_any_kernel_moves_the_particles(name):
 
 def test_persistent_sampling_weighs_the_particles_of_all_temperatures():
     form = CLOSED_FORMS["regression"]
-    options = {**FEW, "kernel": phx.hmc(num_steps=4)}
-    some = phx.smc(form.model, form.data, persistent=True, **options)
-    last = phx.smc(form.model, form.data, **options)
+    some = phx.smc(form.model, form.data, persistent=True, target_ess=0.8, **FEW)
+    last = phx.smc(form.model, form.data, target_ess=0.8, **FEW)
     assert off(some.evidence(), form.log_evidence) < 4.5
     assert len(some.temperatures) < len(last.temperatures)
 
@@ -130,20 +131,19 @@ def test_one_program_serves_all_temperatures_and_a_second_call():
     def listen(event: str, *_, **__) -> None:
         compiled.extend([event] if event == "/jax/core/compile/backend_compile_duration" else [])
 
-    kernel = phx.hmc(num_steps=3)
-    first = phx.smc(regression, DATA, kernel=kernel, **FEW)
+    first = phx.smc(regression, DATA, **FEW)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        again = phx.smc(regression, DATA, kernel=kernel, seed=1, target_ess=0.8, **FEW)
+        again = phx.smc(regression, DATA, seed=1, target_ess=0.8, **FEW)
     finally:
         jax.monitoring.clear_event_listeners()
-    assert first.timing.compilations == 8 and again.timing.compilations == 0
+    assert first.timing.compilations in (0, 8)  # an earlier test may have compiled them
+    assert again.timing.compilations == 0 and compiled == []
     assert len(again.temperatures) > len(first.temperatures) > 3
-    assert len(compiled) <= 2  # of JAX's own small operations
 
 
 def test_the_same_seed_gives_the_same_particles():
-    runs = [phx.smc(regression, DATA, kernel=phx.hmc(num_steps=3), seed=seed, **FEW) for seed in (3, 3, 4)]
+    runs = [phx.smc(regression, DATA, seed=seed, **FEW) for seed in (3, 3, 4)]
     np.testing.assert_array_equal(runs[0].draws["weights"], runs[1].draws["weights"])
     assert not np.array_equal(runs[0].draws["weights"], runs[2].draws["weights"])
 
@@ -157,10 +157,11 @@ def test_ctrl_c_ends_a_run_without_draws(ctrl_c):
             ctrl_c()
 
     with pytest.raises(KeyboardInterrupt):
-        phx.smc(regression, DATA, kernel=phx.hmc(num_steps=3), on_block=press, **FEW)
+        phx.smc(regression, DATA, on_block=press, **FEW)
     assert len(reports) == 2
 
 
+@SLOW
 def test_few_ancestors_are_a_finding():
     """A posterior far from the prior, and few particles."""
 
@@ -185,12 +186,12 @@ def test_a_drift_in_the_moves_is_a_finding(monkeypatch):
         return moved(self, seed, (*data, np.float32(0.7) * power), chains, tuning, length, agree)
 
     monkeypatch.setattr(Programs, "moved", heated)
-    particles = phx.smc(regression, DATA, kernel=phx.hmc(num_steps=4), **{**FEW, "num_particles": 1024})
+    particles = phx.smc(regression, DATA, **FEW)
     found = {finding.topic: finding for finding in particles.verdict().findings}
     assert found["lagging particles"].grade == "not good" and not particles.evidence().reliable
-    assert not particles.evidence().error < 0.05
 
 
+@SLOW
 def test_a_fixed_value_counts_as_data():
     """The density of a variable that `phx.substitute` fixes is part of the evidence: that of a standard normal at 0."""
 
@@ -198,9 +199,8 @@ def test_a_fixed_value_counts_as_data():
         x, z = (phx.sample(name, dist.Normal(0.0, 1.0)) for name in "xz")
         phx.sample("y", dist.Normal(x + 0.0 * z, 1.0), obs=y)
 
-    options = {"kernel": phx.hmc(num_steps=3), **FEW}
-    plain = phx.smc(model, {"y": np.float32(0.5)}, **options).evidence()
-    fixed = phx.smc(phx.substitute(model, {"z": 0.0}), {"y": np.float32(0.5)}, **options).evidence()
+    plain = phx.smc(model, {"y": np.float32(0.5)}, **FEW).evidence()
+    fixed = phx.smc(phx.substitute(model, {"z": 0.0}), {"y": np.float32(0.5)}, **FEW).evidence()
     gap = fixed.log_evidence - plain.log_evidence + 0.5 * np.log(2 * np.pi)
     assert abs(gap) < 4.5 * np.hypot(plain.error, fixed.error)
 
