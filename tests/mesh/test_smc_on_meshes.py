@@ -23,7 +23,8 @@ def sharded(mesh):
     return {"x": phx.shard(X[:18], mesh), "y": phx.shard(Y[:18], mesh)}
 
 
-@pytest.mark.parametrize("sizes", [(8, 1), pytest.param((2, 1), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(2, 1), (8, 1)])
 def test_more_devices_for_the_particles(sizes, mesh_of):
     form = CLOSED_FORMS["regression"]
     one, many = (phx.smc(form.model, form.data, mesh=mesh, **SHORT) for mesh in (mesh_of(1, 1), mesh_of(*sizes)))

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from phalanx.mesh.total import BITS
 
@@ -108,7 +107,7 @@ class Pool:
         least = target_ess * possible * len(self.log_likelihood[0])
 
         def suffices(power: float) -> bool:
-            return _ess(power * heights - mixture) >= least
+            return bool(_ess(power * heights - mixture) >= least)
 
         return self.at(_highest(suffices, self.temperatures[-1].power))
 
@@ -117,7 +116,7 @@ class Pool:
         heights, ancestors = np.concatenate(self.log_likelihood), np.concatenate(self.ancestors)
         mixture, roots, count = self._log_mixture(), len(self.ancestors[0]), len(heights)
         log_weights = power * heights - mixture
-        log_sum = logsumexp(log_weights)
+        log_sum = float(np.logaddexp.reduce(log_weights))
         weights = np.exp(log_weights - log_sum)
         of_ancestors = np.bincount(ancestors, weights, roots)
         influence, seen = of_ancestors, weights > 0
@@ -128,7 +127,7 @@ class Pool:
             influence = influence + share * (known.influence - np.bincount(part, minlength=roots) / len(part))
         height = float(weights[seen] @ heights[seen])
         apart = np.where(seen, weights * (heights - height), 0.0)
-        found = Temperature(power, float(log_sum - math.log(count)), influence)
+        found = Temperature(power, log_sum - math.log(count), influence)
         ess = _ess(log_weights)
         return Weighted(found, weights, ess, of_ancestors, height, np.bincount(ancestors, apart, roots))
 

@@ -248,17 +248,16 @@ def compile_programs(particles: ParticleBlocks, arrays: Sequence[Array], matmul_
 
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
         programs = _lowered(particles, arrays)
-        found = {
-            name: pool.submit(compile_one, lowered, RARELY if name in ONCE else {}) for name, lowered in programs
-        }
-        return Programs(particles, **{name: program.result() for name, program in found.items()})
+        found = {name: pool.submit(compile_one, lowered, RARELY if name in ONCE else {}) for name, lowered in programs}
+        done: dict[str, Any] = {name: program.result() for name, program in found.items()}
+        return Programs(particles, **done)
 
 
 def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tuple[str, Lowered]]:
     """Yield the name of each program and the lowered program, slow compilations first."""
-    blocks, plain = particles.blocks, tuple(arrays)
+    blocks = particles.blocks
     target, everywhere, chains = blocks.target, PartitionSpec(), PartitionSpec(CHAIN)
-    arrays = (*arrays, jax.ShapeDtypeStruct((), blocks.layout.dtype))
+    tempered = (*arrays, jax.ShapeDtypeStruct((), blocks.layout.dtype))
     data, vector, seed = target.array_specs(), particles.vector_specs, np.uint32(0)
 
     def jit(f: Callable[..., Any], given: Any, made: Any, donate: tuple[int, ...] = ()) -> Any:
@@ -269,25 +268,25 @@ def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tup
 
     rows = blocks.recorder.specs if blocks.kernel.learns_moments else ()
     settle = jit(particles.settle, (everywhere, data, vector, everywhere), Settled(blocks.chain_specs(), rows))
-    settle = settle.trace(seed, arrays, particles.vector_shapes, np.int32(0))
+    settle = settle.trace(seed, tempered, particles.vector_shapes, np.int32(0))
     move = Advance(blocks, (blocks.recorder,), particles.tile)
-    none = jit(move.empty, (data, chains), move.sink_specs).trace(arrays, np.zeros(blocks.num_chains, np.int32))
+    none = jit(move.empty, (data, chains), move.sink_specs).trace(tempered, np.zeros(blocks.num_chains, np.int32))
     tuning = first_tuning(blocks)
     order = order_of(np.zeros(blocks.num_chains), later=tuning)
     orders = Order(*[everywhere] * len(order))._replace(draws=chains)
     specs = everywhere, data, blocks.tuning_specs(tuning), orders, blocks.chain_specs(), move.sink_specs
     moving = jit(move, specs, move.specs, donate=(4, 5))
-    yield "move", moving.lower(seed, arrays, tuning, order, settle.out_info.chains, none.out_info)
+    yield "move", moving.lower(seed, tempered, tuning, order, settle.out_info.chains, none.out_info)
     yield "settle", settle.lower()
     given = target.position_specs(CHAIN)
     located = Located(vector, chains, everywhere)
-    yield "locate", jit(particles.locate, (data, given), located).lower(arrays, blocks.given_shapes().values)
-    yield "likelihood", jit(particles.likelihood, (data, vector), chains).lower(arrays, particles.vector_shapes)
+    yield "locate", jit(particles.locate, (data, given), located).lower(tempered, blocks.given_shapes().values)
+    yield "likelihood", jit(particles.likelihood, (data, vector), chains).lower(tempered, particles.vector_shapes)
     kept = {name: target.sharding(name).spec(CHAIN) for name in blocks.names}
-    yield "values", jit(particles.values, (data, vector), kept).lower(arrays, particles.vector_shapes)
+    yield "values", jit(particles.values, (data, vector), kept).lower(tempered, particles.vector_shapes)
     yield "no_records", none.lower()
     inside = shardings(target.mesh, (everywhere, everywhere, data[:-1]))
-    yield "prior", jax.jit(particles.prior, in_shardings=inside).lower(seed, np.uint32(0), plain)
+    yield "prior", jax.jit(particles.prior, in_shardings=inside).lower(seed, np.uint32(0), tuple(arrays))
     with jax.enable_x64(True):
         summing = jit(blocks.summing, (blocks.recorder.specs, everywhere, everywhere), blocks.summing.specs)
         (recorded,) = none.out_info.states

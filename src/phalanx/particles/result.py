@@ -43,8 +43,8 @@ class Particles:
         stages: the course of the temperatures, arrays `(temperature,)`: temperature (the power of the likelihood),
             log_evidence, ess (effective particles before they were resampled), ancestors (effective number of draws
             from the prior that they descend from), moves (draws of the kernel), acceptance_rate, step_size,
-            divergences, and growth (ratio of the squared distance from the start to that after two thirds of the
-            moves, of the coordinate where it is largest: near 1 where particles have forgotten their start).
+            divergences, and change (the largest factor by which the squared distance from the start changed in the
+            last third of the moves, over coordinates: near 1 where particles have forgotten their start).
         error: standard error of the log evidence.
         record: model, kernel, sizes, mesh, devices, data, versions.
         timing: seconds of compiling and of the run (`sampling`), gradient evaluations, programs compiled.

@@ -16,7 +16,7 @@ from phalanx.density.finite_data import check_finite_data
 from phalanx.density.given_names import Coords, Dims, GivenNames
 from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
-from phalanx.density.target import choose_mesh
+from phalanx.density.target import Target, choose_mesh
 from phalanx.density.tempered import Tempered
 from phalanx.exactness.sharding_check import check_level
 from phalanx.inputs.arguments import Arguments, split_arguments
@@ -100,7 +100,7 @@ def smc(
         num_particles: particles in all, sharded evenly over the mesh's `chain` axis. The error of the evidence falls
             with the root of their number.
         num_moves: draws of the kernel for each particle at each temperature. None chooses: until the squared distance
-            of particles from where they began stops growing, 200 at most.
+            of particles from where they began stops changing, 200 at most.
         target_ess: effective particles after weighing, as a fraction of all, which determines the next temperature. A
             higher one leads to more temperatures and a smaller error.
         persistent: weigh the particles of all temperatures so far, not of the last alone. It takes fewer temperatures,
@@ -193,7 +193,7 @@ def smc(
         compile=compiled - began, sampling=time.perf_counter() - compiled, compilations=compilations,
         gradient_evaluations=stages.evaluations if kernel.machine.uses_gradient else 0,
     )  # fmt: skip
-    return _result(stages, record, timing, target.with_arrays(arrays))
+    return _result(stages, record, timing, target.untempered().with_arrays(arrays))
 
 
 def _check(
@@ -275,11 +275,11 @@ def _programs(
     return programs, target, programs.count
 
 
-def _result(stages: Stages, record: RunRecord, timing: Timing, target: Tempered) -> Particles:
+def _result(stages: Stages, record: RunRecord, timing: Timing, target: Target) -> Particles:
     judged, programs = judge_stages(stages), stages.programs
     values = programs.values(stages.at(1.0), programs.placed(stages.positions[-1]))
     draws = {name: target.trim(name, to_host(value), leading=1) for name, value in values.items()}
     record = replace(record, findings=(*record.findings, *judged.findings), passed=(*record.passed, *judged.passed))
     course = {name: np.array(values) for name, values in stages.record.items()}
     stats = {"log_density": np.asarray(stages.log_density)}
-    return Particles(draws, course, judged.error, record, timing, stats, target.untempered())
+    return Particles(draws, course, judged.error, record, timing, stats, target)

@@ -29,8 +29,9 @@ MORE = 0.5
 """Draws of the next round, as a fraction of those before."""
 
 SATURATED, NOISE = 1.1, 4.0
-"""Growth of the squared distance from a particle's start in a round below which it has stopped growing, and number of
-standard errors of noise that are added: it is that of draws whose correlation with their starts is about 0.14."""
+"""Factor by which the squared distance from a particle's start may change while its moves grow by a half, and number of
+standard errors of noise that are added: the correlation with the start is then about 0.14 at most. A distance falls
+where trajectories lead back."""
 
 MOST_SAMPLED = 2**20
 """The most numbers copied to the host for a metric; of more particles, some are left out."""
@@ -185,7 +186,7 @@ class Stages:
         sample = _sample(position, chains) if tuning.samples and learns else None
         state = tuning.at_temperature(self._state, beginning, sample)
         made, checked, apart = 0, 0, np.zeros(0)
-        total, growth, most = Sums.nothing(), math.inf, self.num_moves or MOST_MOVES
+        total, change, most = Sums.nothing(), math.inf, self.num_moves or MOST_MOVES
         while True:
             used = tuning.hyperparameters(state)
             searching = tuning.searches(state)
@@ -203,13 +204,13 @@ class Stages:
             position_now = to_host_vector(chains.lanes.at.position)
             before, apart = apart, _squared_distances(position_now, position)
             if checked:
-                growth = _growth(before, apart)
+                change = _change(before, apart)
             checked = made
-            if made >= most or (self.num_moves is None and growth <= SATURATED + NOISE / math.sqrt(number)):
+            if made >= most or (self.num_moves is None and change <= SATURATED + NOISE / math.sqrt(number)):
                 break
         self._state, self.log_density = state, _in_double(chains.lanes.at.log_density)
         numbers = {
-            "moves": float(made), "acceptance_rate": total.mean("acceptance_rate"), "growth": growth,
+            "moves": float(made), "acceptance_rate": total.mean("acceptance_rate"), "change": change,
             "divergences": total.stats["diverging"], "step_size": float(getattr(used, "step_size", math.nan)),
         }  # fmt: skip
         return position_now, self._heights(position_now), numbers
@@ -247,7 +248,7 @@ def _sample(position: Position, chains: Any) -> Sample:
 
 
 def _in_double(total: Total) -> Float[np.ndarray, "particle"]:
-    return Total(to_host(total.coarse), to_host(total.fine)).in_double()
+    return np.asarray(Total(to_host(total.coarse), to_host(total.fine)).in_double())
 
 
 def _round_after(made: int) -> int:
@@ -259,13 +260,13 @@ def _squared_distances(a: Position, b: Position) -> Float[np.ndarray, "coordinat
     return np.concatenate([np.square(x.astype(np.float64) - y).mean(1) for x, y in zip(a, b, strict=True)])
 
 
-def _growth(before: Float[np.ndarray, "coordinate"], after: Float[np.ndarray, "coordinate"]) -> float:
-    """Return the largest ratio of squared distances; coordinates of padded rows do not move."""
+def _change(before: Float[np.ndarray, "coordinate"], after: Float[np.ndarray, "coordinate"]) -> float:
+    """Return the largest factor by which a squared distance changes; coordinates of padded rows do not move."""
     moving = (before > 0) | (after > 0)
     if not moving.any():
         return math.inf
     with np.errstate(divide="ignore"):
-        return float(np.max(after[moving] / before[moving]))
+        return float(np.exp(np.max(np.abs(np.log(after[moving] / before[moving])))))
 
 
 def _percent(power: float, first: float) -> int:

@@ -82,16 +82,16 @@ def _drift(stages: Stages) -> Finding | str:
 
 def _moves(stages: Stages) -> list[Finding | str]:
     record, results = stages.record, []
-    growth, rates = np.array(record["growth"]), np.array(record["acceptance_rate"])
+    change, rates = np.array(record["change"]), np.array(record["acceptance_rate"])
     limit = SATURATED + NOISE / math.sqrt(stages.programs.blocks.num_chains)
-    short = (growth > limit) & np.isfinite(growth)
-    still = np.isinf(growth) & (np.array(record["moves"]) > 1)
+    short = (change > limit) & np.isfinite(change)
+    still = np.isinf(change) & (np.array(record["moves"]) > 1)
     if short.any() or still.any():
         results.append(
             Finding(
                 "short moves",
-                f"At {count(int((short | still).sum()), 'temperature')} of {len(growth)}, particles still moved away "
-                f"from where they began after {int(max(record['moves']))} draws of the kernel.",
+                f"At {count(int((short | still).sum()), 'temperature')} of {len(change)}, the distance of particles "
+                f"from where they began still changed after {int(max(record['moves']))} draws of the kernel.",
                 "a larger num_moves, or a kernel that moves farther, such as phx.nuts()",
                 grade="usable",
             )

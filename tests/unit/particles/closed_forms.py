@@ -9,7 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from scipy.special import betaln, gammaln
-from scipy.stats import binom, multivariate_normal
+from scipy.stats import binom
 
 import phalanx as phx
 
@@ -43,6 +43,12 @@ def gamma_poisson(counts):
     phx.sample("counts", dist.Poisson(rate).expand(counts.shape), obs=counts)
 
 
+def _of_regression() -> float:
+    covariance = np.eye(len(Y)) + X.astype(np.float64) @ X.T
+    _, log_det = np.linalg.slogdet(2 * np.pi * covariance)
+    return float(-0.5 * (log_det + Y @ np.linalg.solve(covariance, Y)))
+
+
 def _of_counts() -> float:
     a, b, n, total = 2.0, 0.5, len(COUNTS), COUNTS.sum()
     return float(
@@ -53,7 +59,7 @@ def _of_counts() -> float:
 CLOSED_FORMS = {
     "regression": ClosedForm(
         regression, {"x": X, "y": Y},
-        float(multivariate_normal.logpdf(Y, np.zeros(len(Y)), np.eye(len(Y)) + X.astype(np.float64) @ X.T)),
+        _of_regression(),
     ),
     "beta-binomial": ClosedForm(
         beta_binomial, {"heads": HEADS},

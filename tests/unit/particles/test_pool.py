@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
 
 from phalanx.mesh.total import BITS, Total
 from phalanx.particles.pool import Pool, effective_number, first_temperature, resampled
@@ -42,8 +41,8 @@ def test_weights_of_one_temperature_are_powers_of_the_likelihood():
     heights = np.array([-1.0, -3.0, -2.0, -700.0])
     pool = Pool(False).with_particles(first_temperature(4), heights, np.arange(4))
     found = pool.at(0.5)
-    np.testing.assert_allclose(found.weights, np.exp(0.5 * heights - logsumexp(0.5 * heights)), rtol=1e-12)
-    assert found.at.log_evidence == pytest.approx(logsumexp(0.5 * heights) - math.log(4))
+    np.testing.assert_allclose(found.weights, np.exp(0.5 * heights) / np.exp(0.5 * heights).sum(), rtol=1e-12)
+    assert found.at.log_evidence == pytest.approx(math.log(np.exp(0.5 * heights).mean()))
     assert found.height == pytest.approx(found.weights @ heights)
 
 
