@@ -18,7 +18,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OTHERS = [ROOT / "benchmarks/README.md", *sorted({*ROOT.glob("*.md")} - {*PAGES})]
-FEW = {"num_warmup": 50, "num_samples": 50, "num_steps": 100, "num_epochs": 1, "num_simulations": 4}
+FEW = {
+    "num_warmup": 50, "num_samples": 50, "num_steps": 100, "num_epochs": 1, "num_simulations": 4, "num_particles": 256,
+}  # fmt: skip
 """Arguments of the pages' calls, and the most that quick tests let them be."""
 TIME_LIMIT = 600  # seconds; only so that a page that hangs says so
 

@@ -64,6 +64,8 @@ if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when
     from phalanx.marginals.marginalize import marginalize as marginalize
     from phalanx.networks.parameters import network as network
     from phalanx.networks.random_network import random_network as random_network
+    from phalanx.particles.result import Particles as Particles
+    from phalanx.particles.smc import smc as smc
     from phalanx.posterior.calibrate import calibrate as calibrate
     from phalanx.posterior.criticism.compare import compare as compare
     from phalanx.posterior.opening import open as open
@@ -88,6 +90,7 @@ _PACKAGES = {
 _LATER = {
     "Fit": "variational.result",
     "FitError": "variational.methods.method",
+    "Particles": "particles.result",
     "batches": "learning.batches",
     "calibrate": "posterior.calibrate",
     "compare": "posterior.criticism.compare",
@@ -102,6 +105,7 @@ _LATER = {
     "random_network": "networks.random_network",
     "recover": "posterior.recovery",
     "reparameterize": "variational.reparameterize",
+    "smc": "particles.smc",
     "training": "variational.monitoring.options",
 }
 """The modules that these names are, and those that have the others."""

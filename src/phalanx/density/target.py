@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
+from phalanx.density.density import Density
 from phalanx.density.indices import IndexCheck
 from phalanx.density.minibatch import Minibatch, MinibatchEstimate
 from phalanx.exactness.sharding_check import check_level, read_sharding_check
@@ -22,147 +22,13 @@ from phalanx.exactness.share_rule import read_shares
 from phalanx.inputs.arguments import Arguments, Layout, split_arguments
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import mesh_of
-from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.language.tracing import Program
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
-from phalanx.mesh.position import ByVariable, Shared, add_shares
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import GLOBAL, RowSharding
-from phalanx.mesh.total import Total
 from phalanx.programs.declared_axis import giving_own_rows
-from phalanx.programs.shares import Shares, Term
+from phalanx.programs.shares import Shares
 from phalanx.programs.traced_program import TracedProgram, check_latents
-from phalanx.programs.unconstrained import Evaluation, at_values, run_unconstrained, to_unconstrained
-from phalanx.programs.validity import doubts
-
-INITIAL_RADIUS = 2.0
-"""Initial positions are uniform on (-2, 2) on the unconstrained scale, as in Stan."""
-
-
-@dataclass(frozen=True)
-class Density:
-    """A target on one device with its data: the density that kernels use. Use it inside `shard_map`.
-
-    Every method returns the result for the whole log density, on every device; only `share` is one device's part.
-
-    Attributes:
-        program, layout: the model, and the structure of its data.
-        arrays: the data on this device.
-        shares: the terms and variables that are local.
-        lanes: number of chains that this device advances together.
-        estimate: rule for drawing minibatches, for kernels that use them.
-    """
-
-    program: Program
-    layout: Layout
-    arrays: Sequence[Array]
-    shares: Shares
-    lanes: int = 1
-    estimate: MinibatchEstimate | None = None
-
-    def of_rows(self, rows: Array) -> Density:
-        """Return the density estimated from these rows of this device, unbiased if they are drawn at random."""
-        assert self.estimate is not None
-        minibatch, weights = self.estimate
-        return replace(self, arrays=minibatch.take(self.arrays, rows), shares=replace(self.shares, weights=weights))
-
-    def share(self, position: ByVariable) -> Total:
-        """Return this device's share of the log density: differentiable code without a collective of Phalanx."""
-        weighed = [self.shares.weigh(term, total) for term, total in self._totals(position).items()]
-        return sum(weighed[1:], start=weighed[0])
-
-    def total(self, position: ByVariable) -> Total:
-        """Return the log density."""
-        return self._add(with_group_sums(self.share)(position))
-
-    def value_and_grad(self, position: ByVariable) -> tuple[Total, ByVariable]:
-        """Return the log density and its gradient; one sum over devices for both."""
-
-        def share(position: ByVariable) -> tuple[Array, Array]:
-            total = self.share(position)
-            return total.fine, total.coarse  # the coarse part has no derivative
-
-        (fine, coarse), gradient = with_group_sums(jax.value_and_grad(share, has_aux=True))(position)
-        shardings = {latent.name: latent.sharding for latent in self.shares.latents}
-        return add_shares(Total(coarse, fine), gradient, shardings, self.shares.axes)
-
-    @property
-    def log_density(self) -> Callable[[ByVariable], Array]:
-        """The log density, in one float, as a function that any code may differentiate."""
-
-        # The arrays are an argument: a custom_vjp must not close over values of the surrounding trace.
-        @jax.custom_vjp
-        def of(position, arrays):
-            density = replace(self, arrays=arrays)
-            return density.total(position).value
-
-        def forward(position, arrays):
-            total, gradient = replace(self, arrays=arrays).value_and_grad(position)
-            return total.value, gradient
-
-        def backward(gradient, cotangent):
-            return jax.tree.map(lambda g: cotangent * g, gradient), None
-
-        of.defvjp(forward, backward)
-        return lambda position: of(position, self.arrays)
-
-    def constrain(self, position: ByVariable) -> dict[str, Array]:
-        """Return the values of the latent and deterministic variables at a position."""
-        return self._run(position).values()
-
-    def observations(self, position: ByVariable) -> dict[str, Array]:
-        """Return the log density of each observation at a position, by observed variable."""
-        return self._run(position).observations()
-
-    def unconstrain(self, values: Mapping[str, Array]) -> ByVariable:
-        """Return the position at which the latent variables have these values."""
-        return to_unconstrained(self.program, values, self.layout.join(self.arrays))
-
-    def at_values(
-        self, position: ByVariable, values: Mapping[str, Array], wanted: Mapping[str, Array]
-    ) -> tuple[ByVariable, dict[str, Array]]:
-        """Return `position` with the `wanted` variables at these values, and which values no position can give."""
-        found, misfits = at_values(self.program, position, values, wanted, self.layout.join(self.arrays))
-        return found, jax.tree.map(lambda wrong: self._add(wrong.astype(jnp.int32)) > 0, misfits)
-
-    def initial_position(self, key: Array, radius: Array | float = INITIAL_RADIUS) -> ByVariable:
-        """Return a random position near zero: equal on all devices for global variables, different for sharded ones."""
-        start = getattr(self.program, "start", None)
-        if start is not None:  # a log density given as a function may be improper elsewhere
-            return self.unconstrain(start)
-        uniform, zeros = self.shares.layout.uniform(key, -1.0, 1.0), self.shares.layout.zeros()
-        return jax.tree.map(lambda x, zero: radius * x + zero, uniform, zeros)
-
-    def contributions(self, position: ByVariable) -> dict[str, Array]:
-        """Return each variable's contribution to the log density, which shows the cause if the sum is not finite."""
-        totals: dict[str, Total] = {}
-        for (name, part), total in self._totals(position).items():
-            share = self.shares.weigh((name, part), total)
-            totals[name] = totals[name] + share if name in totals else share
-        return {name: self._add(total).value for name, total in totals.items()}
-
-    def invalid(self) -> dict[tuple[str, str], Array]:
-        """Return the number of observed values and parameters that are invalid, by variable and parameter."""
-        zero = self.initial_position(jax.random.key(0), 0.0)
-        found = doubts(self._run(zero), self._run(self.initial_position(jax.random.key(1))))
-        return {key: self._add(jnp.sum(doubt.bad)) for key, doubt in found.items()}
-
-    def _add(self, share: Shared) -> Shared:
-        return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
-
-    def _totals(self, position: ByVariable) -> dict[Term, Total]:
-        """Return the terms summed over the rows of this device, without padded rows."""
-        if (padded := self.shares.padded) is not None:
-            position = padded.filled(position)
-        totals = self._run(position).totals(self.shares.terms, self.lanes)
-        totals |= self.shares.masked_totals(position, self.arrays)
-        if padded is None:
-            return totals
-        last, arrays = padded.one_row(position, self.arrays)
-        return padded.without_padding(totals, replace(self, arrays=arrays)._run(last).terms())
-
-    def _run(self, position: ByVariable) -> Evaluation:
-        return run_unconstrained(self.program, position, self.layout.join(self.arrays))
 
 
 def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:

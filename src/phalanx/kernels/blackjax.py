@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from phalanx.density.target import Density
+from phalanx.density.density import Density
 from phalanx.kernels.protocol.kernel import Info, Kernel
 from phalanx.kernels.protocol.options import hyperparameter
 from phalanx.kernels.protocol.per_chain import PerChain

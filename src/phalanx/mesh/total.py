@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 GRID = 1024.0
 """Unit of which coarse parts are multiples."""
 
+BITS = 12
+"""Significant bits of a factor, up to which its product with a total is exact; half of those of a float32."""
+
 MOST = 2.0**24
 """Largest number up to which a float32 represents all whole numbers."""
 
@@ -87,6 +90,17 @@ class Total:
             return self
         coarse = multiples(self.coarse / parts, GRID)
         return Total(coarse, (self.coarse - parts * coarse + self.fine) / parts)
+
+    def times(self, factor: Any) -> Total:
+        """Return the total times a factor in (0, 1], exactly for the coarse part if it has at most `BITS` bits.
+
+        The multiple of `GRID` is split into two numbers of 12 bits, whose products a float32 represents.
+        """
+        high = multiples(self.coarse, GRID * 2**BITS)
+        products = factor * high, factor * (self.coarse - high)
+        coarse = [multiples(product, GRID) for product in products]
+        rests = [product - part for product, part in zip(products, coarse, strict=True)]
+        return Total(coarse[0] + coarse[1], rests[0] + rests[1] + factor * self.fine)
 
     def __add__(self, other: Any) -> Total:
         if isinstance(other, Total):

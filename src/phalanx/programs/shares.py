@@ -74,6 +74,12 @@ class Shares:
         masked = () if self.masks is None else tuple(self.masks.outputs)
         return masked if self.padded is None else (*masked, *self.padded.terms)
 
+    @property
+    def of_likelihood(self) -> tuple[Term, ...]:
+        """Terms of the likelihood: of observed variables, of factors, and of variables with a fixed value."""
+        latents = {latent.name for latent in self.latents}
+        return tuple(term for term in self.terms if term[0] not in latents)
+
     def masked_totals(self, position: Any, arrays: Sequence[Any]) -> dict[Term, Total]:
         """Return the terms that are evaluated with masks, summed over this device's rows."""
         terms = {} if self.masks is None else self.masks.terms(position, arrays)

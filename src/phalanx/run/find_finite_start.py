@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from phalanx.density.target import INITIAL_RADIUS, Density
+from phalanx.density.density import INITIAL_RADIUS, Density
 from phalanx.kernels.protocol.kernel import Point
 from phalanx.mesh.position import ByVariable, Vector, inner_products
 from phalanx.mesh.total import Total

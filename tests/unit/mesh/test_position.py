@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from scipy.stats import kstest
 
 import phalanx as phx
-from phalanx.density.target import Density
+from phalanx.density.density import Density
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Variable, Vector, VectorLayout, inner_products

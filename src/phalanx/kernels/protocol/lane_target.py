@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.density.target import Density
+from phalanx.density.density import Density
 from phalanx.jaxprs.lanes_last import lanes_last
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN
@@ -94,6 +94,10 @@ class LaneTarget:
     def value(self, position: Vector) -> Total:
         """Return the log density `(lanes,)`."""
         return self._of_all(self.density.total, position)
+
+    def likelihood(self, position: Vector) -> Total:
+        """Return the log likelihood `(lanes,)`, whatever the temperature."""
+        return self._of_all(self.density.likelihood, position)
 
     def inner_product(self, x: Vector, y: Vector) -> Float[Array, "{self.count}"]:
         """Return the sum of x * y over coordinates and devices, `(lanes,)`."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from phalanx.density.target import Density
+from phalanx.density.density import Density
 from phalanx.kernels.protocol.kernel import LaneState, Machine
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import over_lanes

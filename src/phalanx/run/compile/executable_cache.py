@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import ShapeDtypeStruct
 
-from phalanx.density.target import Density
+from phalanx.density.density import Density
 from phalanx.jaxprs.canonical import PLAIN, form_of, is_of_a_library
 from phalanx.kernels.protocol.adapter import Driver
 from phalanx.kernels.protocol.kernel import Kernel, Point

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.density.target import Density, Target
+from phalanx.density.density import Density
+from phalanx.density.target import Target
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import axes_but_chain

@@ -1,0 +1,303 @@
+"""Compiled programs that place, evaluate and move particles; data, temperature, tuning and keys are arguments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from jax.sharding import PartitionSpec
+from jax.stages import Compiled, Lowered
+
+from phalanx.adaptation.tuner import Sums
+from phalanx.kernels.protocol.adapter import lane_specs
+from phalanx.kernels.protocol.kernel import Point
+from phalanx.mesh.chains import lane_chains, over_lanes
+from phalanx.mesh.compatibility.jax_internals import RARELY, Options
+from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.keys import Keys
+from phalanx.mesh.position import ByVariable, Vector
+from phalanx.mesh.processes import all_to_devices, to_devices, to_host
+from phalanx.mesh.random_numbers import rolled_hashes
+from phalanx.mesh.total import Total
+from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.compilation import communicates, compiled, several_cpus
+from phalanx.run.compile.device_constants import DeviceConstants
+from phalanx.run.device.advance import Advance, Order
+from phalanx.run.device.blocks import Blocks, ChainState
+from phalanx.run.device.executables import first_tuning, order_of, shardings
+from phalanx.run.device.thinning import SinceKept
+from phalanx.run.device.tiles import Tiles
+from phalanx.run.init_values import UNUSED_DRAW, prior_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int, Shaped
+
+Position = tuple[np.ndarray, ...]
+"""Positions on the host `(coordinate, particle)`, by group of coordinates."""
+
+
+ONCE = ("prior", "locate", "values")
+"""Programs that a run executes once."""
+
+
+class Located(NamedTuple):
+    """Positions of draws from the prior `(lanes, coordinates)`, which have one, and invalid observations by site."""
+
+    position: Any
+    fits: Any
+    invalid: Any
+
+
+class Settled(NamedTuple):
+    """Chains at rest at given positions, which have been evaluated, and these as recorded draws for a metric."""
+
+    chains: Any
+    rows: Any
+
+
+@dataclass(frozen=True)
+class ParticleBlocks:
+    """Functions of a device, to be compiled.
+
+    Attributes:
+        blocks: functions of a run of as many chains as particles, with a tempered target.
+        tile: particles that a device evaluates together.
+    """
+
+    blocks: Blocks
+    tile: int
+
+    @rolled_hashes()
+    def prior(self, seed: Array, attempt: Array, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Return draws of the latent variables from their prior `(particle, ...)`, functions of seed and number.
+
+        It runs outside of `shard_map`, on the data of all devices.
+        """
+
+        def key(particle: Array) -> Array:
+            return random.fold_in(random.fold_in(random.key(seed), particle), jnp.uint32(UNUSED_DRAW) - attempt)
+
+        return prior_of(self.blocks.target)(jax.vmap(key)(jnp.arange(self.blocks.num_chains)), arrays)
+
+    @rolled_hashes()
+    def locate(self, arrays: Sequence[Array], values: ByVariable) -> Located:
+        """Return the positions at which the latent variables have these values, `(particle, ...)` by variable."""
+        density, layout = self.blocks.lanes(arrays).density, self.blocks.layout
+        wanted = dict.fromkeys(values, jnp.ones((), bool))
+
+        def one(values: ByVariable) -> tuple[Vector, Bool[Array, ""]]:
+            position, misfits = density.at_values(layout.zeros(), values, wanted)
+            return layout.vector(position), ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
+
+        position, fits = over_lanes(one, self.blocks.count)(values)
+        return Located(position.T, fits, density.invalid())
+
+    def likelihood(self, arrays: Sequence[Array], position: Vector) -> Total:
+        """Return the log likelihood of every particle, `(lanes,)`."""
+        target = self.blocks.lanes(arrays, self.tile)
+        return self._tiled(target.likelihood, position)
+
+    @rolled_hashes()
+    def settle(self, seed: Array, arrays: Sequence[Array], position: Vector, first: Int[Array, ""]) -> Settled:
+        """Return chains at rest at these positions, about to make the draw of this number."""
+        blocks = self.blocks
+        target, keys = blocks.lanes(arrays), Keys.of_chains(seed, lane_chains(blocks.count))
+        tile = blocks.lanes(arrays, self.tile)
+        nothing = Vector((), blocks.layout)
+
+        def evaluate(position: Vector) -> tuple[Total, Vector]:
+            if blocks.kernel.machine.uses_gradient:
+                return tile.value_and_grad(position)
+            return tile.value(position), nothing
+
+        total, gradient = self._tiled(evaluate, position)
+        lanes = blocks.machine.start(target, Point(position.T, total, gradient.T), keys, first)
+        rows = blocks.recorder.first(lanes.at, target) if blocks.kernel.learns_moments else ()
+        return Settled(ChainState(lanes, SinceKept.none(blocks.count)), rows)
+
+    def values(self, arrays: Sequence[Array], position: Vector) -> dict[str, Shaped[Array, "lanes *shape"]]:
+        """Return the variables to keep, `(lanes, ...)`."""
+        density = self.blocks.lanes(arrays).density
+
+        def one(position: Vector) -> dict[str, Array]:
+            found = density.constrain(position.by_variable())
+            return {name: found[name] for name in self.blocks.names}
+
+        return over_lanes(one, self.blocks.count)(position.T)
+
+    @property
+    def vector_specs(self) -> Vector:
+        """Partition of positions with lanes last."""
+        return lane_specs(self.vector_shapes)
+
+    @property
+    def vector_shapes(self) -> Vector:
+        """Shapes of the positions of all particles, with lanes last."""
+        layout, count = self.blocks.layout, self.blocks.num_chains
+        parts = (jax.ShapeDtypeStruct((length, count), layout.dtype) for length in layout.whole_lengths)
+        return Vector(tuple(parts), layout)
+
+    def _tiled(self, f: Callable[[Vector], Any], position: Vector) -> Any:
+        """Return `f` of all lanes, tile by tile; arrays have lanes last."""
+        if self.tile == self.blocks.count:
+            return f(position)
+        tiles = self.blocks.count // self.tile
+        cut = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(*x.shape[:-1], tiles, self.tile), -2, 0), position)
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1), lax.map(f, cut))
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Compiled programs, which contain no data and serve all runs of one model, kernel, number and set of shapes."""
+
+    particles: ParticleBlocks
+    prior: Compiled
+    locate: Compiled
+    likelihood: Compiled
+    settle: Compiled
+    move: Compiled
+    no_records: Compiled
+    sums: Compiled
+    values: Compiled
+    pace: Pace = field(default_factory=Pace)
+
+    count: ClassVar[int] = 8
+    """Number of compiled programs."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """Functions of a run of as many chains as particles."""
+        return self.particles.blocks
+
+    def drawn(self, seed: int, attempt: int, arrays: Sequence[Array]) -> dict[str, np.ndarray]:
+        """Return draws from the prior `(particle, ...)` by variable; each attempt has others."""
+        given = (self.sent.array(np.uint32(number), PartitionSpec()) for number in (seed, attempt))
+        return {name: to_host(values) for name, values in self.prior(*given, tuple(arrays)).items()}
+
+    @cached_property
+    def sent(self) -> DeviceConstants:
+        """Cache of small arguments on the devices."""
+        return DeviceConstants(self.blocks.target.mesh)
+
+    def tempered(self, arrays: Sequence[Array], power: float) -> tuple[Any, ...]:
+        """Return the data on the devices, and a power of the likelihood."""
+        return (*arrays, self.sent.array(np.asarray(power, self.blocks.layout.dtype), PartitionSpec()))
+
+    def placed(self, position: Position) -> Vector:
+        """Return positions on the devices."""
+        layout = shardings(self.blocks.target.mesh, self.particles.vector_specs)
+        return jax.tree.map(to_devices, Vector(tuple(position), self.blocks.layout), layout)
+
+    def placed_tuning(self, tuning: Any) -> Any:
+        """Return hyperparameters on the devices."""
+        tuning = jax.tree.map(np.asarray, tuning)
+        return all_to_devices(tuning, shardings(self.blocks.target.mesh, self.blocks.tuning_specs(tuning)))
+
+    def settled(self, seed: int, arrays: Sequence[Any], position: Position, first: int) -> Settled:
+        """Return chains at rest at these positions, about to make the draw of this number."""
+        seed_sent, first_sent = (self.sent.array(x, PartitionSpec()) for x in (np.uint32(seed), np.int32(first)))
+        return self.settle(seed_sent, arrays, self.placed(position), first_sent)
+
+    def moved(
+        self, seed: int, arrays: Sequence[Any], chains: ChainState, tuning: Any, length: int, agree: Callable[[], None]
+    ) -> tuple[ChainState, Sums]:
+        """Return the chains after `length` draws of each, and sums over these.
+
+        Args:
+            seed: seed of the run.
+            arrays: the data on the devices, and the power of the likelihood.
+            chains: the chains, whose memory is used again.
+            tuning: hyperparameters.
+            length: draws, at most as many as there are slots.
+            agree: called between blocks, where Ctrl-C may end the run.
+        """
+        number, chain, shared = self.blocks.num_chains, PartitionSpec(CHAIN), PartitionSpec()
+        sinks = self.no_records(arrays, self.sent.array(np.zeros(number, np.int32), chain))
+        placed, seed_sent = self.placed_tuning(tuning), self.sent.array(np.uint32(seed), shared)
+        while True:
+            began = time.perf_counter()
+            order = order_of(np.full(number, length), self.pace.ticks, later=tuning)
+            specs = Order(*[shared] * len(order))._replace(draws=chain)
+            advanced = self.move(seed_sent, arrays, placed, Order(*map(self.sent.array, order, specs)), chains, sinks)
+            chains, sinks = advanced.chains, advanced.sinks
+            self.pace.learn(int(to_host(advanced.ticks).max()), time.perf_counter() - began)
+            agree()
+            if (to_host(sinks.count) >= length).all():
+                (rows,) = sinks.states
+                return chains, self.summed(rows, length)
+
+    def summed(self, rows: Any, count: int) -> Sums:
+        """Return sums over the first recorded draws of each particle."""
+        return self.blocks.summing.fetched(self.sums(rows, np.int32(0), np.int32(count)))
+
+
+def compile_programs(particles: ParticleBlocks, arrays: Sequence[Array], matmul_precision: str) -> Programs:
+    """Trace and compile the programs, side by side."""
+    several = several_cpus(particles.blocks.target.mesh.devices.flat)
+
+    def compile_one(lowered: Lowered, options: Options) -> Compiled:
+        return compiled(lowered, options, keep=not (several and communicates(lowered)))
+
+    with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
+        programs = _lowered(particles, arrays)
+        found = {name: pool.submit(compile_one, lowered, RARELY if name in ONCE else {}) for name, lowered in programs}
+        done: dict[str, Any] = {name: program.result() for name, program in found.items()}
+        return Programs(particles, **done)
+
+
+def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tuple[str, Lowered]]:
+    """Yield the name of each program and the lowered program, slow compilations first."""
+    blocks = particles.blocks
+    target, everywhere, chains = blocks.target, PartitionSpec(), PartitionSpec(CHAIN)
+    tempered = (*arrays, jax.ShapeDtypeStruct((), blocks.layout.dtype))
+    data, vector, seed = target.array_specs(), particles.vector_specs, np.uint32(0)
+
+    def jit(f: Callable[..., Any], given: Any, made: Any, donate: tuple[int, ...] = ()) -> Any:
+        inside, outside = (shardings(target.mesh, specs) for specs in (given, made))
+        return jax.jit(
+            blocks.on_mesh(f, given, made), in_shardings=inside, out_shardings=outside, donate_argnums=donate
+        )
+
+    rows = blocks.recorder.specs if blocks.kernel.learns_moments else ()
+    settle = jit(particles.settle, (everywhere, data, vector, everywhere), Settled(blocks.chain_specs(), rows))
+    settle = settle.trace(seed, tempered, particles.vector_shapes, np.int32(0))
+    move = Advance(blocks, (blocks.recorder,), particles.tile)
+    none = jit(move.empty, (data, chains), move.sink_specs).trace(tempered, np.zeros(blocks.num_chains, np.int32))
+    tuning = first_tuning(blocks)
+    order = order_of(np.zeros(blocks.num_chains), later=tuning)
+    orders = Order(*[everywhere] * len(order))._replace(draws=chains)
+    specs = everywhere, data, blocks.tuning_specs(tuning), orders, blocks.chain_specs(), move.sink_specs
+    moving = jit(move, specs, move.specs, donate=(4, 5))
+    yield "move", moving.lower(seed, tempered, tuning, order, settle.out_info.chains, none.out_info)
+    yield "settle", settle.lower()
+    given = target.position_specs(CHAIN)
+    located = Located(vector, chains, everywhere)
+    yield "locate", jit(particles.locate, (data, given), located).lower(tempered, blocks.given_shapes().values)
+    yield "likelihood", jit(particles.likelihood, (data, vector), chains).lower(tempered, particles.vector_shapes)
+    kept = {name: target.sharding(name).spec(CHAIN) for name in blocks.names}
+    yield "values", jit(particles.values, (data, vector), kept).lower(tempered, particles.vector_shapes)
+    yield "no_records", none.lower()
+    inside = shardings(target.mesh, (everywhere, everywhere, data[:-1]))
+    yield "prior", jax.jit(particles.prior, in_shardings=inside).lower(seed, np.uint32(0), tuple(arrays))
+    with jax.enable_x64(True):
+        summing = jit(blocks.summing, (blocks.recorder.specs, everywhere, everywhere), blocks.summing.specs)
+        (recorded,) = none.out_info.states
+        yield "sums", summing.lower(recorded, *[np.int32(0)] * 2)
+
+
+def tile_of(blocks: Blocks) -> int:
+    """Return the number of particles that a device advances together."""
+    return Tiles.of(blocks, stores_draws=True).record
+
+
+def to_host_vector(position: Vector) -> Position:
+    """Return positions on the host."""
+    return tuple(map(to_host, position.parts))

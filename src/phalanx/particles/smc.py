@@ -1,0 +1,285 @@
+"""`phx.smc`: from a model with a proper prior, and data, to the posterior and the evidence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from phalanx.density.finite_data import check_finite_data
+from phalanx.density.given_names import Coords, Dims, GivenNames
+from phalanx.density.indices import IndexCheck
+from phalanx.density.naming import Naming
+from phalanx.density.target import Target, choose_mesh
+from phalanx.density.tempered import Tempered
+from phalanx.exactness.sharding_check import check_level
+from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.needed_values import trace_with_values
+from phalanx.inputs.placement import mesh_of
+from phalanx.kernels.nuts import nuts
+from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.language.tracing import Program
+from phalanx.mesh.agreement import check_same
+from phalanx.mesh.devices import CHAIN, axes_but_chain, default_mesh, use_every_core
+from phalanx.mesh.interrupts import ended_by_interrupt
+from phalanx.mesh.keys import check_seed
+from phalanx.mesh.processes import to_host
+from phalanx.particles.pool import Pool
+from phalanx.particles.prior import check_prior
+from phalanx.particles.programs import ParticleBlocks, Programs, compile_programs, tile_of
+from phalanx.particles.result import Particles
+from phalanx.particles.stages import StageReport, Stages
+from phalanx.particles.tuning import Tuning
+from phalanx.particles.verdict import judge_stages
+from phalanx.posterior.record import RunRecord, Timing
+from phalanx.programs.closure_key import captured_words
+from phalanx.programs.traced_program import TracedProgram, check_latents
+from phalanx.reducers.reductions import Reductions
+from phalanx.run import checks
+from phalanx.run.compile import executable_cache
+from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.describe import call_words, describe, names_in_record
+from phalanx.run.device.blocks import Blocks
+from phalanx.run.device.tiles import given_tile
+from phalanx.run.init_values import prior_of
+from phalanx.run.mcmc import BLOCK_BYTES
+from phalanx.run.progress.display import make_progress, waiting
+from phalanx.run.progress.watchdog import watched
+
+PROGRAMS: Recent[Programs] = Recent(8)
+"""Compiled programs of this process."""
+
+FEWEST = 16
+"""The fewest particles: the error of the evidence is a variance over their ancestors."""
+
+MOST_SLOTS = 64
+"""The most draws of a particle that one block records."""
+
+
+@checks.data_in_one_dict
+def smc(
+    model: Program,
+    data: Mapping[str, Any] | None = None,
+    *,
+    kernel: Kernel | None = None,
+    num_particles: int = 2048,
+    num_moves: int | None = None,
+    target_ess: float = 0.5,
+    persistent: bool = False,
+    seed: int = 0,
+    mesh: Mesh | None = None,
+    keep: str | Sequence[str] | None = None,
+    dims: Dims | None = None,
+    coords: Coords | None = None,
+    matmul_precision: str = "float32",
+    check: str = "warn",
+    on_block: Callable[[StageReport], Any] | None = None,
+    progress: bool = True,
+) -> Particles:
+    r"""Move particles from the prior to the posterior, and estimate the evidence on the way.
+
+    Particles begin as draws from the prior. At rising temperatures $0 = \beta_0 < \dots < \beta_T = 1$ they are weighed
+    for $p(\theta) \, p(y \mid \theta)^{\beta_t}$, resampled, and moved by a kernel that leaves that distribution
+    invariant. The product of the mean weights estimates $p(y)$. In contrast to chains, particles find the mass of
+    modes that no kernel moves between, if draws from the prior lead to them.
+
+    The likelihood is everything but the densities of latent variables: observed variables and every `phx.factor`.
+
+    Args:
+        model: a program whose keyword arguments are the data. Every latent variable needs a proper prior, from which it
+            can be drawn.
+        data: the keyword arguments, as for `phx.mcmc`. Arrays placed with `phx.shard` keep their placement.
+        kernel: the kernel, `phx.nuts()` by default; any that leaves its target invariant. It is tuned on the way from
+            all particles together: a metric as a temperature begins, a step size after each round of moves.
+        num_particles: particles in all, sharded evenly over the mesh's `chain` axis. The error of the evidence falls
+            with the root of their number.
+        num_moves: draws of the kernel for each particle at each temperature. None chooses: until the squared distance
+            of particles from where they began stops changing, 200 at most.
+        target_ess: effective particles after weighing, as a fraction of all, which determines the next temperature. A
+            higher one leads to more temperatures and a smaller error.
+        persistent: weigh the particles of all temperatures so far, not of the last alone. It takes fewer temperatures,
+            and the memory of the host for all of them.
+        seed: a whole number. The same seed gives the same particles: bit for bit on the same number of devices, up to
+            rounding on others.
+        mesh: the devices, from `phx.make_mesh`, by default as for `phx.mcmc`.
+        keep: names of the variables to store, or one name. None means all latent variables and the deterministic values
+            of at most 10,000 elements.
+        dims: names of the axes of variables and data, as for `phx.mcmc`.
+        coords: names of the entries along dimensions, as for `phx.mcmc`.
+        matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
+        check: the action if shares of sharded data can neither be proved nor tested, as for `phx.mcmc`.
+        on_block: a function called at each temperature with a report: temperature, effective particles, acceptance
+            rate, evidence. An exception from it ends the run.
+        progress: show progress.
+
+    Returns:
+        The particles: `posterior()`, `evidence()`, `verdict()`, `summary()`, and the course of the temperatures.
+
+    Raises:
+        TypeError: when data is not a dict or does not fit the model, or kernel is not a kernel.
+        ValueError: when a prior cannot be drawn from, a latent variable is discrete, the model observes no data, sizes
+            do not fit the mesh, or the likelihood is zero at all draws from the prior. The message names the variable
+            or argument to change.
+        KeyboardInterrupt: on Ctrl-C: before the last temperature there are no draws of the posterior.
+
+    Example:
+        >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
+        >>> def coin(heads):
+        ...     p = phx.sample("p", dist.Uniform(0.0, 1.0))
+        ...     phx.sample("heads", dist.Binomial(10, p), obs=heads)
+        >>> particles = phx.smc(coin, {"heads": np.array(7.0)}, num_particles=1024, progress=False)
+        >>> found = particles.evidence()  # exactly log(1 / 11)
+        >>> abs(found.log_evidence + np.log(11)) < 4 * found.error
+        True
+
+    Source:
+        Del Moral, Doucet, Jasra (2006), Sequential Monte Carlo samplers; Jasra, Stephens, Doucet, Tsagaris (2011),
+        Inference for Lévy-driven stochastic volatility models via adaptive sequential Monte Carlo, for the
+        temperatures; Karamanis, Seljak (2024), Persistent sampling.
+    """
+    began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
+    _check(num_particles, num_moves, target_ess, persistent, seed, keep, matmul_precision, check, on_block, progress)
+    kernel, names, number = nuts() if kernel is None else kernel, GivenNames.of(dims, coords), int(num_particles)
+    _check_kernel(kernel)
+    checks.check_mesh_type(mesh)
+    data, notice = {} if data is None else data, None
+    if mesh is None and mesh_of(data) is None:
+        notice, mesh = use_every_core(), default_mesh(number)
+    checks.check_not_traced(data)
+    arguments = split_arguments(model, data)
+    mesh = choose_mesh(arguments, mesh)
+    _check_particles(number, mesh)
+    given = {"target_ess": target_ess, "persistent": persistent, "num_moves": num_moves, "seed": seed, "keep": keep}
+    check_same(
+        "phx.smc", lambda: call_words(model, arguments, kernel=kernel.name, num_particles=number, mesh=dict(mesh.shape),
+                                      check=check, matmul_precision=matmul_precision, **given),
+    )  # fmt: skip
+    sizes = axes_but_chain(mesh)
+    arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(model, a, sizes))
+    check_same("phx.smc", lambda: {"the model, or a value that it reads,": captured_words(whole)})
+    check_latents(model, whole)
+    check_prior(whole)
+    naming = Naming.of(whole, arguments, names)
+    said = [*([notice] if notice else []), *IndexCheck.of(whole).check(arguments)]
+    stored, large = _stored(keep, whole)
+    said += checks.too_large_to_store(large, whole.deterministic)
+    programs, target, compilations = _programs(
+        whole, arguments, mesh, kernel, number, stored, check, matmul_precision, bool(progress)
+    )
+    compiled, arrays = time.perf_counter(), target.place_arrays()
+    record = replace(
+        describe(target, kernel.on(target), 1, matmul_precision).of_rows(target.rows),
+        num_samples=number, seed=int(seed), started=started, init="draws from the prior", independent=True,
+        **names_in_record(naming, arguments),
+    )  # fmt: skip
+    with watched(make_progress(bool(progress))) as display:
+        for sentence in said:
+            display.say(sentence)
+        looks = [display.show, *([] if on_block is None else [on_block])]
+        stages = Stages(
+            programs, Tuning(kernel.on(target)), Pool(persistent), int(seed), arrays,
+            None if num_moves is None else int(num_moves), float(target_ess), looks,
+        )  # fmt: skip
+        with ended_by_interrupt(stages.interrupted), stages.interrupts.held():
+            stages.begin()
+            stages.run()
+    timing = Timing(
+        compile=compiled - began, sampling=time.perf_counter() - compiled, compilations=compilations,
+        gradient_evaluations=stages.evaluations if kernel.machine.uses_gradient else 0,
+    )  # fmt: skip
+    return _result(stages, record, timing, target.untempered().with_arrays(arrays))
+
+
+def _check(
+    num_particles, num_moves, target_ess, persistent, seed, keep, matmul_precision, check, on_block, progress
+) -> None:
+    check_seed(seed)
+    checks.check_whole("num_particles", num_particles, FEWEST)
+    if num_moves is not None:
+        checks.check_whole("num_moves", num_moves, 1)
+    if isinstance(target_ess, bool) or not isinstance(target_ess, int | float | np.number) or not 0 < target_ess < 1:
+        raise ValueError(
+            f"target_ess must be a fraction of the particles between 0 and 1, such as 0.5; got {target_ess!r}."
+        )
+    for name, value in (("persistent", persistent), ("progress", progress)):
+        if not isinstance(value, bool | int | np.bool_):
+            raise TypeError(f"{name} must be True or False; got {value!r}.")
+    checks.check_keep(keep)
+    checks.check_precision(matmul_precision)
+    check_level(check)
+    checks.check_on_block(on_block)
+
+
+def _check_kernel(kernel: Kernel) -> None:
+    """Raise unless `kernel` is a kernel that leaves its target invariant."""
+    checks.check_kernel_type(kernel)
+    if kernel.batch_size is not None or kernel.bias is not None:
+        raise ValueError(
+            f"kernel: {kernel.name} does not leave its target invariant, and the weights of particles, and so the "
+            f"evidence, would be wrong. Use phx.nuts(), phx.hmc() or another kernel of all rows."
+        )
+
+
+def _check_particles(number: int, mesh: Mesh) -> None:
+    """Raise unless the mesh's chain axis divides the number of particles."""
+    groups = mesh.shape[CHAIN]
+    if number % groups:
+        lower = number // groups * groups
+        fits = f"{lower} or {lower + groups}" if lower else f"{groups}"
+        raise ValueError(
+            f"num_particles={number} cannot be split evenly over {groups} devices along the mesh's {CHAIN!r} axis; use "
+            f"{fits} particles, or another mesh."
+        )
+
+
+def _stored(keep: str | Sequence[str] | None, whole: TracedProgram) -> tuple[tuple[str, ...], list[str]]:
+    """Return the variables to keep, and deterministic values that are too large."""
+    if keep is None:
+        return checks.stored_by_default([latent.name for latent in whole.latents()], whole.deterministic)
+    return ((keep,) if isinstance(keep, str) else tuple(keep)), []
+
+
+def _programs(
+    whole: TracedProgram, arguments: Arguments, mesh: Mesh, kernel: Kernel, number: int, stored: tuple[str, ...],
+    check: str, matmul_precision: str, progress: bool,
+) -> tuple[Programs, Tempered, int]:  # fmt: skip
+    """Return the compiled programs, of this call or an earlier one, the target, and the number compiled now."""
+    key = executable_cache.key_of(
+        whole, kernel, Reductions(()), mesh, arguments.layout, arguments.names, arguments.shardings,
+        arguments.local_shapes(), number, stored, given_tile(), matmul_precision,
+    )  # fmt: skip
+    known = PROGRAMS.look_up(key)
+    if known is not None:
+        target = known.blocks.target.of_program(whole.program).with_arguments(arguments, check)
+        assert isinstance(target, Tempered)
+        return known, target, 0
+    check_finite_data(whole.program, arguments, axes_but_chain(mesh), gradient=kernel.machine.uses_gradient)
+    target = Tempered.of(whole.program, arguments, mesh, whole, check)
+    assert isinstance(target, Tempered)
+    checks.check_kernel(kernel, target)
+    names = checks.check_names(stored, target)
+    jax.eval_shape(prior_of(target), jax.random.split(jax.random.key(0), number), arguments.arrays)  # may refuse
+    with waiting(progress, "compiling"):
+        one = Blocks(target.without_arrays(), kernel.on(target), number, names, slots=1)
+        checks.check_coordinates(kernel, sum(one.layout.whole_lengths))
+        width = 4 * number * sum(one.row_layout.widths)
+        blocks = replace(one, slots=max(1, min(MOST_SLOTS, BLOCK_BYTES // width)))
+        programs = compile_programs(ParticleBlocks(blocks, tile_of(blocks)), target.place_arrays(), matmul_precision)
+    PROGRAMS.keep(key, programs)
+    return programs, target, programs.count
+
+
+def _result(stages: Stages, record: RunRecord, timing: Timing, target: Target) -> Particles:
+    judged, programs = judge_stages(stages), stages.programs
+    values = programs.values(stages.at(1.0), programs.placed(stages.positions[-1]))
+    draws = {name: target.trim(name, to_host(value), leading=1) for name, value in values.items()}
+    record = replace(record, findings=(*record.findings, *judged.findings), passed=(*record.passed, *judged.passed))
+    course = {name: np.array(values) for name, values in stages.record.items()}
+    stats = {"log_density": np.asarray(stages.log_density)}
+    return Particles(draws, course, judged.error, record, timing, stats, target)

@@ -1,0 +1,274 @@
+"""Loop of sequential Monte Carlo: choose the next temperature, weigh and resample particles, move them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax import Array
+
+from phalanx.adaptation.tuner import Sample, Sums
+from phalanx.mesh.interrupts import Interrupts
+from phalanx.mesh.processes import to_host
+from phalanx.mesh.total import Total
+from phalanx.particles.beginning import check_heights, from_prior
+from phalanx.particles.pool import Pool, Weighted, effective_number, first_temperature, resampled
+from phalanx.particles.programs import Position, Programs, to_host_vector
+from phalanx.particles.tuning import Tuning, TuningState
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+MOST_MOVES = 200
+"""The most draws of the kernel for each particle at a temperature, if their number is chosen."""
+
+MORE = 0.5
+"""Draws of the next round, as a fraction of those before."""
+
+SATURATED, NOISE = 1.1, 4.0
+"""Factor by which the squared distance from a particle's start may change while its moves grow by a half, and number of
+standard errors of noise that are added: the correlation with the start is then about 0.14 at most. A distance falls
+where trajectories lead back."""
+
+MOST_SAMPLED = 2**20
+"""The most numbers copied to the host for a metric; of more particles, some are left out."""
+
+RESAMPLING = 0x736D63
+"""Distinguishes the random numbers of resampling."""
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """Progress of a run of particles.
+
+    Attributes:
+        phase: "tempering".
+        done, total: percent of the way to the posterior, and 100.
+        temperature: the power of the likelihood.
+        ess: effective particles before resampling.
+        acceptance_rate: mean over the moves at this temperature; NaN for a kernel that accepts every proposal.
+        log_evidence: at this temperature.
+        ancestors: effective number of ancestors, draws from the prior that the particles descend from.
+        moves: draws of the kernel for each particle at this temperature.
+    """
+
+    phase: str
+    done: int
+    total: int
+    temperature: float
+    ess: float
+    acceptance_rate: float
+    log_evidence: float
+    ancestors: float
+    moves: int
+
+    @property
+    def what(self) -> str:
+        """Name of the iterations."""
+        return "percent"
+
+    def __str__(self) -> str:
+        return f"temperature {self.temperature:.3g}, log evidence {self.log_evidence:,.1f}"
+
+
+@dataclass
+class Stages:
+    """Run of particles from the prior to the posterior.
+
+    Args:
+        programs: the compiled programs.
+        tuning: tuners of the kernel.
+        pool: the empty pool.
+        seed: seed of the run.
+        arrays: the data on the devices.
+        num_moves: draws of the kernel at each temperature; None to choose.
+        target_ess: effective particles, as a fraction.
+        looks: functions called with a report at each temperature.
+    """
+
+    programs: Programs
+    tuning: Tuning
+    pool: Pool
+    seed: int
+    arrays: tuple[Array, ...]
+    num_moves: int | None
+    target_ess: float
+    looks: Sequence[Callable[[StageReport], Any]]
+    interrupts: Interrupts = field(default_factory=Interrupts)
+    record: dict[str, list[float]] = field(default_factory=dict)
+    positions: tuple[Position, ...] = ()
+    evaluations: int = 0
+    undefined: int = 0
+    """Draws from the prior whose log likelihood is not a number; they have weight zero."""
+    gap: float = 0.0
+    """Change of the log evidence, in nats, that the drift of the log likelihood in the moves suggests."""
+    gap_influence: Any = 0.0
+    """Influence of each ancestor on the gap."""
+    weighted: Weighted | None = None
+    log_density: Any = None
+    """Log density of the particles on the unconstrained scale, at their temperature."""
+    _state: TuningState = field(default_factory=TuningState)
+    _drawn: int = 1
+
+    def begin(self) -> None:
+        """Draw the particles from the prior.
+
+        Raises:
+            ValueError: when draws have no position, or the likelihood is zero at each.
+        """
+        number = self.programs.blocks.num_chains
+        position = from_prior(self.programs, self.at(0.0), self.seed)
+        heights = self._heights(position)
+        self.undefined = int(np.isnan(heights).sum())
+        heights = np.where(np.isnan(heights), -np.inf, heights)
+        check_heights(heights, self.programs, self.arrays)
+        self.pool = self.pool.with_particles(first_temperature(number), heights, np.arange(number))
+        self.positions = (position,)
+        self.evaluations += number
+
+    def run(self) -> None:
+        """Temper the particles to the posterior."""
+        while not self.is_done:
+            self._next()
+
+    @property
+    def is_done(self) -> bool:
+        """True if the particles are of the posterior."""
+        return bool(self.pool.temperatures) and self.pool.temperatures[-1].power >= 1.0
+
+    def interrupted(self) -> None:
+        """Raise the interrupt again if the particles are not of the posterior yet."""
+        if not self.is_done:
+            raise
+
+    def _next(self) -> None:
+        number, before = self.programs.blocks.num_chains, self.pool.temperatures[-1].power
+        weighted = self.pool.next(self.target_ess)
+        stage = len(self.record.get("temperature", ())) + 1
+        uniform = np.random.default_rng([self.seed, RESAMPLING, stage]).random()
+        chosen = resampled(weighted.weights, number, uniform)
+        ancestors = np.concatenate(self.pool.ancestors)[chosen]
+        position = tuple(np.concatenate(parts, -1)[:, chosen] for parts in zip(*self.positions, strict=True))
+        moved, heights, moves = self._moved(position, weighted.at.power)
+        self._note_drift(weighted, before, heights, ancestors)
+        self.pool = self.pool.with_particles(weighted.at, heights, ancestors)
+        self.positions = (*self.positions, moved) if self.pool.keeps_all else (moved,)
+        self.weighted = weighted
+        noted = {
+            "temperature": weighted.at.power, "ess": weighted.ess, "log_evidence": weighted.at.log_evidence,
+            "ancestors": effective_number(weighted.of_ancestors), **moves,
+        }  # fmt: skip
+        for name, value in noted.items():
+            self.record.setdefault(name, []).append(value)
+        done = _percent(weighted.at.power, self.record["temperature"][0])
+        report = StageReport(
+            "tempering", done, 100, weighted.at.power, weighted.ess, moves["acceptance_rate"], weighted.at.log_evidence,
+            noted["ancestors"], int(moves["moves"]),
+        )  # fmt: skip
+        for look in self.looks:
+            look(report)
+
+    # -- moves -------------------------------------------------------------------------------------------------------
+
+    def _moved(
+        self, position: Position, power: float
+    ) -> tuple[Position, Float[np.ndarray, "particle"], dict[str, float]]:
+        """Return the particles after moves at a temperature, their log likelihoods, and numbers for the record."""
+        programs, tuning, arrays = self.programs, self.tuning, self.at(power)
+        settled = programs.settled(self.seed, arrays, position, self._drawn)
+        number, chains = programs.blocks.num_chains, settled.chains
+        self.evaluations += number
+        learns = programs.blocks.kernel.learns_moments
+        beginning = programs.summed(settled.rows, 1) if learns else Sums.nothing(programs.blocks.layout.whole_lengths)
+        sample = _sample(position, chains) if tuning.samples and learns else None
+        state = tuning.at_temperature(self._state, beginning, sample)
+        made, checked, apart = 0, 0, np.zeros(0)
+        total, change, most = Sums.nothing(), math.inf, self.num_moves or MOST_MOVES
+        while True:
+            used = tuning.hyperparameters(state)
+            searching = tuning.searches(state)
+            one = searching or tuning.every_draw
+            length = 1 if one else min(_round_after(made), programs.blocks.slots, most - made)
+            chains, sums = programs.moved(self.seed, arrays, chains, used, length, self.interrupts.agree)
+            self._drawn += length
+            state = tuning.after(state, sums, used)
+            self.evaluations += int(sums.stats["num_steps"])
+            if searching:
+                continue
+            total, made = sums if not made else total.merge(sums), made + length
+            if made < checked + _round_after(checked) and made < most:
+                continue
+            position_now = to_host_vector(chains.lanes.at.position)
+            before, apart = apart, _squared_distances(position_now, position)
+            if checked:
+                change = _change(before, apart)
+            checked = made
+            if made >= most or (self.num_moves is None and change <= SATURATED + NOISE / math.sqrt(number)):
+                break
+        self._state, self.log_density = state, _in_double(chains.lanes.at.log_density)
+        numbers = {
+            "moves": float(made), "acceptance_rate": total.mean("acceptance_rate"), "change": change,
+            "divergences": total.stats["diverging"], "step_size": float(getattr(used, "step_size", math.nan)),
+        }  # fmt: skip
+        return position_now, self._heights(position_now), numbers
+
+    def _heights(self, position: Position) -> Float[np.ndarray, "particle"]:
+        """Return the log likelihood of every particle, in float64."""
+        return _in_double(self.programs.likelihood(self.at(1.0), self.programs.placed(position)))
+
+    def at(self, power: float) -> tuple[Any, ...]:
+        """Return the data on the devices, and a power of the likelihood."""
+        return self.programs.tempered(self.arrays, power)
+
+    def _note_drift(
+        self, weighted: Weighted, before: float, heights: Float[np.ndarray, "particle"], ancestors: Int[np.ndarray, "_"]
+    ) -> None:
+        """Note the change of the mean log likelihood in the moves, which leave it as it is in equilibrium.
+
+        The evidence is an integral of that mean over temperatures, so that half of the change counts in each interval.
+        """
+        half, number = 0.5 * (weighted.at.power - before), len(heights)
+        mean = float(heights.mean())
+        influence = np.bincount(ancestors, heights - mean, number) / number - weighted.height_influence
+        self.gap += half * (mean - weighted.height)
+        self.gap_influence = self.gap_influence + half * influence
+
+
+def _sample(position: Position, chains: Any) -> Sample:
+    """Return particles at rest as a sample for a metric; of many, some are left out."""
+    number = position[0].shape[1]
+    every = max(1, math.ceil(position[0].size / MOST_SAMPLED))
+    at = chains.lanes.at
+    gradient = to_host(at.gradient.parts[0]).T[::every]
+    height = _in_double(at.log_density)
+    return Sample((position[0].T[::every],), (gradient,), height[::every], np.arange(number)[::every])
+
+
+def _in_double(total: Total) -> Float[np.ndarray, "particle"]:
+    return np.asarray(Total(to_host(total.coarse), to_host(total.fine)).in_double())
+
+
+def _round_after(made: int) -> int:
+    return max(1, math.ceil(MORE * made))
+
+
+def _squared_distances(a: Position, b: Position) -> Float[np.ndarray, "coordinate"]:
+    """Return the mean squared distance of particles in each coordinate."""
+    return np.concatenate([np.square(x.astype(np.float64) - y).mean(1) for x, y in zip(a, b, strict=True)])
+
+
+def _change(before: Float[np.ndarray, "coordinate"], after: Float[np.ndarray, "coordinate"]) -> float:
+    """Return the largest factor by which a squared distance changes; coordinates of padded rows do not move."""
+    moving = (before > 0) | (after > 0)
+    if not moving.any():
+        return math.inf
+    with np.errstate(divide="ignore"):
+        return float(np.exp(np.max(np.abs(np.log(after[moving] / before[moving])))))
+
+
+def _percent(power: float, first: float) -> int:
+    """Return the way from the first temperature to one, in percent."""
+    return 100 if power >= 1.0 else round(100 * (1 - math.log(power) / math.log(first)))
