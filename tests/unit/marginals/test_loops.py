@@ -117,10 +117,13 @@ LOOPS = [
         jnp.arange(12.0).reshape(3, 2, 2) / 5,
     ),
 ]
-IDS = [make.__name__ for make, *_ in LOOPS]
+CASES = [  # other tests sum over the loops of two of them
+    pytest.param(*case, id=case[0].__name__, marks=[pytest.mark.slow] * (case[0] in (markov, backwards)))
+    for case in LOOPS
+]
 
 
-@pytest.mark.parametrize(("make", "shapes", "y"), LOOPS, ids=IDS)
+@pytest.mark.parametrize(("make", "shapes", "y"), CASES)
 def test_sums_are_exact(make, shapes, y):
     compare(make(scan), {"mean": [-1.0, 0.8]}, shapes, same_as=make(python_scan), y=y)
 
