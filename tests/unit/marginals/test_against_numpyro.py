@@ -78,6 +78,13 @@ MODELS = [(mixture, 1), (hidden_markov, 2), (capture_recapture, 1), (change_poin
 """Models, each with its number of nested plates."""
 
 
+@pytest.fixture(autouse=True)
+def _promotion():
+    """Let ranks be promoted, which these models and funsor do."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
 @pytest.mark.parametrize(("model", "plates"), MODELS, ids=[model.__name__ for model, _ in MODELS])
 def test_density_and_gradient(model, plates):
     pytest.importorskip("funsor", reason="NumPyro enumerates by funsor, which is not installed")
