@@ -92,7 +92,7 @@ def test_a_block_that_does_not_end_is_refused() -> None:
 def test_python_blocks_run(page: Path, size: str, tmp_path: Path) -> None:
     text = as_script(page.read_text())
     # A file and not `-c`, so that Python can show the source of the page's models.
-    script = tmp_path / f"{page.stem}.py"
+    script = tmp_path / f"page_{page.stem}.py"  # a page may be named after a library that it imports
     script.write_text(text if size == "all" else with_few(text))
     # As a reader would run it, but without a picture window, which would stay open.
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "agg"}

@@ -181,6 +181,8 @@ class TracerHandler(Messenger):
                 after = self._tracer(_variable(msg), lambda variable: own.forward(variable, msg))
         finally:
             self._names.pop()
+        if msg.get("_control_flow_done", False):
+            refusals.check_same_value(msg, after.value)
         _replace(msg, {**_message(after.complete(), msg), "stop": True})
 
 

@@ -39,6 +39,16 @@ def check_deterministic(name: str, value: Any) -> None:
         ) from None
 
 
+def check_same_value(site: Message, value: Any) -> None:
+    """Raise if a latent variable of a loop has got another value, after the loop has run with its own."""
+    if not site.get("is_observed", True) and value is not site["value"]:
+        raise ValueError(
+            f"Variable {site['name']!r} is sampled inside of numpyro.contrib.control_flow, where it is drawn, or "
+            f"summed out by phx.marginalize, and cannot be given a value from outside. Give it by "
+            f"numpyro.handlers.condition within the model."
+        )
+
+
 def refuse_other_thread(message: Message) -> None:
     """Refuse a site of NumPyro's in a thread that traces while another thread does."""
     raise RuntimeError(
@@ -128,12 +138,12 @@ def _unless_there_is_a_key(message: Message, sentence: str) -> None:
 
 def _control_flow(message: Message) -> None:
     def refuse(site: Message) -> None:
-        if site["type"] == "sample" and not site["is_observed"]:
+        if site["type"] == "sample" and not site["is_observed"] and site["kwargs"].get("rng_key") is None:
             if site["fn"].support.is_discrete:
                 raise ValueError(
                     f"Variable {site['name']!r} is latent and discrete inside of numpyro.contrib.control_flow "
-                    f"({_flow(message)}), and chains cannot move it. Write the loop in Python, and sum over its values "
-                    f"with phx.marginalize(model). Or carry the logarithm of the probability of each value from step "
+                    f"({_flow(message)}), and chains cannot move it. Sum over its values with "
+                    f"phx.marginalize(model). Or carry the logarithm of the probability of each value from step "
                     f"to step (the forward algorithm), in jax.lax.{_flow(message)}, and add that of the last step with "
                     f"numpyro.factor or phx.factor."
                 )

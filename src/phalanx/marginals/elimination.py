@@ -265,10 +265,10 @@ def draw(sums: EliminationResult, variables: Variables, key: Array) -> list[Arra
 
 
 def _site(drawn: dict[int, Array], variables: Variables, site: int) -> Array:
-    shape, plates = variables.sites[site].shape, variables.plates[site]
+    entries, plates = variables.sites[site].entries, variables.plates[site]
     numbers = variables.numbers(site)
     found = jnp.stack([drawn[int(v)] for v in numbers.ravel()])
     found = found.reshape(*numbers.shape, *found.shape[1:])
-    separate = [d for d in range(len(shape)) if d not in plates]
+    separate = [d for d in range(len(entries)) if d not in plates]
     order = [*separate, *sorted(plates, key=lambda d: plates[d])]
-    return jnp.transpose(found, [order.index(d) for d in range(len(shape))]) if shape else found
+    return jnp.transpose(found, [order.index(d) for d in range(len(entries))])[0]

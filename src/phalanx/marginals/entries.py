@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+NO_ENTRY = -1
+"""Index or number outside of a variable."""
+
 
 class Site(NamedTuple):
     """A discrete variable: its name, the values of an entry, and the shape of its entries."""
@@ -18,6 +21,14 @@ class Site(NamedTuple):
     name: str
     values: np.ndarray
     shape: tuple[int, ...]
+
+    @property
+    def entries(self) -> tuple[int, ...]:
+        """Shape of the entries with a first dimension of length 1: the single position of the whole variable.
+
+        Along that dimension, variables that an array joins, such as the steps of a chain, each have one position.
+        """
+        return (1, *self.shape)
 
     @property
     def size(self) -> int:
@@ -54,7 +65,10 @@ Component = At | Along | Through
 
 
 class TableAxis(NamedTuple):
-    """An axis of a table: values of the entry of site number `site` that each element depends on."""
+    """An axis of a table: values of the entry of site number `site` that each element depends on.
+
+    `where` has an index for each dimension of `Site.entries`.
+    """
 
     site: int
     where: tuple[Component, ...]
@@ -66,7 +80,7 @@ class TableAxis(NamedTuple):
     def full(self, dim: int, shape: tuple[int, ...], site: Site) -> bool:
         """Return whether position and index are equal along a dimension, for all entries of the site."""
         found = [i for i, c in enumerate(self.where) if dim in dims_of(c)]
-        return all(self.where[i] == Along(dim, 0, 1) and site.shape[i] == shape[dim] for i in found)
+        return all(self.where[i] == Along(dim, 0, 1) and site.entries[i] == shape[dim] for i in found)
 
 
 class Move(NamedTuple):
@@ -82,6 +96,15 @@ def dims_of(component: Component) -> tuple[int, ...]:
     if isinstance(component, At):
         return ()
     return (component.dim,) if isinstance(component, Along) else component.dims
+
+
+def entry_at(axis: TableAxis, dim: int, position: int, site: Site) -> tuple[Component, ...]:
+    """Return the entry at one position along a dimension; an index is `NO_ENTRY` outside of the site."""
+    where: list[Component] = []
+    for c, n in zip(axis.where, site.entries, strict=True):
+        at = At(c.start + c.step * position) if isinstance(c, Along) and c.dim == dim else c
+        where.append(At(NO_ENTRY) if isinstance(at, At) and not 0 <= at.index < n else at)
+    return tuple(where)
 
 
 def moved(axis: TableAxis, moves: dict[int, Move], shape: tuple[int, ...]) -> TableAxis | None:

@@ -18,13 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from phalanx.marginals.entries import Along, At, Site, TableAxis, Through
+from phalanx.marginals.entries import NO_ENTRY, Along, At, Site, TableAxis, Through
 from phalanx.marginals.tables import ValueTable, merged
 
 Dim = tuple[int, int]
 """A dimension of a discrete variable: the numbers of the site and of the dimension."""
-
-NO_ENTRY = -1
 
 
 @dataclass(frozen=True)
@@ -57,12 +55,12 @@ class Variables:
     def __init__(self, sites: Sequence[Site], plates: Mapping[Dim, Dim]):
         self.sites = sites
         self.plates = [
-            {d: plates[s, d] for d in range(len(site.shape)) if (s, d) in plates} for s, site in enumerate(sites)
+            {d: plates[s, d] for d in range(len(site.entries)) if (s, d) in plates} for s, site in enumerate(sites)
         ]
-        self.lengths = {root: sites[root[0]].shape[root[1]] for root in plates.values()}
+        self.lengths = {root: sites[root[0]].entries[root[1]] for root in plates.values()}
         self._numbers, self.site_of = [], []
         for s, site in enumerate(sites):
-            separate = [n for d, n in enumerate(site.shape) if d not in self.plates[s]]
+            separate = [n for d, n in enumerate(site.entries) if d not in self.plates[s]]
             count = math.prod(separate)
             self._numbers.append(len(self.site_of) + np.arange(count).reshape(separate))
             self.site_of += [s] * count
@@ -108,7 +106,7 @@ def _by_entry(table: ValueTable, sites: Sequence[Site], indices: Sequence[Any]) 
                 f"on other entries in each row. Which entries depend on each other is then a matter of the data, and "
                 f"they cannot be summed over one by one. Let each row select one entry."
             )
-        length = sites[axis.site].shape[number]
+        length = sites[axis.site].entries[number]
         rest = [d for d in range(len(table.shape)) if d not in through.dims]
         front = jnp.transpose(
             table.array, [before + d for d in through.dims] + [*range(before)] + [before + d for d in rest]
@@ -142,8 +140,8 @@ def _dims(component: Any) -> tuple[int, ...]:
 
 def plates_of(tables: Sequence[ValueTable], sites: Sequence[Site]) -> dict[Dim, Dim]:
     """Return the plate of each dimension of a site that is one; a plate is called by its first dimension."""
-    root: dict[Dim, Dim] = {(s, d): (s, d) for s, site in enumerate(sites) for d in range(len(site.shape))}
-    separate = {(s, d) for s, site in enumerate(sites) for d, n in enumerate(site.shape) if n == 1}
+    root: dict[Dim, Dim] = {(s, d): (s, d) for s, site in enumerate(sites) for d in range(len(site.entries))}
+    separate = {(s, d) for s, site in enumerate(sites) for d, n in enumerate(site.entries) if n == 1}
 
     def find(dim: Dim) -> Dim:
         while root[dim] != dim:
@@ -225,7 +223,7 @@ def _families(table: ValueTable, variables: Variables) -> Iterator[Family]:
 def _numbers(axis: TableAxis, at: Mapping[int, np.ndarray], count: int, variables: Variables) -> np.ndarray:
     """Return the number of the variable at each position; `NO_ENTRY` outside of the site."""
     site, index, inside = variables.sites[axis.site], [], np.ones(count, bool)
-    for n, (c, length) in enumerate(zip(axis.where, site.shape, strict=True)):
+    for n, (c, length) in enumerate(zip(axis.where, site.entries, strict=True)):
         if n not in variables.plates[axis.site]:
             here = np.full(count, c.index) if isinstance(c, At) else c.start + c.step * at[c.dim]  # pyright: ignore
             inside &= (here >= 0) & (here < length)

@@ -22,6 +22,7 @@ from phalanx.language.tracing import Forward, Program, factor, send, tracing
 from phalanx.marginals.elimination import EliminationResult, draw, eliminate
 from phalanx.marginals.entries import dims_of
 from phalanx.marginals.factors import Dim, Variables, factors_of
+from phalanx.marginals.loops import loops_with
 from phalanx.marginals.survey import RESULT, SUPPORT, TERM, VALUE, Output, Survey
 from phalanx.marginals.tables import ValueTable
 
@@ -36,8 +37,8 @@ def marginalize(model: Program, names: Sequence[str] | None = None) -> Marginal:
     The model runs at all values of its discrete variables, vectorised, with each part of it only at the values of the
     variables that it depends on. Entries that do not depend on each other, such as one assignment for each row, are
     summed over separately. In chains, such as the states of a hidden Markov model, every second variable is summed over
-    in one step, so that $T$ of them take $\log_2 T$ steps. The model loops in Python, or has them as one vector with a
-    factor for each pair of neighbours.
+    in one step, so that $T$ of them take $\log_2 T$ steps. The model loops in Python or by
+    `numpyro.contrib.control_flow.scan`, or has them as one vector with a factor for each pair of neighbours.
 
     An observed variable that has its own discrete variables in each row keeps its name, and its density is that of the
     mixture, row by row. All other sums are terms under the name of their first discrete variable.
@@ -131,7 +132,8 @@ class Marginal:
         numbers = staged(drawn)(running.latents)
         found = {s.name: jnp.asarray(s.values)[n] for s, n in zip(survey.sites, numbers, strict=True)}
         if computed := [name for kind, name in running.dependent if kind == VALUE]:
-            traced = trace(substitute(self.model, {**running.latents, **found}))(*args, **kwargs)
+            with loops_with(lambda site: found[site.name]):
+                traced = trace(substitute(self.model, {**running.latents, **found}))(*args, **kwargs)
             found |= {name: traced[name].value for name in computed}
         return found
 
@@ -147,6 +149,8 @@ class _Running:
             output for output, leaves in dependent.items() if output[0] != RESULT and any(leaves)
         ]
         self.values: dict[str, Any] = {}
+        # any values will do, because all results that depend on them are summed over
+        self._any = {site.name: jnp.full(site.shape, site.values[0]) for site in survey.sites}
         self._held: dict[str, RandomVariable] = {}
         self._tables: dict[str, ValueTable] = {}
         self._variables = Variables((), {})
@@ -160,7 +164,7 @@ class _Running:
 
     def run(self, run: Callable[[], Any]) -> Any:
         """Run the program and sample its other variables; return those of its results that are not summed over."""
-        with tracing(self._meet):
+        with tracing(self._meet), loops_with(lambda site: self._any[site.name]):
             result = run()
         leaves = jax.tree.leaves(result)
         if not any(self.result_depends):
@@ -172,8 +176,7 @@ class _Running:
         name = variable.name
         site = next((site for site in self.survey.sites if site.name == name), None)
         if site is not None:
-            value = jnp.full(site.shape, site.values[0])  # any value: what depends on it is summed over
-            return replace(variable, value=value, suggested=False).complete()
+            return replace(variable, value=self._any[name], suggested=False).complete()
         if (VALUE, name) in self.dependent:
             return variable.complete()
         if (TERM, name) not in self.dependent:

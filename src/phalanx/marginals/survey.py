@@ -12,19 +12,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr
 from numpyro.distributions import Distribution
 
 from phalanx.distributions.constraint_text import kind_of
-from phalanx.distributions.independent_entries import entries
 from phalanx.errors.names import hint
 from phalanx.jaxprs.dependence import NOWHERE, Axes, Dependence
 from phalanx.jaxprs.walking import pruned
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, tracing
 from phalanx.marginals.entries import Site
+from phalanx.marginals.loops import loops_with
+from phalanx.marginals.supports import values_of
 from phalanx.marginals.tables import Tabulation, ValueTable, enumerated
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 
@@ -59,7 +59,7 @@ class Survey:
         seen = _Seen(names)
 
         def traced() -> Any:
-            with unvalidated(), tracing(seen.meet):
+            with unvalidated(), tracing(seen.meet), loops_with(seen.in_loop):
                 result = run()
             seen.check()
             leaves = {VALUE: seen.values, TERM: seen.terms(), SUPPORT: seen.supports()}
@@ -131,15 +131,25 @@ class _Seen:
             return replace(variable, value=self.latents[name])
         if distribution is None or variable.is_given or variable.parameter is not None:
             return replace(variable, observed=True).complete() if distribution is not None else variable.complete()
-        if self._is_chosen(name, distribution):
-            site = Site(name, values_of(name, distribution), distribution.shape())
-            self.sites.append(site)
-            self.discrete[name] = _placeholder(site.shape, site.values.dtype)
+        if name in self.discrete or self._is_chosen(name, distribution):
+            if name not in self.discrete:
+                self._add(Site(name, values_of(name, distribution), distribution.shape()))
             return replace(variable, value=self.discrete[name], suggested=False).complete()
         support = distribution.support
         whole = support is not None and support.is_discrete
         self.latents[name] = _placeholder(distribution.shape(), jnp.result_type(int if whole else float))
         return replace(variable, value=self.latents[name], suggested=False).complete()
+
+    def in_loop(self, site: Site) -> Array | None:
+        """Return a placeholder for a discrete variable of a loop, all steps; None if it is not to be summed out."""
+        if self._names is not None and site.name not in self._names:
+            return None
+        return self._add(site)
+
+    def _add(self, site: Site) -> Array:
+        self.sites.append(site)
+        self.discrete[site.name] = _placeholder(site.shape, site.values.dtype)
+        return self.discrete[site.name]
 
     def _is_chosen(self, name: str, distribution: Distribution) -> bool:
         support = distribution.support
@@ -177,36 +187,6 @@ class _Seen:
             for name, d in found.items()
             if d is not None
         }
-
-
-def values_of(name: str, distribution: Distribution) -> np.ndarray:
-    """Return the values of an entry of a discrete variable.
-
-    Raises:
-        ValueError: when they are infinitely many, or not known before the program runs.
-    """
-    single, kind = entries(distribution), kind_of(distribution)
-    if single.event_shape:
-        raise ValueError(
-            f"phx.marginalize: a value of the discrete variable {name!r} ({kind}) is an array of numbers that depend "
-            f"on each other, and is not summed over. Write it by a Categorical variable: the number of the value."
-        )
-    try:
-        with jax.ensure_compile_time_eval():
-            return np.asarray(single.enumerate_support(expand=False)).ravel()
-    except NotImplementedError as error:
-        reason = f" ({error})" if str(error) else ""
-        raise ValueError(
-            f"phx.marginalize: the discrete variable {name!r} ({kind}) has no finite list of values{reason}, and only "
-            f"a finite sum can be computed. Use a Categorical variable over the values that are possible, or name the "
-            f"variables to sum out, names=[...]."
-        ) from None
-    except (jax.errors.JAXTypeError, TypeError):
-        raise ValueError(
-            f"phx.marginalize: the values of the discrete variable {name!r} ({kind}) depend on other values of the "
-            f"program, and their number must be known before it runs. Give the bounds of its support as Python "
-            f"numbers, and its shape by .expand(...)."
-        ) from None
 
 
 def _placeholder(shape: tuple[int, ...], dtype: Any) -> Array:

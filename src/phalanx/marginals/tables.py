@@ -9,7 +9,7 @@ them, the result depends on all of them and has an axis for each: that is refuse
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,18 @@ from phalanx.jaxprs.walking import (
     parts_of,
 )
 from phalanx.marginals.dimensions import Moves, moves_of
-from phalanx.marginals.entries import Along, At, Component, Move, Site, TableAxis, Through, dims_of, moved
+from phalanx.marginals.entries import (
+    NO_ENTRY,
+    Along,
+    At,
+    Move,
+    Site,
+    TableAxis,
+    Through,
+    dims_of,
+    entry_at,
+    moved,
+)
 
 MOST_RUNS = 2**16
 """Largest number of joint values of entries that the program is evaluated at."""
@@ -66,7 +77,7 @@ class ValueTable:
 
 def enumerated(number: int, site: Site) -> ValueTable:
     """Return the table of a discrete variable itself: each entry at each of its values."""
-    where = tuple(At(0) if n == 1 else Along(d, 0, 1) for d, n in enumerate(site.shape))
+    where = (At(0), *(At(0) if n == 1 else Along(d, 0, 1) for d, n in enumerate(site.shape)))
     values = jnp.asarray(site.values).reshape(site.size, *(1,) * len(site.shape))
     return ValueTable(jnp.broadcast_to(values, (site.size, *site.shape)), (TableAxis(number, where),))
 
@@ -153,6 +164,8 @@ class Tabulation(Interpreter[ValueTable]):
             return inputs
         if name == "gather" and (found := self._selected(equation, inputs)) is not None:
             return found
+        if name == "concatenate":
+            inputs = _in_place(inputs, equation.params["dimension"])
         if named := axes_named(equation):
             self._check_collective(equation, inputs, named)
         return self._mapped(equation, inputs, self._moves(equation, inputs))
@@ -208,8 +221,10 @@ class Tabulation(Interpreter[ValueTable]):
         if any(isinstance(c, Through) and dim in c.dims for axis in here for c in axis.where):
             raise self._refusal(equation, here)
         others = [self.sites[axis.site] for axis in table.axes if axis not in here]
-        single = {(axis.site, *_entry(axis, dim, p)) for axis in here for p in range(min(length, MOST_SEPARATED))}
-        check_size([*others, *(self.sites[site] for site, *_ in single)], described(equation))
+        positions = range(min(length, MOST_SEPARATED))
+        single = {(a.site, *entry_at(a, dim, p, self.sites[a.site])) for a in here for p in positions}
+        inside = [self.sites[site] for site, *entry in single if At(NO_ENTRY) not in entry]
+        check_size([*others, *inside], described(equation))
         parts = [self._at_position(table, dim, position) for position in range(length)]
         axes = tuple(sorted({axis for part in parts for axis in part.axes}))
         sizes = [self.sites[axis.site].size for axis in axes]
@@ -221,12 +236,8 @@ class Tabulation(Interpreter[ValueTable]):
         array = jax.lax.slice_in_dim(table.array, position, position + 1, axis=len(table.axes) + dim)
         axes: list[TableAxis | None] = []
         for axis in table.axes:
-            where: list[Component] = []
-            for c, n in zip(axis.where, self.sites[axis.site].shape, strict=True):
-                at = At(c.start + c.step * position) if isinstance(c, Along) and c.dim == dim else c
-                outside = isinstance(at, At) and not 0 <= at.index < n
-                where.append(at if not outside else At(-1))
-            axes.append(None if At(-1) in where else TableAxis(axis.site, tuple(where)))
+            where = entry_at(axis, dim, position, self.sites[axis.site])
+            axes.append(None if At(NO_ENTRY) in where else TableAxis(axis.site, where))
         for number in reversed([i for i, axis in enumerate(axes) if axis is None]):  # no entry: any value will do
             array = array[(slice(None),) * number + (0,)]
         return merged(array, [axis for axis in axes if axis is not None])
@@ -326,7 +337,7 @@ def over(table: ValueTable, axes: Sequence[TableAxis]) -> Array:
     return jnp.expand_dims(table.array, missing)
 
 
-def merged(array: Any, axes: Sequence[TableAxis]) -> ValueTable:
+def merged(array: Any, axes: Iterable[TableAxis]) -> ValueTable:
     """Return a table with these axes in sorted order; equal ones become one, on which their values agree."""
     axes = list(axes)
     number = 0
@@ -342,6 +353,19 @@ def merged(array: Any, axes: Sequence[TableAxis]) -> ValueTable:
     return ValueTable(array, tuple(axes[n] for n in order))
 
 
+def _in_place(tables: Sequence[ValueTable], dim: int) -> list[ValueTable]:
+    """Return the operands of a concatenation, in which a variable of a single element is at its position only.
+
+    Along the result, its index is that of the first dimension of `Site.entries`, outside of which there is no entry.
+    """
+
+    def placed(axis: TableAxis) -> TableAxis:
+        whole = axis.where[0] == At(0) and not axis.runs_along(dim)
+        return TableAxis(axis.site, (Along(dim, 0, 1), *axis.where[1:])) if whole else axis
+
+    return [merged(t.array, map(placed, t.axes)) if t.shape[dim] == 1 else t for t in tables]
+
+
 def described(equation: Any) -> str:
     """Return an equation as text for a message, with the line of the model that it comes from."""
     line = source_line_of(equation)
@@ -350,10 +374,6 @@ def described(equation: Any) -> str:
 
 def _kept_whole(component: Through, moves: Moves) -> bool:
     return all((moves[d].offset, moves[d].stride) == (0, 1) for d in component.dims)
-
-
-def _entry(axis: TableAxis, dim: int, position: int) -> tuple[Any, ...]:
-    return tuple(At(c.start + c.step * position) if isinstance(c, Along) and c.dim == dim else c for c in axis.where)
 
 
 def _without(axis: TableAxis, dim: int) -> TableAxis:

@@ -31,6 +31,11 @@ LOG_TINY = float(np.log(np.finfo(float).tiny))
 """The least logarithm, relative to the largest weight, at which a tail begins."""
 
 
+ROUNDING = 8
+"""Units in the last place by which the logarithms of equal weights may differ: devices round vectors and rests of them
+differently."""
+
+
 class PointwiseLoo(NamedTuple):
     r"""Leave-one-out predictive densities of observations `(...)`.
 
@@ -38,7 +43,8 @@ class PointwiseLoo(NamedTuple):
         draws: number of draws.
         elpd: $\log p(y_i \mid y_{-i})$.
         lppd: $\log p(y_i \mid y)$, with the observation itself among the data.
-        pareto_k: shape of the tail of the importance weights.
+        pareto_k: shape of the tail of the importance weights; minus infinity if the largest are equal, as those of an
+            observation that depends on no latent variable: each draw has its density, and the result is exact.
     """
 
     draws: int
@@ -227,7 +233,10 @@ def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:
     rest = state.rest.ravel()
     elpd, shapes = (np.empty(rest.shape) for _ in range(2))
     for rows in _chunks(len(rest), largest.shape[-1]):
-        elpd[rows], shapes[rows] = _left_out(np.sort(largest[rows].astype(np.float64)), rest[rows], length, draws)
+        ordered = np.sort(largest[rows].astype(np.float64))
+        elpd[rows], shapes[rows] = _left_out(ordered, rest[rows], length, draws)
+        cutoff = ordered[:, ordered.shape[1] - length - 1]
+        shapes[rows][are_equal(cutoff, ordered[:, -1], state.largest.dtype)] = -np.inf
     lppd = state.density - np.log(max(draws, 1))
     return PointwiseLoo(draws, elpd.reshape(shape), lppd, shapes.reshape(shape))
 
@@ -245,13 +254,20 @@ def _left_out(
     for count in np.unique(lengths[lengths >= LEAST_TAIL]):
         rows = np.flatnonzero((lengths == count) & np.isfinite(most))
         smooth[rows, -count:], shapes[rows] = _smoothed(logs[rows, -count:], cutoff[rows])
-    shapes[cutoff == 0] = -np.inf  # the largest weights are equal
     with np.errstate(invalid="ignore", divide="ignore"):
         total = rest + np.exp(smooth).sum(1)
         # a weight times its density is 1 but for the factor by which it is smoothed
         there = np.isfinite(logs)
         ones = draws - there.sum(1) + np.where(there, np.exp(smooth - logs), 0.0).sum(1)
         return np.where(np.isfinite(most), np.log(ones) - np.log(total) - most, -np.inf), shapes
+
+
+def are_equal(
+    least: Float64[np.ndarray, "rows"], most: Float64[np.ndarray, "rows"], dtype: Any
+) -> Bool[np.ndarray, "rows"]:
+    """Return whether the least and the largest of log weights of this type differ by rounding only."""
+    with np.errstate(invalid="ignore"):  # both may be infinite
+        return most - least <= ROUNDING * np.finfo(dtype).eps * np.maximum(np.abs(most), 1.0)
 
 
 def _smoothed(

@@ -28,15 +28,17 @@ def log_sum(model: Any, values: Any, shapes: dict[str, tuple[int, tuple[int, ...
     return jax.nn.logsumexp(each({name: jnp.asarray(z) for name, z in all_values(shapes).items()}))
 
 
-def compare(model: Any, values: Any, shapes: dict[str, tuple[int, tuple[int, ...]]], **data: Any) -> None:
-    """Assert that value and gradient of the marginalised model are those of the sum."""
+def compare(
+    model: Any, values: Any, shapes: dict[str, tuple[int, tuple[int, ...]]], same_as: Any = None, **data: Any
+) -> None:
+    """Assert that value and gradient of the marginalised model are those of the sum, over `same_as` if given."""
     values = {name: jnp.asarray(value, float) for name, value in values.items()}
     marginal = phx.log_joint(phx.marginalize(model))
 
     @jax.jit
     def both(values: Any) -> Any:
         ours = jax.value_and_grad(lambda v: marginal(v, **data))(values)
-        return ours, jax.value_and_grad(lambda v: log_sum(model, v, shapes, **data))(values)
+        return ours, jax.value_and_grad(lambda v: log_sum(same_as or model, v, shapes, **data))(values)
 
     (ours, gradient), (exact, exact_gradient) = both(values)
     np.testing.assert_allclose(ours, exact, rtol=2e-5, atol=2e-5)

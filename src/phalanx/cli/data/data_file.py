@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.cli.data.words import is_number, is_too_large, refuse_too_large
+from phalanx.cli.data.lines import CellError, Place, at_line
+from phalanx.cli.data.words import is_number, is_too_large, too_large
 from phalanx.inputs.unpacking import most_unpacked
 from phalanx.store.plain_arrays import read_arrays
 
@@ -94,7 +95,8 @@ def _check_large(path: Path, columns: dict[str, np.ndarray]) -> None:
     for name in infinite:
         for row in np.flatnonzero(np.isinf(columns[name])):
             if is_too_large(cell := texts[name].iloc[row]):
-                refuse_too_large(f"--data {path}: row {row + 1}, column {name.strip()}", cell)
+                error = CellError(int(row), f"column {name.strip()}: {too_large(cell)}")
+                raise ValueError(f"--data {path}{at_line(path, (name, error.row))}: {error}")
 
 
 def _stripped(column: np.ndarray) -> np.ndarray:
@@ -149,7 +151,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"--data {path}: expected an object of values by name, got a {type(found).__name__}.")
     try:
-        return {name: _from_json(path, name, value) for name, value in found.items()}
+        return {name: _from_json(path, (name,), value) for name, value in found.items()}
     except RecursionError:
         raise ValueError(f"--data {path}: {_DEEP}") from None
 
@@ -174,12 +176,16 @@ def _number(text: str) -> float | _TooLarge:
     return _TooLarge(text) if is_too_large(text) else float(text)
 
 
-def _refuse_large(path: Path, name: str, value: Any) -> None:
-    """Raise for a number such as 1e400, and name its place in the lists within `name`."""
+def _refuse_large(path: Path, place: Place, value: Any) -> None:
+    """Raise for a number such as 1e400, and name its place."""
     if isinstance(value, _TooLarge):
-        refuse_too_large(f"--data {path}: {name}", value)
+        raise ValueError(f"--data {path}{at_line(path, place)}: {_named(place)}: {too_large(value)}")
     for index, item in enumerate(value) if isinstance(value, list) else ():
-        _refuse_large(path, f"{name}[{index}]", item)
+        _refuse_large(path, (*place, index), item)
+
+
+def _named(place: Place) -> str:
+    return f"{place[0]}{''.join(f'[{step!r}]' for step in place[1:])}"
 
 
 def _refuse_wide(path: Path, name: str, value: list[Any]) -> None:
@@ -201,10 +207,11 @@ def _lengths(value: Any) -> Iterator[int]:
             yield len(item) if isinstance(item, str) else 0
 
 
-def _from_json(path: Path, name: str, value: Any) -> Any:
+def _from_json(path: Path, place: Place, value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _from_json(path, f"{name}[{key!r}]", inner) for key, inner in value.items()}
-    _refuse_large(path, name, value)
+        return {key: _from_json(path, (*place, key), inner) for key, inner in value.items()}
+    _refuse_large(path, place, value)
+    name = _named(place)
     if not isinstance(value, list):
         return value
     _refuse_wide(path, name, value)
@@ -213,13 +220,14 @@ def _from_json(path: Path, name: str, value: Any) -> Any:
     except ValueError as error:
         if "maximum number of dimension" in str(error):
             raise ValueError(f"--data {path}: {_DEEP}") from None
-        raise ValueError(f"--data {path}: the lists within {name} differ in length; pad them to one shape.") from error
+        raise ValueError(
+            f"--data {path}{at_line(path, place)}: the lists within {name} differ in length; pad them to one shape."
+        ) from error
     if array.dtype == object:
+        where = f"--data {path}{at_line(path, place)}: {name} holds"
         if any(isinstance(item, int) and abs(item) >= 2**63 for item in array.ravel()):
-            raise ValueError(
-                f"--data {path}: {name} holds a whole number beyond 2^63; write it as a float, such as 1e30."
-            )
-        raise ValueError(f"--data {path}: {name} holds something other than numbers, such as null; leave it out.")
+            raise ValueError(f"{where} a whole number beyond 2^63; write it as a float, such as 1e30.")
+        raise ValueError(f"{where} something other than numbers, such as null; leave it out.")
     return array
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
+from phalanx.cli.data.lines import CellError, at_line
 from phalanx.cli.data.words import coded
 from phalanx.errors.names import hint
 from phalanx.inputs.placement import shard
@@ -52,11 +53,11 @@ def match_data(model: Callable[..., Any], data: Mapping[str, Any], *, impute: bo
 def _coded(name: str, data: Mapping[str, Any], impute: bool) -> Any:
     try:
         return coded(name, data[name], impute)
-    except ValueError as error:
+    except CellError as error:
         file = getattr(data, "files", {}).get(name)
         if file is None:
             raise
-        raise ValueError(f"--data {file}: {error}") from None
+        raise ValueError(f"--data {file}{at_line(file, (name, error.row))}: {error}") from None
 
 
 def shard_rows(arguments: Mapping[str, Any], mesh: Mesh) -> tuple[dict[str, Any], list[str]]:

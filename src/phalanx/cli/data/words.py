@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
+from phalanx.cli.data.lines import CellError
 from phalanx.inputs.placement import PaddedRows
 
 
@@ -21,8 +22,7 @@ def coded(name: str, column: Any, impute: bool = False) -> Any:
         The column; for words, a series that holds numbers and the words of these.
 
     Raises:
-        ValueError: if numbers are written as words, only some cells are numbers, or a category is missing; the message
-            names the row.
+        CellError: if numbers are written as words, only some cells are numbers, or a category is missing.
     """
     if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "OUS":
         return column
@@ -33,20 +33,21 @@ def coded(name: str, column: Any, impute: bool = False) -> Any:
     if numbers.any() and not (numbers | missing).all():
         _refuse_cell(name, column, int(np.argmax(~numbers & ~missing)), int(np.argmax(numbers)))
     if numbers.any() and isinstance(column[first := int(np.argmax(numbers))], str):
-        raise ValueError(
-            f"row {first + 1}, column {name}: the numbers of this column are written as words, {str(column[first])!r}. "
-            f"Write them without quotes; or, if all are names, make them all words."
+        raise CellError(
+            first,
+            f"column {name}: the numbers of this column are written as words, {str(column[first])!r}. Write them "
+            f"without quotes; or, if all are names, make them all words.",
         )
     if numbers.all() and not any(isinstance(cell, bool | np.bool_) for cell in column):
         if large := [row for row, cell in enumerate(column) if is_too_large(cell)]:
-            refuse_too_large(f"row {large[0] + 1}, column {name}", column[large[0]])
+            raise CellError(large[0], f"column {name}: {too_large(column[large[0]])}")
         return column.astype(np.float64)  # whole numbers beyond the largest integer type
     if missing.any() and not impute:
         kind = "flags" if numbers.any() else "categories"
-        raise ValueError(
-            f"row {int(np.argmax(missing)) + 1}, column {name}: the cell is empty (or NA, or None), and {kind} have no "
-            f"NaN. Leave the row out, or use a word such as 'unknown' for missing values; or, if the model observes "
-            f"this column, add --missing impute."
+        raise CellError(
+            int(np.argmax(missing)),
+            f"column {name}: the cell is empty (or NA, or None), and {kind} have no NaN. Leave the row out, or use a "
+            f"word such as 'unknown' for missing values; or, if the model observes this column, add --missing impute.",
         )
     if numbers.any():  # flags, some of which are missing
         return column
@@ -61,10 +62,11 @@ def levels(column: Any) -> list[str]:
 
 
 def _refuse_cell(name: str, column: np.ndarray, wrong: int, right: int) -> None:
-    raise ValueError(
-        f"row {wrong + 1}, column {name}: {str(column[wrong])!r} is not a number, but {str(column[right])!r} in row "
-        f"{right + 1} is one. Write numbers as 1234.5; leave the cell empty where one is missing; or, if all are "
-        f"names, make them all words."
+    raise CellError(
+        wrong,
+        f"column {name}: {str(column[wrong])!r} is not a number, but {str(column[right])!r} in row {right + 1} is one. "
+        f"Write numbers as 1234.5; leave the cell empty where one is missing; or, if all are names, make them all "
+        f"words.",
     )
 
 
@@ -90,9 +92,8 @@ def _number(cell: Any) -> float | None:
         return None
 
 
-def refuse_too_large(where: str, cell: object) -> NoReturn:
-    """Raise for a number that would be read as infinity."""
-    raise ValueError(
-        f"{where}: {str(cell)!r} is larger than the largest number that a float holds, 1.8e308. Correct it, or change "
-        f"the unit."
+def too_large(cell: object) -> str:
+    """Return the message for a number that would be read as infinity."""
+    return (
+        f"{str(cell)!r} is larger than the largest number that a float holds, 1.8e308. Correct it, or change the unit."
     )

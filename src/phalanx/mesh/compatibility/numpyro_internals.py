@@ -13,9 +13,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpyro
+from numpyro import handlers
 from numpyro.distributions import MaskedDistribution, MixtureGeneral, MixtureSameFamily
 
 from phalanx.mesh.compatibility.jax_internals import find
@@ -23,12 +28,21 @@ from phalanx.mesh.compatibility.jax_internals import find
 MESSENGER, APPLY = "numpyro.primitives.Messenger", "numpyro.primitives.apply_stack"
 VALIDATE = "numpyro.distributions.util.validate_sample"
 MASKS = "numpyro.nn.auto_reg_nn.create_mask"
+SCAN, ACTION = "numpyro.contrib.control_flow.scan.scan_wrapper", "numpyro.contrib.control_flow.scan._subs_wrapper"
+PACKED = "numpyro.ops.pytree.PytreeTrace"
+PROMOTE = "numpyro.distributions.batch_util.promote_batch_shape"
+PROMOTE_VALUE = "numpyro.contrib.control_flow.scan._promote_scanned_value_shapes"
 
 NAMES = {
     MESSENGER: "programs are refused",
     APPLY: "programs are refused",
     VALIDATE: "observations of Bernoulli variables are not checked by NumPyro",
     MASKS: "autoregressive flows are refused",
+    SCAN: "discrete variables inside of loops of NumPyro's are refused",
+    ACTION: "discrete variables inside of loops of NumPyro's are refused",
+    PACKED: "discrete variables inside of loops of NumPyro's are refused",
+    PROMOTE: "discrete variables inside of loops of NumPyro's are refused",
+    PROMOTE_VALUE: "discrete variables inside of loops of NumPyro's are refused",
 }
 """Consequence of each name's absence."""
 
@@ -157,7 +171,88 @@ def on_sites_within(message: Message, do: Callable[[Message], None]) -> None:
 
     The message has a list of the actions of outer handlers on inner sites, the innermost handler first.
     """
-    message["kwargs"]["substitute_stack"].append(("substitute", do))
+    message["kwargs"]["substitute_stack"].append(("substitute", OnSites(do)))
+
+
+@dataclass(frozen=True)
+class OnSites:
+    """Action of a tracer on the sites within a loop or branch."""
+
+    do: Callable[[Message], None]
+
+    def __call__(self, site: Message) -> None:
+        """Run the action."""
+        self.do(site)
+
+
+# -- loops -------------------------------------------------------------------------------------------------------------
+
+
+class _Apart(Messenger):
+    """Handler that hides all sites, as `numpyro.handlers.block` does, and asks for no key."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def process_message(self, msg: Message) -> None:
+        msg["stop"] = msg["type"] != "prng_key"
+
+
+class ScanMessage(NamedTuple):
+    """A loop of `numpyro.contrib.control_flow.scan`.
+
+    Attributes:
+        step: function of the carry and a row that returns the next carry and a result.
+        init: the carry before the first step.
+        rows: arrays with a row for each step, the leaves of a tree.
+        length: number of steps.
+        reverse: whether the last row comes first.
+        actions: actions of the handlers within the program on sites of the loop.
+    """
+
+    step: Callable[..., Any]
+    init: Any
+    rows: Any
+    length: int
+    reverse: bool
+    actions: Sequence[tuple[str, Any]]
+
+    @classmethod
+    def of(cls, message: Message) -> ScanMessage | None:
+        """Return the loop in a message; None if the message is another one."""
+        if message["type"] != "control_flow" or message["fn"] is not (find(SCAN) or message):
+            return None
+        step, init, rows, length, reverse = message["args"]
+        if length is None:
+            length = jnp.shape(jax.tree.leaves(rows)[0])[0]
+        actions = [(kind, do) for kind, do in message["kwargs"]["substitute_stack"] if not isinstance(do, OnSites)]
+        return cls(step, init, rows, length, reverse, actions)
+
+    def run_step(self, number: Any, carry: Any, row: Any, give: Callable[[Message], Any]) -> tuple[Any, Any, Any]:
+        """Return the next carry, the sites and the result of a step; `give` returns values of its sites, or None."""
+        step: Any = self.step
+        for kind, values in self.actions:
+            if kind not in ("condition", "substitute"):
+                raise ValueError(f"numpyro.handlers.{kind} around a loop with discrete variables is not supported.")
+            value = partial(refuse_without(ACTION), values, number, self.length)
+            step = (
+                handlers.condition(step, condition_fn=value)
+                if kind == "condition"
+                else handlers.substitute(step, substitute_fn=value)
+            )
+        step = handlers.substitute(step, substitute_fn=give)
+        recorder = handlers.trace()
+        with _Apart(), recorder:
+            carry, result = step(carry, row)
+        return carry, refuse_without(PACKED)(recorder.trace), result
+
+    def outcome(self, carry: Any, sites: Any, results: Any) -> Any:
+        """Return the value of the message: the last carry, the sites of all steps, and the results."""
+        for site in sites.trace.values():
+            if site["type"] == "sample":
+                site["fn"] = refuse_without(PROMOTE)(site["fn"])
+                site["value"] = refuse_without(PROMOTE_VALUE)(site["value"], site["fn"])
+        return (self.length, None, carry), (sites, results)
 
 
 def explain_assertion(error: AssertionError) -> None:

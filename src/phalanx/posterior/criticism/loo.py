@@ -23,7 +23,7 @@ from phalanx.mesh.processes import to_host
 from phalanx.posterior.criticism.log_likelihood import Terms, counted, factors, is_masked
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
 from phalanx.posterior.over_draws import Batch, batches, key_of, over_draws
-from phalanx.reducers.loo import TAIL, PointwiseLoo, ratios_of
+from phalanx.reducers.loo import TAIL, PointwiseLoo, are_equal, ratios_of
 from phalanx.reducers.loo import loo as loo_reducer
 from phalanx.reducers.pareto_tail import tail_length
 
@@ -43,7 +43,8 @@ class Loo:
         se: standard error of `elpd` over observations.
         p_loo: effective number of parameters: by how much fewer `elpd` is with the observation left out.
         pointwise: terms of `elpd` by observed variable, in its shape; NaN for entries that are masked.
-        pareto_k: shape of the tail of the importance weights, by observed variable, in its shape.
+        pareto_k: shape of the tail of the importance weights, by observed variable, in its shape; minus infinity where
+            all weights are equal, as for an observation that depends on no latent variable: its term is exact.
         num_draws: draws over all chains.
         good_k: the largest `pareto_k` for which so many draws suffice.
         factors: names of terms of the model that are not observations (`phx.factor`), which are never left out.
@@ -257,7 +258,9 @@ def _by_arviz(terms: Mapping[str, np.ndarray], efficiency: float) -> dict[str, P
             result = arviz.loo(_container(arviz, flat), pointwise=True, reff=efficiency)
         elpd = result.loo_i if "loo_i" in dir(result) else result.elpd_i
         lppd = np.logaddexp.reduce(flat.reshape(draws, -1), axis=0) - math.log(draws)
-        parts = (np.asarray(elpd), lppd, np.asarray(result.pareto_k))
+        # ArviZ fits no tail to equal weights, and returns infinity as for weights of which too few are finite
+        equal = are_equal(-flat.max((0, 1)), -flat.min((0, 1)), values.dtype)
+        parts = (np.asarray(elpd), lppd, np.where(equal, -np.inf, np.asarray(result.pareto_k)))
         found[name] = PointwiseLoo(draws, *(part.reshape(shape) for part in parts))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import zipfile
 
@@ -39,7 +40,7 @@ def read(path):
     try:
         found = match_data(model, read_data(path)).arguments
     except ValueError as error:
-        assert f"--data {path}: " in str(error) or str(error).startswith("row ")
+        assert re.search(rf"--data {re.escape(str(path))}(, line \d+)?: ", str(error)) or str(error).startswith("row ")
         found = None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < 2**28 + 20 * path.stat().st_size
     return found

@@ -34,13 +34,19 @@ def test_a_name_in_two_files_is_refused(files):
 
 def test_an_error_names_the_file_of_the_column(files):
     (files / "d.csv").write_text("x,y\n1,a\n2,3\n")
-    with pytest.raises(ValueError, match=r"^--data .*d\.csv: row 1, column y: 'a' is not a number.*Write numbers"):
+    with pytest.raises(ValueError, match=r"^--data .*d\.csv, line 2: row 1, column y: 'a' is not a number.*Write"):
         Request.of(model, [files / "d.csv"], None)
+
+
+def test_an_error_names_the_line_in_a_file_of_lists(files):
+    (files / "d.json").write_text('{"x": [1,\n2, 3],\n"y": ["a",\n"b",\n"3"]}')
+    with pytest.raises(ValueError, match=r"^--data .*d\.json, line 3: row 1, column y: 'a' is not a number, but '3'"):
+        Request.of(model, [files / "d.json"], None)
 
 
 def test_empty_cells_of_words_are_missing_entries_on_request(files):
     (files / "d.csv").write_text("x,y\n1,yes\n2,\n3,no\n")
-    with pytest.raises(ValueError, match=r"d\.csv: row 2, column y: the cell is empty.*--missing impute"):
+    with pytest.raises(ValueError, match=r"d\.csv, line 3: row 2, column y: the cell is empty.*--missing impute"):
         Request.of(model, [files / "d.csv"], None)
     found = Request.of(model, [files / "d.csv"], None, missing="impute").arguments["y"]
     assert found.isna().tolist() == [False, True, False] and list(found.cat.categories) == ["no", "yes"]

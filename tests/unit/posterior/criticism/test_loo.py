@@ -102,6 +102,17 @@ class TestNumbers:
         np.testing.assert_allclose(found.pointwise["y"], expected.pointwise["y"], atol=1e-3)
         assert set(run.reduced["m"]) == {"w"}
 
+    @pytest.mark.parametrize("by_arviz", [True, False])
+    def test_an_observation_that_depends_on_no_variable_is_exact(self, by_arviz, monkeypatch):
+        """Its weights are equal, to which no tail is fitted."""
+        if not by_arviz:
+            monkeypatch.setattr("phalanx.posterior.criticism.loo.MOST_TERMS", 0)
+        x = np.where(np.arange(ROWS)[:, None] == 2, 0.0, X).astype(np.float32)
+        loo = posterior_of(regression, {"x": x, "y": Y}).loo()
+        assert loo.pareto_k["y"][2] == -np.inf and loo.good
+        assert loo.pointwise["y"][2] == pytest.approx(-0.5 * Y[2] ** 2 - 0.5 * np.log(2 * np.pi), rel=1e-5)
+        assert np.isfinite(np.delete(loo.pareto_k["y"], 2)).all()
+
     def test_masked_entries_are_no_observations(self):
         def masked(x, y):
             w = phx.sample("w", dist.Normal(0.0, 1.0))
