@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from phalanx.cli import bench
+# `phalanx.cli.bench` is the function that the module defines.
+bench = import_module("phalanx.cli.bench")
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
@@ -75,7 +77,6 @@ def test_wheel_carries_every_script_with_all_that_it_imports() -> None:
     others = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {*carried}
     for name in carried:
         text = (ROOT / f"benchmarks/{name}.py").read_text()
-        assert "add_argument" in text or "side_by_side.arguments" in text or name == "side_by_side"
         for other in others:
             assert f"import {other}\n" not in text and f"import {other} as" not in text
             assert f"from {other} import" not in text
