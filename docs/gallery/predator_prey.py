@@ -2,7 +2,7 @@
 
 How fast do hares breed, and lynxes starve? The populations follow the equations of Lotka and Volterra, solved by
 Runge and Kutta's method within the model, and the furs are counted with a log-normal error. The bands follow both
-cycles of ten years; only the highest peaks of the hares are missed.
+cycles of ten years, with the lynxes a year or two behind the hares.
 
 Data: furs of the Hudson's Bay Company, 1900 to 1920, in thousands. The priors are those of Carpenter (2018).
 """
