@@ -17,7 +17,7 @@ copyright = "The Phalanx maintainers, Apache-2.0"
 version = release = phalanx.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton"]
-extensions += ["docstrings", "links", "mathml"]
+extensions += ["docstrings", "gallery", "links", "mathml"]
 
 # Other projects' inventories come over the network, so links to them are made only where they are asked for.
 if os.environ.get("PHALANX_DOCS_ONLINE"):

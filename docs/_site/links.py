@@ -58,7 +58,8 @@ def _copies(app: Any, page: str, source: list[str]) -> None:
         text = text.replace(f"```{{copy}} {path}\n```", copy)
         app.env.note_dependency(str(app.srcdir.parent / name))
     for path, copy in COPIES.items():
-        text = text.replace(f"](../{path}", f"]({copy}")
+        up = "../" * page.count("/")
+        text = text.replace(f"]({up}../{path}", f"]({up}{copy}")
     source[0] = text
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from phalanx.cli.bench import bench
 from phalanx.cli.demo import demo
 from phalanx.cli.fit import fit
 from phalanx.cli.info import info
@@ -27,7 +28,7 @@ from phalanx.run.describe import versions
 NO_FILE = "no file was written."
 
 app = typer.Typer()
-for _command in (sample, fit, maximize, predict, summary, report, watch, resume, demo, info):
+for _command in (sample, fit, maximize, predict, summary, report, watch, resume, demo, bench, info):
     app.command()(_command)
 app.command(context_settings=SETTINGS)(launch)
 

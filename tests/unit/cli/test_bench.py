@@ -1,0 +1,91 @@
+"""The command that runs benchmarks: its table, its JSON, and its refusals; no test asserts a time."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+# `phalanx.cli.bench` is the function that the module defines.
+bench = import_module("phalanx.cli.bench")
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = """
+import json, sys
+folder, rounds = sys.argv[sys.argv.index("--results") + 1], sys.argv[sys.argv.index("--rounds") + 1]
+ratios = {"a": (0.5, 0.4, 0.6), "b": (2.0, 1.5, 3.0), "c": (1.0, 0.9, 1.1)}
+rows = [
+    {"what": what, "ours": "Phalanx", "ours_time": 1.0, "theirs": "NumPyro", "theirs_time": 2.0, "unit": "ms",
+     "ratio": ratio, "middle_half": [low, high], "at_most": 1.0, "met": ratio <= 1}
+    for what, (ratio, low, high) in ratios.items()
+]
+record = {"name": "fresh_process", "rows": rows, "settings": {"rounds": int(rounds)}}
+record |= {"machine": {"cores": 3, "jax": "1.2"}, "cores_taken_by_others": 1.5, "busy": True}
+open(folder + "/fresh_process.json", "w").write(json.dumps(record))
+"""
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a script that writes a record at once."""
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "side_by_side.py").touch()
+    (folder / "fresh_process.py").write_text(SCRIPT)
+    monkeypatch.setattr(bench, "PLACES", (tmp_path / "missing", folder))
+    return folder
+
+
+def test_wins_and_losses_are_printed_and_written(phalanx, scripts: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    status, out, err = phalanx("bench", "fresh_process", "--rounds", "2", "--out", "made/bench.json")
+    assert status == 0, err
+    assert "1 wins, 1 losses, 1 even" in out and "cores 3, jax 1.2" in out and "kept 1.5 cores busy" in out
+    lines = {row[1].strip(): row for line in out.splitlines() if len(row := line.split("│")[1:-1]) == 7}
+    assert [lines[what][-1].strip() for what in "abc"] == ["win", "loss", "even"]
+    (record,) = json.loads((tmp_path / "made/bench.json").read_text())["benchmarks"]
+    assert record["settings"] == {"rounds": 2} and len(record["rows"]) == 3
+
+
+def test_a_missing_peer_is_named_with_its_remedy(phalanx, scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "is_installed", lambda package: package != "blackjax")
+    status, out, err = phalanx("bench", "chees", "fresh_process", "--rounds", "1")
+    assert status == 0 and 'chees is skipped: it needs blackjax. pip install "blackjax' in out.replace("\n", " ")
+    status, _, err = phalanx("bench", "chees")
+    assert status == 2 and "no benchmark ran" in err
+
+
+def test_refusals_name_what_there_is(phalanx, scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, err = phalanx("bench", "frsh")
+    assert status == 2 and "'frsh'" in err and "many_chains: 256 chains" in err
+    (scripts / "fresh_process.py").write_text("import sys; sys.exit(3)")
+    status, _, err = phalanx("bench", "fresh_process")
+    assert status == 2 and "fresh_process ended with exit status 3" in err
+    monkeypatch.setattr(bench, "PLACES", ())
+    status, _, err = phalanx("bench")
+    assert status == 2 and "in a clone of the repository" in err
+
+
+def test_wheel_carries_every_script_with_all_that_it_imports() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    carried = {Path(source).stem: target for source, target in wheel["force-include"].items()}
+    assert all(target == f"phalanx/_benchmarks/{name}.py" for name, target in carried.items())
+    assert {*bench.BENCHMARKS, "side_by_side"} <= {*carried}
+    others = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {*carried}
+    for name in carried:
+        text = (ROOT / f"benchmarks/{name}.py").read_text()
+        for other in others:
+            assert f"import {other}\n" not in text and f"import {other} as" not in text
+            assert f"from {other} import" not in text
+
+
+@pytest.mark.slow
+def test_a_benchmark_runs(phalanx, tmp_path: Path) -> None:
+    status, out, err = phalanx("bench", "fresh_process", "--rounds", "1")
+    assert status == 0, err
+    (record,) = json.loads((tmp_path / "out/bench.json").read_text())["benchmarks"]
+    assert {row["what"] for row in record["rows"]} >= {"a fresh process", "another seed"}
+    assert record["machine"]["cores"] > 0 and "wins" in out
