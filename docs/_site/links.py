@@ -54,7 +54,7 @@ def _copies(app: Any, page: str, source: list[str]) -> None:
     for path in re.findall(r"^```\{copy\} (\S+)\n```$", text, re.MULTILINE):
         name = path.removeprefix("../../")
         copy = (app.srcdir.parent / name).read_text()
-        copy = copy.replace("](docs/", "](../")
+        copy = copy.replace("](docs/", "](../").replace("](../docs/", "](../")
         text = text.replace(f"```{{copy}} {path}\n```", copy)
         app.env.note_dependency(str(app.srcdir.parent / name))
     for path, copy in COPIES.items():
