@@ -76,7 +76,7 @@ def calibrate(
     generator, ranks = np.random.default_rng(seed), []
     for number in range(num_simulations):
         own = {**given, **{name: in_form_of(given[name], simulated[name][number]) for name in replaced}}
-        draws = _draws(infer(own, number + 1), num_draws)
+        draws = _draws(infer(own, number + 1), num_draws, number + 1)
         known = {name: simulated[name][number] for name in draws if name in simulated and name not in replaced}
         if not known:
             raise ValueError(
@@ -107,10 +107,10 @@ def _simulated(model: Program, data: Mapping[str, Any], count: int, seed: int) -
     return {name: values[0] for name, values in found.items()}
 
 
-def _draws(inferred: Any, num_draws: int) -> Mapping[str, np.ndarray]:
+def _draws(inferred: Any, num_draws: int, seed: int) -> Mapping[str, np.ndarray]:
     """Return the draws `(chain, draw, ...)` of a posterior or a fit."""
-    if not hasattr(inferred, "draws") and callable(getattr(inferred, "posterior", None)):
-        inferred = inferred.posterior(num_draws)
+    if callable(getattr(inferred, "sample", None)):  # a fit
+        inferred = inferred.posterior(num_draws, seed=seed)  # with one seed, ranks would depend on one another
     if not isinstance(getattr(inferred, "draws", None), Mapping):
         raise TypeError(f"calibrate: infer must give a posterior or a fit; got {type(inferred).__name__}.")
     return getattr(inferred, "of_all_chains", inferred).draws  # of several processes, which all call this together

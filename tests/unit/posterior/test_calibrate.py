@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -59,6 +60,22 @@ def test_a_fit_compiles_once():
 
     found = phx.calibrate(model, infer, DATA, num_simulations=6)
     assert found.num_simulations == 6 and not any(compilations[1:])
+
+
+def test_each_fit_is_drawn_from_with_a_seed_of_its_own():
+    """With one seed for all, the ranks of different simulations depend on one another."""
+    seeds = []
+
+    class Fitted:
+        def sample(self, seed, n):
+            raise NotImplementedError
+
+        def posterior(self, n, *, seed):
+            seeds.append(seed)
+            return SimpleNamespace(draws={"mean": np.random.default_rng(seed).normal(size=(1, n))})
+
+    phx.calibrate(model, lambda data, seed: Fitted(), DATA, num_simulations=3, num_draws=5)
+    assert len(set(seeds)) == 3
 
 
 @pytest.mark.parametrize(
