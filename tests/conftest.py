@@ -10,8 +10,10 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-# Before JAX is imported, which reads it then.
+# Before JAX is imported, which reads them then; subprocesses do, too.
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Compiling dominates the time of the tests: it leaves out LLVM's expensive passes, but for `as_users_compile`.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 import jax
 import jaxtyping
@@ -71,6 +73,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         if "data_folder" in getattr(item, "fixturenames", ()):
             item.add_marker("real_data")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def as_users_compile(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile as in a user's process in the tests of answers: conformance, meshes and statistics."""
+    if request.path.relative_to(Path(__file__).parent).parts[0] not in ("conformance", "mesh", "statistical"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")
+        jax.config.update("jax_disable_most_optimizations", False)
+        yield
+        jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Tests that repeat a quicker one on more cases, and therefore run with the slow ones, by file.
 
-Their cost was measured with `--durations`. `tests/conftest.py` marks them, and refuses names that no test has any more.
+Their cost was measured with `--durations`. Pages that compile much are here with few draws, too. `tests/conftest.py`
+marks them, and refuses names that no test has any more.
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _NAMES = """
+Variable 'y': its scale must be positive for a Normal]
+    test_a_checkpoint_with_more_steps_than_asked_for
+conformance/test_behaviours.py
+    test_draws_are_those_of_one_device[nuts-over two axes 2x2x2]
 conformance/test_exact_answers.py
     test_conjugate_regression[mams-2-4]
     test_conjugate_regression[blackjax mala-2-4]
@@ -41,6 +46,7 @@ mesh/test_fit_on_meshes.py
     test_a_model_that_adds_over_the_mesh_itself
 mesh/test_launch.py
     test_a_normal_end_is_one_even_where_processes_end_at_different_times
+    test_what_differs_between_processes_is_named_in_all
 mesh/test_marginal_mixtures.py
     test_shares_add_up_and_are_proved_to[mixture-13]
     test_shares_add_up_and_are_proved_to[chain_of_each_row-13]
@@ -51,6 +57,12 @@ mesh/test_model_axis.py
 mesh/test_models_on_meshes.py
     test_rows_that_do_not_divide[supports that depend on other variables, local and global]
     test_rows_that_do_not_divide[multivariate normals per row]
+mesh/test_own_draws.py
+    test_each_process_holds_its_chains_and_finds_what_one_finds
+    test_a_checkpoint_of_two_is_continued_by_one
+    test_files_that_one_of_two_writes_are_those_of_one_process
+    test_a_block_exchanges_no_draws
+    test_a_store_of_two_is_that_of_one_and_each_writes_its_own_chunks
 mesh/test_processes.py
     test_processes_find_what_one_finds[2-names0]
 mesh/test_ragged_sums.py
@@ -59,6 +71,15 @@ mesh/test_ragged_sums.py
     test_terms_beside_rows_of_variables[several_terms-19-sizes6-data]
 mesh/test_spread_reducers.py
     test_what_is_made_equal_everywhere_is_reduced_once
+    test_the_same_on_any_mesh[some, folded 2x2]
+test_docs.py
+    test_python_blocks_run[docs/discrete.md-few]
+    test_python_blocks_run[docs/report.md-few]
+    test_python_blocks_run[docs/predictive.md-few]
+    test_python_blocks_run[docs/extending.md-few]
+    test_python_blocks_run[docs/ensembles.md-few]
+    test_python_blocks_run[docs/images.md-few]
+    test_python_blocks_run[docs/coming-from/eight-models.md-few]
 unit/adaptation/test_stuck_chains.py
     test_on_every_mesh_the_same_chains_are_moved[1]
 unit/cli/test_sample.py
@@ -142,6 +163,8 @@ unit/learning/test_compiled.py
     test_a_second_fit_of_a_family_runs_the_model_once
     test_draws_of_a_second_fit_of_a_family_do_not_run_the_model
     test_what_a_model_reads_from_outside_is_read_anew[program]
+unit/marginals/test_loops.py
+    test_a_posterior_recovers_and_predicts
 unit/networks/test_networks.py
     test_the_same_network_as_random_variables_and_as_a_member[linen]
 unit/networks/test_pixels.py
@@ -159,6 +182,7 @@ unit/posterior/test_posterior.py
 unit/posterior/test_predictive.py
     TestPredictive::test_meshes_change_nothing[11]
     TestWhichDraws::test_the_prior_has_as_many_as_are_asked_for
+    TestPrior::test_every_variable_is_drawn_without_a_run
 unit/programs/test_numpyro_language.py
     test_numpyro_infers_what_its_substitute_sets[sample0]
     test_random_modules_of_numpyros_are_inferred
@@ -195,6 +219,7 @@ unit/run/test_continue_run.py
     test_one_number_that_differs_in_its_last_digit_is_refused[x-1499]
 unit/run/test_draw_store.py
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws
+    test_a_stored_posterior_is_saved_converted_and_continued
 unit/run/test_executable_cache.py
     test_a_second_call_is_of_what_is_in_an_array_then[float32]
     test_a_second_call_is_of_what_is_in_an_array_then[float64]
@@ -215,6 +240,7 @@ unit/run/test_kills.py
     test_damaged_saves_are_found_and_the_one_before_is_used[20]
 unit/run/test_state_after_every_block.py
     test_after_every_block_in_a_new_process[nuts-folded]
+    test_after_every_block_in_a_new_process[nuts-stored]
 unit/run/test_stream_checkpoint.py
     test_kill_9_and_sigterm[2]
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[folded]
@@ -302,8 +328,6 @@ unit/variational/test_refusals.py
     test_a_loss_that_is_not_finite_names_the_step_and_the_variable_and_keeps_what_was_learned
     test_what_a_reducer_of_draws_from_a_fit_cannot_do
     test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named[lbfgs-unbounded-\
-Variable 'y': its scale must be positive for a Normal]
-    test_a_checkpoint_with_more_steps_than_asked_for
 unit/variational/test_steps.py
     test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same[AHEAD-guide0-16-1]
     test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[8-True]
