@@ -180,18 +180,21 @@ def _compiled(
 
     Programs to be stored are not read from JAX's cache: XLA cannot write a program that it has read.
     """
-    several, together = several_cpus(reducing.blocks.target.mesh.devices.flat), []
+    several, apart = several_cpus(reducing.blocks.target.mesh.devices.flat), []
 
-    def compile_one(lowered: Lowered, options: Options) -> Compiled:
-        apart = several and communicates(lowered)
-        together.append(apart)
-        return compiled(lowered, options, keep=stored is None and not apart)
+    def compile_one(lowered: Lowered, options: Options, kept: bool) -> Compiled:
+        communicating = several and communicates(lowered)
+        apart.append(communicating)
+        return compiled(lowered, options, keep=kept and not communicating)
 
     # the compiler releases Python's global lock, so that the next program is traced meanwhile
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
-        programs = _Programs(reducing, arrays)
-        under_way = {name: pool.submit(compile_one, program, options) for name, program, options in programs.lowered()}
-        return {name: program.result() for name, program in under_way.items()}, not any(together)
+        under_way, storing = {}, stored is not None
+        for name, program, options in _Programs(reducing, arrays).lowered():
+            if not under_way and several:  # the first program has the collective operations of the others
+                storing = storing and not communicates(program)
+            under_way[name] = pool.submit(compile_one, program, options, not storing)
+        return {name: program.result() for name, program in under_way.items()}, storing and not any(apart)
 
 
 def stores_draws(blocks: Blocks, reductions: Reductions) -> bool:
