@@ -91,7 +91,8 @@ def of_leapfrog(case: Case, chain: int, data: int) -> list[Collective]:
     """Return what the program that advances chains sends: in each leapfrog, and in the last one of a draw."""
     lanes, g, k = case.lanes, case.coordinates, case.has_rows
     over_data = {
-        NUTS: [g + 2 + k * (2 + 2 * DEPTH)],  # the log density in two floats; kinetic energies, and turns of each depth
+        # the log density in two floats; kinetic energies, and turns of each depth and across halves
+        NUTS: [g + 2 + k * (10 + 2 * DEPTH)],
         HMC: [g, g + 2 + 2 * k],  # the last leapfrog of a draw stands apart
         CHEES: [g, g + 2],
     }[case.kernel]

@@ -75,10 +75,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("real_data")
 
 
+AS_USERS_DO = (
+    "conformance", "mesh", "statistical", "unit/ensembles", "unit/learning", "unit/run", "unit/variational"
+)  # fmt: skip
+"""Folders whose tests compile as users do: answers, and draws that are compared bit by bit between programs."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def as_users_compile(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compile as in a user's process in the tests of answers: conformance, meshes and statistics."""
-    if request.path.relative_to(Path(__file__).parent).parts[0] not in ("conformance", "mesh", "statistical"):
+    """Compile as in a user's process in some folders."""
+    if not request.path.relative_to(Path(__file__).parent).as_posix().startswith(AS_USERS_DO):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:

@@ -137,7 +137,7 @@ class _Groups:
             warnings.warn(
                 f"to_arviz: left out, since they are large: {', '.join(self.too_large)}. Ask for one by its argument; "
                 f"posterior.log_likelihood(), posterior.predictive() and reducers compute without a container.",
-                stacklevel=4,
+                stacklevel=5,
             )
         return container(self.made, {f"without {group}": reason for group, reason in self.left_out.items()})
 

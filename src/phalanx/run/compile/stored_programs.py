@@ -17,7 +17,7 @@ from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ def _surroundings() -> str:
     files = sorted((str(file.relative_to(root)), file.stat()) for file in root.rglob("*.py"))
     device = jax.devices()[0]
     return _text((
-        tuple((name, version(name)) for name in LIBRARIES),
+        tuple((name, import_module(name).__version__) for name in LIBRARIES),
         sys.version,
         tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in files),
         tuple((name, os.environ.get(name)) for name in ("XLA_FLAGS", workarounds.VARIABLE, "JAX_PLATFORMS")),
