@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _NAMES = """
-Variable 'y': its scale must be positive for a Normal]
-    test_a_checkpoint_with_more_steps_than_asked_for
 conformance/test_behaviours.py
     test_draws_are_those_of_one_device[nuts-over two axes 2x2x2]
 conformance/test_exact_answers.py
@@ -328,6 +326,8 @@ unit/variational/test_refusals.py
     test_a_loss_that_is_not_finite_names_the_step_and_the_variable_and_keeps_what_was_learned
     test_what_a_reducer_of_draws_from_a_fit_cannot_do
     test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named[lbfgs-unbounded-\
+Variable 'y': its scale must be positive for a Normal]
+    test_a_checkpoint_with_more_steps_than_asked_for
 unit/variational/test_steps.py
     test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same[AHEAD-guide0-16-1]
     test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[8-True]
