@@ -43,7 +43,7 @@ def test_what_is_imported_when_asked_for_is_what_type_checkers_know():
     for name, (module, attribute) in imports.items():
         found = getattr(phx, name)
         assert found is getattr(importlib.import_module(module), attribute) and name in phx.__all__
-    assert set(imports) == set(phx._LEARNING)
+    assert set(imports) == {*phx._LATER, *phx._PACKAGES}
 
 
 def test_what_shows_is_what_is_public():
