@@ -77,6 +77,7 @@ test_docs.py
     test_python_blocks_run[docs/extending.md-few]
     test_python_blocks_run[docs/ensembles.md-few]
     test_python_blocks_run[docs/images.md-few]
+    test_python_blocks_run[docs/variational.md-few]
     test_python_blocks_run[docs/coming-from/eight-models.md-few]
 unit/adaptation/test_stuck_chains.py
     test_on_every_mesh_the_same_chains_are_moved[1]
