@@ -336,6 +336,8 @@ def _compile(
         whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.shardings,
         arguments.local_shapes(), num_chains, keep, given_tile(), matmul_precision,
     )  # fmt: skip
+    # the trace of a user's kernel or reducer is of one chain, which another process may have edited for many
+    of_ours = executable_cache.is_ours(kernel) and executable_cache.is_ours(reductions)
     executables, compilations = executable_cache.EXECUTABLES.look_up(key), 0
     check_values(run.init, {latent.name: latent.shape for latent in whole.latents()}, num_chains)
     if executables is None:
@@ -352,7 +354,7 @@ def _compile(
             read = tuple(whole.observed) if reductions.of_observations else ()
             reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
             reducing.check()
-            executables = compile_blocks(reducing, arrays, matmul_precision, key)
+            executables = compile_blocks(reducing, arrays, matmul_precision, key if of_ours else None)
         compilations = executables.count
         executable_cache.EXECUTABLES.keep(key, executables)
     else:

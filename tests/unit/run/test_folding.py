@@ -173,6 +173,16 @@ def test_tiles_fill_a_cache_and_nearly_divide_the_lanes():
     assert tile_of(4, 2048) == 4
 
 
+@pytest.mark.parametrize("tile", ["2", "3"])
+def test_a_state_that_all_lanes_share_is_counted_once_in_tiles(tile, monkeypatch):
+    monkeypatch.setenv("PHALANX_TILE", tile)
+    reducers = {"h": R.histogram(np.linspace(-4.0, 4.0, 5)), "m": R.moments()}
+    one = phx.make_mesh(devices=jax.devices()[:1])
+    run = phx.mcmc(model, keep=[], reducers=reducers, kernel=phx.rwmh(0.8), mesh=one, **SIZES)
+    found = run.reduced["h"]["x"]
+    assert np.all(found.counts.sum(-1) + found.below + found.above == run.reduced["m"]["x"].count)
+
+
 def test_tiles_of_no_lanes_or_too_many_are_refused(monkeypatch):
     one = phx.make_mesh(devices=jax.devices()[:1])
     for tile in ("9", "0", "2.0"):

@@ -9,6 +9,7 @@ import textwrap
 from functools import partial
 from pathlib import Path
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import phalanx as phx
 from phalanx.run.compile import executable_cache, stored_programs
+from phalanx.run.compile.compilation import own_folder
 from phalanx.run.compile.lru_cache import Recent
 from phalanx.run.compile.stored_programs import StoredPrograms
 from phalanx.run.device import executables
@@ -172,3 +174,23 @@ def test_the_oldest_files_are_removed(files, monkeypatch):
 def test_a_function_of_the_user_is_in_no_key(files):
     assert StoredPrograms.of((lambda x: x,)) is None
     assert StoredPrograms.of((object(),)) is None
+    assert StoredPrograms.of((np.zeros(2000),)) is None
+
+
+def test_a_kernel_of_the_user_is_compiled_in_every_process(files, compiled):
+    blackjax = pytest.importorskip("blackjax")
+    kernel = phx.from_blackjax(lambda log_density: blackjax.mala(log_density, 0.1))
+    for _ in range(2):
+        phx.mcmc(model, kernel=kernel, mesh=MESH, **SHORT)
+    assert len(compiled) == 2 and not list(files.iterdir())
+
+
+def test_a_cache_of_jax_that_the_user_chose_is_left_to_jax(monkeypatch, tmp_path):
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path))
+    before = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        for folder, own in ("gs://bucket/cache", None), (str(tmp_path), tmp_path), (None, tmp_path):
+            jax.config.update("jax_compilation_cache_dir", folder)
+            assert own_folder() == own
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)

@@ -39,6 +39,12 @@ def cache_folder() -> Path | None:
     return _chosen() if configured is None else Path(configured)
 
 
+def own_folder() -> Path | None:
+    """Return the folder of the cache if it is Phalanx's own, made for its owner alone; None if the user chose JAX's."""
+    chosen = _chosen()
+    return chosen if _configured() in (None, str(chosen)) else None
+
+
 def compiled(lowered: Lowered, options: Options, keep: bool) -> Compiled:
     """Return a compiled program; the persistent cache is used only with `keep`."""
     _use_cache()

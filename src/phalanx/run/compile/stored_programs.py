@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from jax.stages import Compiled
 from jax.tree_util import PyTreeDef
 
 from phalanx.jaxprs.canonical import PLAIN, Form, is_of_a_library, library_name
 from phalanx.mesh.compatibility import jax_internals, workarounds
-from phalanx.run.compile.compilation import cache_folder
+from phalanx.run.compile.compilation import own_folder
 
 FILES = 100
 """Most runs whose programs are stored; the oldest are removed."""
@@ -92,8 +93,8 @@ class StoredPrograms:
 
 
 def folder() -> Path | None:
-    """Return the folder of the files; None if there is no cache."""
-    chosen = cache_folder()
+    """Return the folder of the files; None if there is no cache, or JAX's, which may be shared or on a bucket."""
+    chosen = own_folder()
     return None if chosen is None else chosen / "phalanx-runs"
 
 
@@ -124,6 +125,8 @@ def _text(value: Any) -> str:
 
 def _record(value: Any) -> str:
     """Return a record of JAX, a tree's structure, or an object of Phalanx without attributes, in its own words."""
+    if isinstance(value, np.ndarray | jax.Array):  # their words leave out elements
+        raise _NoText
     text, owner = f"{_type(value)} {value!r}", _type(value).split(".")[0]
     bare = owner == "phalanx" and not getattr(value, "__dict__", None)
     if " at 0x" in text or not (bare or isinstance(value, PyTreeDef) or owner in ("jax", "jaxlib", "numpy")):

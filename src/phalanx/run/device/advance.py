@@ -83,7 +83,6 @@ class Advance:
         self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, chains: ChainState, sinks: SinkState
     ) -> Advanced:
         """Advance the chains, tile by tile, until they have their draws or the ticks are used up."""
-        tiles = -(-self.blocks.count // self.tile)
 
         def one(part: Any) -> Advanced:
             chains, sinks, numbers, draws = part
@@ -91,9 +90,12 @@ class Advance:
             return self._tile(keys, arrays, tuning, order._replace(draws=draws), chains, sinks)
 
         whole = chains, sinks, lane_chains(self.blocks.count), order.draws
+        axes = _lane_axes(self.blocks.chain_specs(), chains), _lane_axes(self.sink_specs, sinks), 0, 0
+        sizes = jax.tree.map(lambda leaf, axis: leaf.shape[axis], whole, axes)
+        # a reducer may have one state for all lanes, as a histogram has, which tiles cannot share
+        tiles = -(-self.blocks.count // self.tile) if {*jax.tree.leaves(sizes)} == {self.blocks.count} else 1
         if tiles == 1:
             return one(whole)
-        axes = _lane_axes(self.blocks.chain_specs(), chains), _lane_axes(self.sink_specs, sinks), 0, 0
         cut = jax.tree.map(partial(_cut, tiles=tiles, tile=self.tile), whole, axes)
         made = lax.map(one, cut)
         lanes = partial(_join, lanes=self.blocks.count)
@@ -109,7 +111,7 @@ class Advance:
     def _tile(
         self, keys: Keys, arrays: Sequence[Array], tuning: Any, order: Order, chains: ChainState, sinks: SinkState
     ) -> Advanced:
-        target, machine = self.blocks.lanes(arrays, self.tile), self.blocks.machine
+        target, machine = self.blocks.lanes(arrays, len(order.draws)), self.blocks.machine
 
         def body(now: Advanced) -> Advanced:
             (lane_state, since), (count, states), ticks = now
