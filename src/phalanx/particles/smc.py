@@ -26,7 +26,7 @@ from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
 from phalanx.mesh.agreement import check_same
-from phalanx.mesh.devices import CHAIN, axes_but_chain, default_mesh, use_every_core
+from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.interrupts import ended_by_interrupt
 from phalanx.mesh.keys import check_seed
 from phalanx.mesh.processes import to_host
@@ -154,7 +154,7 @@ def smc(
     checks.check_not_traced(data)
     arguments = split_arguments(model, data)
     mesh = choose_mesh(arguments, mesh)
-    _check_particles(number, mesh)
+    checks.check_even("num_particles", number, "particles", mesh)
     given = {"target_ess": target_ess, "persistent": persistent, "num_moves": num_moves, "seed": seed, "keep": keep}
     check_same(
         "phx.smc", lambda: call_words(model, arguments, kernel=kernel.name, num_particles=number, mesh=dict(mesh.shape),
@@ -223,18 +223,6 @@ def _check_kernel(kernel: Kernel) -> None:
         raise ValueError(
             f"kernel: {kernel.name} does not leave its target invariant, and the weights of particles, and so the "
             f"evidence, would be wrong. Use phx.nuts(), phx.hmc() or another kernel of all rows."
-        )
-
-
-def _check_particles(number: int, mesh: Mesh) -> None:
-    """Raise unless the mesh's chain axis divides the number of particles."""
-    groups = mesh.shape[CHAIN]
-    if number % groups:
-        lower = number // groups * groups
-        fits = f"{lower} or {lower + groups}" if lower else f"{groups}"
-        raise ValueError(
-            f"num_particles={number} cannot be split evenly over {groups} devices along the mesh's {CHAIN!r} axis; use "
-            f"{fits} particles, or another mesh."
         )
 
 

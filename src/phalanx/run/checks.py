@@ -130,13 +130,18 @@ def check_chains(num_chains: int, mesh: Mesh, kernel: Kernel) -> None:
     """Raise if the mesh's chain axis does not divide the number of chains, or a tuner needs more."""
     for tuner in kernel.tuners:
         tuner.check(kernel.name, num_chains)
+    check_even("num_chains", num_chains, "chains", mesh)
+
+
+def check_even(argument: str, number: int, things: str, mesh: Mesh) -> None:
+    """Raise unless the mesh's chain axis divides a number of chains or particles."""
     groups = mesh.shape[CHAIN]
-    if num_chains % groups:
-        lower = num_chains // groups * groups
+    if number % groups:
+        lower = number // groups * groups
         fits = f"{lower} or {lower + groups}" if lower else f"{groups}"
         raise ValueError(
-            f"num_chains={num_chains} cannot be split evenly over {groups} devices along the mesh's {CHAIN!r} axis; "
-            f"use {fits} chains, or another mesh."
+            f"{argument}={number} cannot be split evenly over {groups} devices along the mesh's {CHAIN!r} axis; "
+            f"use {fits} {things}, or another mesh."
         )
 
 

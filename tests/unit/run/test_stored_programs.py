@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -182,6 +183,19 @@ def test_a_kernel_of_the_user_is_compiled_in_every_process(files, compiled):
     kernel = phx.from_blackjax(lambda log_density: blackjax.mala(log_density, 0.1))
     for _ in range(2):
         phx.mcmc(model, kernel=kernel, mesh=MESH, **SHORT)
+    assert len(compiled) == 2 and not list(files.iterdir())
+
+
+def test_programs_that_call_lapack_are_compiled_in_every_process(files, compiled):
+    """A process that read them, and lowered no such call itself, would crash."""
+
+    def correlated(y):
+        x = phx.sample("x", dist.LogNormal(0.0, 1.0))
+        covariance = jnp.eye(3) + x * jnp.ones((3, 3))
+        phx.sample("y", dist.MultivariateNormal(jnp.zeros(3), covariance_matrix=covariance), obs=y)
+
+    for _ in range(2):
+        phx.mcmc(correlated, {"y": np.zeros(3, np.float32)}, kernel=KERNELS["rwmh"], mesh=MESH, **SHORT)
     assert len(compiled) == 2 and not list(files.iterdir())
 
 

@@ -32,6 +32,12 @@ VARIABLE = "PHALANX_CACHE"
 _COMMUNICATION = re.compile(r"stablehlo\.(all_|collective_|reduce_scatter)")
 """Collective operations in a lowered program."""
 
+_CALLED = re.compile(r"stablehlo\.custom_call @\"?([\w.$]+)")
+"""Functions that a lowered program calls."""
+
+_OF_XLA = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy")
+"""Those that are annotations."""
+
 
 def cache_folder() -> Path | None:
     """Return the folder of the persistent cache; None if it is disabled."""
@@ -61,6 +67,11 @@ def several_cpus(devices: Iterable[Any]) -> bool:
 def communicates(lowered: Lowered) -> bool:
     """Return True if a program contains collective operations."""
     return _COMMUNICATION.search(lowered.as_text()) is not None
+
+
+def calls_libraries(lowered: Lowered) -> bool:
+    """Return True if a program calls functions of a library, such as LAPACK, which JAX loads when it lowers a call."""
+    return any(not target.startswith(_OF_XLA) for target in _CALLED.findall(lowered.as_text()))
 
 
 def _configured() -> str | None:

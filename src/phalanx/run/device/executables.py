@@ -24,7 +24,7 @@ from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.block_length import Pace
-from phalanx.run.compile.compilation import communicates, compiled, several_cpus
+from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.compile.stored_programs import StoredPrograms
 from phalanx.run.device.advance import Advance, Order
@@ -178,21 +178,22 @@ def _compiled(
 ) -> tuple[dict[str, Compiled], bool]:
     """Return the compiled programs by name, and whether other processes may use them.
 
-    Programs to be stored are not read from JAX's cache: XLA cannot write a program that it has read.
+    Programs to be stored are not read from JAX's cache: XLA cannot write a program that it has read. Those that call
+    libraries are not stored: a process that reads one without lowering it has not loaded the library, and crashes.
     """
     several, apart = several_cpus(reducing.blocks.target.mesh.devices.flat), []
 
     def compile_one(lowered: Lowered, options: Options, kept: bool) -> Compiled:
         communicating = several and communicates(lowered)
-        apart.append(communicating)
+        apart.append(communicating or (not kept and calls_libraries(lowered)))
         return compiled(lowered, options, keep=kept and not communicating)
 
     # the compiler releases Python's global lock, so that the next program is traced meanwhile
     with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
         under_way, storing = {}, stored is not None
         for name, program, options in _Programs(reducing, arrays).lowered():
-            if not under_way and several:  # the first program has the collective operations of the others
-                storing = storing and not communicates(program)
+            if not under_way and storing:  # the first program has the collective operations and calls of the others
+                storing = not (several and communicates(program)) and not calls_libraries(program)
             under_way[name] = pool.submit(compile_one, program, options, not storing)
         return {name: program.result() for name, program in under_way.items()}, storing and not any(apart)
 
