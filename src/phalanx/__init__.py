@@ -69,6 +69,7 @@ if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when
     from phalanx.posterior.calibrate import calibrate as calibrate
     from phalanx.posterior.criticism.compare import compare as compare
     from phalanx.posterior.opening import open as open
+    from phalanx.posterior.posteriors import Posteriors as Posteriors
     from phalanx.posterior.prior import predictive as predictive
     from phalanx.posterior.recovery import recover as recover
     from phalanx.variational.fit import fit as fit
@@ -91,6 +92,7 @@ _LATER = {
     "Fit": "variational.result",
     "FitError": "variational.methods.method",
     "Particles": "particles.result",
+    "Posteriors": "posterior.posteriors",
     "batches": "learning.batches",
     "calibrate": "posterior.calibrate",
     "compare": "posterior.criticism.compare",

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import Any
 
+import numpy as np
 from scipy.special import ndtr, ndtri
 
 LEAST = 0.01
@@ -24,7 +26,7 @@ LEAST = 0.01
 failing draws in a thousand where all others succeed: fewer cost leapfrogs on posteriors without narrow tails."""
 
 
-def harmonic_mean(inverse: float, expected: float) -> float:
+def harmonic_mean(inverse: Any, expected: float) -> Any:
     r"""Return the harmonic mean of acceptance rates, to first order around its expected value.
 
     It is $h (2 - h m)$, where $m$ is the mean of the inverse rates and $h$ the expected value. It is linear in $m$, so
@@ -35,7 +37,7 @@ def harmonic_mean(inverse: float, expected: float) -> float:
         inverse: mean of the inverses of acceptance rates, each of which counts as at least `LEAST`.
         expected: their harmonic mean where the step size is right.
     """
-    return expected - min(expected * (expected * inverse - 1), 1.0)
+    return expected - np.minimum(expected * (expected * inverse - 1), 1.0)
 
 
 @cache

@@ -3,13 +3,16 @@ r"""Dual averaging of the step size.
 With $\bar H_t$ the running mean of (target - acceptance), $\log\epsilon_t = \mu - \tfrac{\sqrt t}{\gamma}\bar H_t$
 explores, and its weighted average $\log\bar\epsilon_t$, with weights $t^{-\kappa}$, is what sampling uses.
 
+All arithmetic is elementwise: states have numbers, or arrays with an entry for each of many data sets.
+
 Source: Nesterov (2009), Primal-dual subgradient methods; Hoffman, Gelman (2014), The No-U-Turn Sampler, section 3.2.
 """
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 GAMMA, T0, KAPPA = 0.2, 10.0, 0.75
 """Hoffman and Gelman tune one chain with gamma = 0.05. A larger gamma changes the step size less per update, which
@@ -19,36 +22,36 @@ suits acceptance pooled over chains, and random walks, whose acceptance is noisi
 class DualAveraging(NamedTuple):
     """State of the tuning of a step size."""
 
-    log_step_size: float
-    log_averaged: float
-    error: float
-    count: int
-    mu: float
+    log_step_size: Any
+    log_averaged: Any
+    error: Any
+    count: Any
+    mu: Any
 
     @property
-    def step_size(self) -> float:
+    def step_size(self) -> Any:
         """The step size to try next."""
-        return math.exp(self.log_step_size)
+        return np.exp(self.log_step_size)
 
     @property
-    def averaged(self) -> float:
+    def averaged(self) -> Any:
         """The step size to keep."""
-        return math.exp(self.log_averaged)
+        return np.exp(self.log_averaged)
 
 
-def start(step_size: float) -> DualAveraging:
+def start(step_size: Any) -> DualAveraging:
     """Begin at `step_size`, towards which tuning shrinks."""
-    log_step_size = math.log(step_size)
+    log_step_size = np.log(step_size)
     return DualAveraging(log_step_size, log_step_size, 0.0, 0, log_step_size)
 
 
-def update(state: DualAveraging, acceptance_rate: float, target: float) -> DualAveraging:
+def update(state: DualAveraging, acceptance_rate: Any, target: float) -> DualAveraging:
     """Return the state after a round with this acceptance rate, pooled over all chains."""
     count = state.count + 1
     weight = 1 / (count + T0)
-    acceptance_rate = 0.0 if math.isnan(acceptance_rate) else acceptance_rate
+    acceptance_rate = np.where(np.isnan(acceptance_rate), 0.0, acceptance_rate)
     error = (1 - weight) * state.error + weight * (target - acceptance_rate)
-    log_step_size = state.mu - math.sqrt(count) / GAMMA * error
-    weight = count**-KAPPA
+    log_step_size = state.mu - np.sqrt(count) / GAMMA * error
+    weight = np.power(count, -KAPPA, dtype=np.float64)
     averaged = weight * log_step_size + (1 - weight) * state.log_averaged
     return DualAveraging(log_step_size, averaged, error, count, state.mu)

@@ -53,10 +53,10 @@ class Correlations(NamedTuple):
 
 
 def scales(
-    position_variance: Float64[np.ndarray, "coordinate"],
-    gradient_variance: Float64[np.ndarray, "coordinate"],
-    before: Float64[np.ndarray, "coordinate"],
-) -> Float64[np.ndarray, "coordinate"]:
+    position_variance: Float64[np.ndarray, "*sets coordinate"],
+    gradient_variance: Float64[np.ndarray, "*sets coordinate"],
+    before: Float64[np.ndarray, "*sets coordinate"],
+) -> Float64[np.ndarray, "*sets coordinate"]:
     """Return a variance for every coordinate: the one `before` where that from the draws is not finite or zero."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         variance = np.sqrt(position_variance) / np.sqrt(gradient_variance)

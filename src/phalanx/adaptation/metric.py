@@ -51,7 +51,7 @@ class MetricState(NamedTuple):
     """Metric in use, its parts in float64, and the moments of the window's draws so far."""
 
     metric: LowRankMetric
-    variance: tuple[Float64[np.ndarray, "_"], ...]
+    variance: tuple[Float64[np.ndarray, "*sets _"], ...]
     correlations: Correlations
     seen: Sums
 
@@ -82,10 +82,10 @@ class Metric(Tuner):
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> MetricState:
         """Return the metric of an earlier run if given; else unit mass or, in warm-up, scales from first gradients."""
-        sizes, dtype = [len(part.mean) for part in beginning.position], tuning.step_size.dtype
+        sizes, dtype = [part.mean.shape[-1] for part in beginning.position], tuning.step_size.dtype
         if tuning.metric is not None:
             return _known(tuning.metric, sizes)
-        ones = tuple(np.ones(size) for size in sizes)
+        ones = tuple(np.ones_like(part.mean) for part in beginning.position)
         apart = uncorrelated(sizes[0], self._rank(sizes[0]))
         state = MetricState(_as_arrays(ones, apart, dtype), ones, apart, Sums.nothing(sizes))
         if not stage.tunes:
@@ -100,12 +100,12 @@ class Metric(Tuner):
     def next_window(self, state: MetricState, sample: Sample | None, stage: Stage) -> MetricState:
         """Adopt the metric that the window's draws suggest, and begin the next window."""
         variance, found = _scales(state, state.seen), state.correlations
-        size, rank = len(variance[0]), self._rank(len(variance[0]))
+        sizes = [part.shape[-1] for part in variance]
+        rank = self._rank(sizes[0])
         if rank and sample is not None:
             position, gradient = _finite(sample.position[0], sample.gradient[0])
             if len(position) > 1:
                 found = correlations(position, gradient, variance[0], rank, self.kind == "dense")
-        sizes = [size, *map(len, variance[1:])]
         metric = _as_arrays(variance, found, state.metric.rest.dtype)
         return MetricState(metric, variance, found, Sums.nothing(sizes))
 
@@ -138,7 +138,7 @@ def _known(metric: LowRankMetric, sizes: Sequence[int]) -> MetricState:
     return MetricState(metric, variance, found, Sums.nothing(sizes))
 
 
-def _scales(state: MetricState, seen: Sums) -> tuple[Float64[np.ndarray, "_"], ...]:
+def _scales(state: MetricState, seen: Sums) -> tuple[Float64[np.ndarray, "*sets _"], ...]:
     return tuple(
         scales(x.variance, g.variance, before)
         for x, g, before in zip(seen.position, seen.gradient, state.variance, strict=True)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Shaped
+    from jaxtyping import Float64, Int, Shaped
 
 
 class VectorMoments(NamedTuple):
-    """Count, mean and sum of squared deviations of vectors, in float64.
+    """Count, mean and sum of squared deviations of vectors, in float64; of many data sets, with an entry for each.
 
     Source: Chan, Golub, LeVeque (1983), Algorithms for computing the sample variance.
     """
 
-    count: int
-    mean: Float64[np.ndarray, "coordinate"]
-    squares: Float64[np.ndarray, "coordinate"]
+    count: int | Int[np.ndarray, "sets"]
+    mean: Float64[np.ndarray, "*sets coordinate"]
+    squares: Float64[np.ndarray, "*sets coordinate"]
 
     @classmethod
     def nothing(cls, size: int) -> VectorMoments:
@@ -40,14 +40,17 @@ class VectorMoments(NamedTuple):
     def merge(self, other: VectorMoments) -> VectorMoments:
         """Return the moments of both sets of draws."""
         count = self.count + other.count
-        if not count:
-            return self
-        apart, share = other.mean - self.mean, other.count / count
-        return VectorMoments(
-            count, self.mean + share * apart, self.squares + other.squares + self.count * share * np.square(apart)
-        )
+        apart, share = other.mean - self.mean, _each(other.count / np.maximum(count, 1))
+        spread = _each(self.count) * share * np.square(apart)
+        return VectorMoments(count, self.mean + share * apart, self.squares + other.squares + spread)
 
     @property
-    def variance(self) -> Float64[np.ndarray, "coordinate"]:
+    def variance(self) -> Float64[np.ndarray, "*sets coordinate"]:
         """Sample variances; NaN for fewer than two draws."""
-        return self.squares / (self.count - 1) if self.count > 1 else np.full_like(self.mean, np.nan)
+        fewer = np.where(np.greater(self.count, 1), np.subtract(self.count, 1), np.nan)
+        return self.squares / _each(fewer)
+
+
+def _each(counts: Any) -> np.ndarray:
+    """Return counts with a dimension for the coordinates."""
+    return np.asarray(counts)[..., None]

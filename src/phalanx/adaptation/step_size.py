@@ -1,10 +1,14 @@
-"""Tuner of the step size: a search for its order of magnitude on single steps, then dual averaging of whole draws."""
+"""Tuner of the step size: a search for its order of magnitude on single steps, then dual averaging of whole draws.
+
+All arithmetic is elementwise, so that one state may have numbers, or arrays with an entry for each of many data sets.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import numpy as np
 
 from phalanx.adaptation import dual_averaging
@@ -16,6 +20,10 @@ SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
 
 
+Numbers = Flags = Any
+"""A number or a truth value, or an array with one for each data set."""
+
+
 class StepSizeSearch(NamedTuple):
     """State of a search for a step size at which a single leapfrog, or proposal, is accepted at about the target rate.
 
@@ -25,26 +33,26 @@ class StepSizeSearch(NamedTuple):
     Source: Hoffman, Gelman (2014), The No-U-Turn Sampler, algorithm 4; here pooled over all chains.
     """
 
-    step_size: float
-    factor: float = 1.0
-    tries: int = 0
+    step_size: Numbers
+    factor: Numbers = 1.0
+    tries: Numbers = 0
     is_known: bool = False
 
     @property
-    def found(self) -> bool:
+    def found(self) -> Flags:
         """True if the search is over."""
-        return self.factor == 0.0
+        return np.equal(self.factor, 0.0)
 
-    def after(self, acceptance: float, target: float) -> StepSizeSearch:
-        """Return the search after a round at its step size."""
-        factor = 2.0 if acceptance > target else 0.5  # a NaN leads to a smaller step
-        if self.tries and factor != self.factor:
-            stays = self.is_known and self.tries == 1
-            back = factor if stays else min(factor, 1.0)  # the step size before, or the smaller of the two
-            return self._replace(step_size=self.step_size * back, factor=0.0)
-        if self.tries == SEARCHES:
-            return self._replace(factor=0.0)
-        return self._replace(step_size=self.step_size * factor, factor=factor, tries=self.tries + 1)
+    def after(self, acceptance: Numbers, target: float) -> StepSizeSearch:
+        """Return the search after a round at its step size; one that is over stays as it is."""
+        factor = np.where(np.greater(acceptance, target), 2.0, 0.5)  # a NaN leads to a smaller step
+        overshot = np.greater(self.tries, 0) & (factor != self.factor)
+        stays = self.is_known & np.equal(self.tries, 1)
+        back = np.where(stays, factor, np.minimum(factor, 1.0))  # the step size before, or the smaller of the two
+        ends = overshot | np.equal(self.tries, SEARCHES)
+        step_size = self.step_size * np.where(overshot, back, np.where(ends, 1.0, factor))
+        next_try = StepSizeSearch(step_size, np.where(ends, 0.0, factor), self.tries + ~ends, self.is_known)
+        return where(self.found, self, next_try)
 
 
 class StepSizeState(NamedTuple):
@@ -77,7 +85,7 @@ class StepSize(Tuner):
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> StepSizeState:
         """Return the state that begins at the kernel's step size."""
-        step_size = float(tuning.step_size)
+        step_size = np.asarray(tuning.step_size, np.float64)
         search = StepSizeSearch(step_size) if stage.tunes else None
         return StepSizeState(dual_averaging.start(step_size), search)
 
@@ -86,9 +94,9 @@ class StepSize(Tuner):
         acceptance, target = sums.mean("acceptance_rate"), self.target
         if state.search is not None:
             search = state.search.after(acceptance, target)
-            if search.found:
-                return StepSizeState(dual_averaging.start(search.step_size))
-            return state._replace(search=search)
+            ended = search.found & ~state.search.found
+            averaging = where(ended, dual_averaging.start(search.step_size), state.averaging)
+            return StepSizeState(averaging, None if search.found.all() else search)
         if not stage.tunes:
             return state
         if self.of_trajectories:
@@ -96,9 +104,9 @@ class StepSize(Tuner):
             acceptance = harmonic_mean(sums.inverse_rates / sums.draws, target)
         return state._replace(averaging=dual_averaging.update(state.averaging, acceptance, target))
 
-    def searches(self, state: StepSizeState) -> bool:
+    def searches(self, state: StepSizeState) -> bool | Flags:
         """Return whether a search is under way."""
-        return state.search is not None
+        return state.search is not None and ~state.search.found
 
     def next_window(self, state: StepSizeState, sample: Sample | None, stage: Stage) -> StepSizeState:
         """Begin again, near the last step size; search, too, where the metric has changed."""
@@ -110,6 +118,11 @@ class StepSize(Tuner):
         """Set the step size to try, or to keep."""
         step_size = state.averaging.step_size if stage.tunes else state.averaging.averaged
         if state.search is not None:
-            step_size = state.search.step_size
+            step_size = np.where(state.search.found, step_size, state.search.step_size)
             tuning = tuning if self.bound is None else tuning._replace(**{self.bound: np.int32(1)})
         return tuning._replace(step_size=np.asarray(step_size, tuning.step_size.dtype))
+
+
+def where(condition: Flags, a: Any, b: Any) -> Any:
+    """Return the state `a` where the condition holds, else the state `b`."""
+    return jax.tree.map(lambda x, y: np.where(condition, x, y), a, b)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -11,7 +10,7 @@ import numpy as np
 from phalanx.adaptation.moments import VectorMoments
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Integer
+    from jaxtyping import Bool, Float, Integer
 
 Vectors = Sequence[np.ndarray]
 """Draws `(draw, coordinate)`: the global coordinates, then one array for each group of sharded coordinates."""
@@ -29,6 +28,8 @@ class Sample(NamedTuple):
 class Sums(NamedTuple):
     """Sums over the draws of a round, of all chains: computed on the devices, and the same in every process.
 
+    Of many data sets, all are arrays with an entry for each.
+
     Attributes:
         draws: their number.
         stats: sums of their statistics, by name.
@@ -36,9 +37,9 @@ class Sums(NamedTuple):
         position, gradient: moments, by group of coordinates; empty if no metric is learned.
     """
 
-    draws: int
-    stats: Mapping[str, float]
-    inverse_rates: float
+    draws: Any
+    stats: Mapping[str, Any]
+    inverse_rates: Any
     position: tuple[VectorMoments, ...] = ()
     gradient: tuple[VectorMoments, ...] = ()
 
@@ -48,9 +49,9 @@ class Sums(NamedTuple):
         none = tuple(map(VectorMoments.nothing, sizes))
         return cls(0, {}, 0.0, none, none)
 
-    def mean(self, name: str) -> float:
+    def mean(self, name: str) -> Any:
         """Return the mean of a statistic; NaN without draws."""
-        return self.stats[name] / self.draws if self.draws else math.nan
+        return self.stats[name] / np.where(np.equal(self.draws, 0), np.nan, self.draws)
 
     def merge(self, other: Sums) -> Sums:
         """Return the sums over both sets of draws."""
@@ -136,7 +137,7 @@ class Tuner(Protocol):
         """Return the state after a round that used a tuning."""
         ...
 
-    def searches(self, state: Any) -> bool:
+    def searches(self, state: Any) -> bool | Bool[np.ndarray, "*sets"]:
         """Return whether the next round is a single short draw, from which only tuners that search learn."""
         return False
 

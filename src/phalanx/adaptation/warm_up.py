@@ -12,9 +12,12 @@ long trajectories, so that the first draws of the next round would be biased (th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from phalanx.adaptation.schedule import windows
 from phalanx.adaptation.stuck_chains import Relocation, StuckChains
@@ -113,7 +116,12 @@ class WarmUp:
 
     def searching(self, state: WarmUpState) -> bool:
         """Return True if the next round is a single short draw, from which only tuners that search learn."""
-        return any(tuner.searches(known) for tuner, known in zip(self._tuners, state.states, strict=True))
+        return bool(np.any(self.searching_sets(state)))
+
+    def searching_sets(self, state: WarmUpState) -> Any:
+        """Return the same for each of many data sets; those that are not searching wait for the others."""
+        searches = (tuner.searches(known) for tuner, known in zip(self._tuners, state.states, strict=True))
+        return functools.reduce(np.logical_or, searches, False)
 
     def ends_window(self, state: WarmUpState) -> bool:
         """Return True if the next round ends a window whose draws are needed for the next window."""
@@ -133,7 +141,7 @@ class WarmUp:
         searching, (length, ahead) = self.searching(state), (self.length(state), self.ahead(state))
         later, stage = self.later(state) if ahead else None, self._stage(state.window)
         states = tuple(
-            tuner.update(known, sums, state.tuning, stage) if not searching or tuner.searches(known) else known
+            tuner.update(known, sums, state.tuning, stage) if not searching or np.any(tuner.searches(known)) else known
             for tuner, known in zip(self._tuners, state.states, strict=True)
         )
         state, relocations = state._replace(states=states), []

@@ -46,6 +46,12 @@ class Density:
     estimate: MinibatchEstimate | None = None
     temperature: Array | None = None
 
+    def with_own(self, own: Mapping[int, Array]) -> Density:
+        """Return the density of other data: `own` replaces the arrays with these numbers."""
+        if not own:
+            return self
+        return replace(self, arrays=tuple(own.get(number, array) for number, array in enumerate(self.arrays)))
+
     def of_rows(self, rows: Array) -> Density:
         """Return the density estimated from these rows of this device, unbiased if they are drawn at random."""
         assert self.estimate is not None

@@ -74,8 +74,10 @@ def measure(statistic: Callable[[ElementStatistics], np.ndarray], draws: np.ndar
         with np.errstate(all="ignore"):
             return statistic(ElementStatistics(np.ascontiguousarray(values, dtype=np.float64)))
 
-    # NumPy lets other threads run while it computes.
-    workers = min(os.cpu_count() or 1, max(1, MOST_NUMBERS // (size * flat.shape[0] * flat.shape[1])))
-    with ThreadPoolExecutor(workers) as pool:
-        values = np.concatenate(list(pool.map(of_batch, range(0, max(1, flat.shape[2]), size))))
+    if flat.shape[2] <= size:
+        values = of_batch(0)
+    else:  # NumPy lets other threads run while it computes
+        workers = min(os.cpu_count() or 1, max(1, MOST_NUMBERS // (size * flat.shape[0] * flat.shape[1])))
+        with ThreadPoolExecutor(workers) as pool:
+            values = np.concatenate(list(pool.map(of_batch, range(0, flat.shape[2], size))))
     return values.reshape(draws.shape[2:] + values.shape[1:])

@@ -56,7 +56,7 @@ def summary_table(
     rows = [row for name, value in chosen for row in element_names(name, value.shape[2:], labels)]
     from phalanx.diagnostics.table import SummaryTable  # importing pandas takes as long as importing all of Phalanx
 
-    parts = [measure(lambda elements: _row(elements, prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]
+    parts = [measure(lambda elements: row_of(elements, prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]
     table = SummaryTable(np.concatenate(parts), index=rows, columns=COLUMNS)
     table.num_heads = 0
     return table
@@ -77,7 +77,7 @@ def _choose(
     return [(name, as_draws(draws[name], name)) for name in wanted]
 
 
-def _row(elements: ElementStatistics, prob: float) -> np.ndarray:
+def row_of(elements: ElementStatistics, prob: float) -> np.ndarray:
     """Return the rows of a batch of elements, in the order of the columns."""
     errors = [elements.mcse_mean, elements.mcse_sd, elements.ess_bulk, elements.ess_tail, elements.rhat]
     return np.column_stack([elements.mean, elements.sd, elements.hdi(prob), *errors])

@@ -9,6 +9,9 @@ from typing import TypeVar
 from phalanx.errors.model_errors import ModelError, asks_for_values
 from phalanx.inputs.arguments import Arguments
 
+IN_BATCHES = "its rows change from step to step"
+"""Reason why values of data in batches cannot be compiled in."""
+
 MOST = 2**22
 """Most elements of an argument that may be compiled in."""
 
@@ -16,21 +19,21 @@ Traced = TypeVar("Traced")
 
 
 def trace_with_values(
-    arguments: Arguments, trace: Callable[[Arguments], Traced], fixed: bool = True
+    arguments: Arguments, trace: Callable[[Arguments], Traced], varies: str = ""
 ) -> tuple[Arguments, Traced]:
     """Trace a program; if it needs the values of arguments, trace it again with as few as possible compiled in.
 
     Args:
         arguments: the program's arguments.
         trace: function that traces the program with its arguments.
-        fixed: True if values may be compiled in; False if later steps replace the rows.
+        varies: reason why values cannot be compiled in, as in "its rows change from step to step"; empty if they can.
 
     Returns:
         The arguments, with the needed ones compiled in, and the trace.
 
     Raises:
         ModelError: as `trace` does, if values of arguments do not help.
-        ValueError: when the rows of a needed argument, which it names, are sharded or change from step to step.
+        ValueError: when the values of a needed argument, which it names, vary, or its rows are sharded.
     """
     try:
         return arguments, trace(arguments)
@@ -51,8 +54,9 @@ def trace_with_values(
         if (again := _tried(arguments, fewer, trace)) is not None:
             needed, traced = fewer, again
     sharded = dict(zip(arguments.names, arguments.shardings, strict=True))
-    if out_of_reach := [name for name in needed if sharded[name].axes or not fixed]:
-        raise ValueError(_refusal(failed, out_of_reach[0], sharded=bool(sharded[out_of_reach[0]].axes))) from failed
+    if out_of_reach := [name for name in needed if sharded[name].axes or varies]:
+        why = "its rows are sharded over devices" if sharded[out_of_reach[0]].axes else varies
+        raise ValueError(_refusal(failed, out_of_reach[0], why)) from failed
     return arguments.fixing(needed), traced
 
 
@@ -63,9 +67,8 @@ def _tried(arguments: Arguments, names: list[str], trace: Callable[[Arguments], 
         return None
 
 
-def _refusal(failed: ModelError, name: str, sharded: bool) -> str:
+def _refusal(failed: ModelError, name: str, why: str) -> str:
     where, _, _ = str(failed).partition(" cannot be computed")
-    why = "its rows are sharded over devices" if sharded else "its rows change from step to step"
     return (
         f"{where} needs the values of the argument {name!r} while the model is traced, but {why}. Compute the needed "
         f"value outside of the model and give it as data, as in data={{'size': int({name}.max()) + 1, ...}}: whole "

@@ -102,7 +102,7 @@ class ParticleBlocks:
 
     def likelihood(self, arrays: Sequence[Array], position: Vector) -> Total:
         """Return the log likelihood of every particle, `(lanes,)`."""
-        target = self.blocks.lanes(arrays, self.tile)
+        target = self.blocks.lanes(arrays, jnp.arange(self.tile))
         return self._tiled(target.likelihood, position)
 
     @rolled_hashes()
@@ -110,7 +110,7 @@ class ParticleBlocks:
         """Return chains at rest at these positions, about to make the draw of this number."""
         blocks = self.blocks
         target, keys = blocks.lanes(arrays), Keys.of_chains(seed, lane_chains(blocks.count))
-        tile = blocks.lanes(arrays, self.tile)
+        tile = blocks.lanes(arrays, jnp.arange(self.tile))
         nothing = Vector((), blocks.layout)
 
         def evaluate(position: Vector) -> tuple[Total, Vector]:

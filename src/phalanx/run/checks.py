@@ -111,6 +111,16 @@ def check_whole(name: str, value: Any, least: int) -> None:
         raise ValueError(f"{name} must be a whole number, at least {least}; got {value!r}.")
 
 
+def check_alone(name: str, **others: Any) -> None:
+    """Raise if arguments are given that cannot be given together with the argument `name`."""
+    for other, value in others.items():
+        if value is not None and value != {}:
+            raise ValueError(
+                f"{other}: a run with {name}= keeps the draws of all data sets in memory until its end, and does not "
+                f"take {other}=. Leave it out; or run phx.mcmc on one data set after the other."
+            )
+
+
 def check_keep(keep: Any) -> None:
     """Raise unless `keep` is None, a name, or a list of names."""
     names = (keep,) if isinstance(keep, str) else keep

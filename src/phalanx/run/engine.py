@@ -17,7 +17,7 @@ from phalanx.mesh.processes import all_to_devices, to_devices, to_host
 from phalanx.run.checks import check_beginning
 from phalanx.run.device.advance import Advanced, Order, SinkState
 from phalanx.run.device.blocks import ChainState
-from phalanx.run.device.executables import Executables, order_of, shardings
+from phalanx.run.device.executables import Executables, order_of, order_specs, shardings
 from phalanx.run.host.recorded import rows_by_variable, rows_of
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.host.unshard import reshard, unshard
@@ -103,8 +103,7 @@ class Engine:
         program = self.executables.fold if folds else self.executables.record
         assert program is not None
         sinks = self._without_draws(folds, state.reduced.draws) if state.sinks is None else state.sinks
-        specs = Order(*[PartitionSpec()] * len(order))._replace(draws=PartitionSpec(CHAIN))
-        sent = Order(*map(self.executables.sent.array, order, specs))
+        sent = Order(*map(self.executables.sent.array, order, order_specs(self.blocks)))
         tuning = self._placed_tuning(state.tuning)
         advanced: Advanced = program(self._sent_seed, self.arrays, tuning, sent, state.chains, sinks)
         ticks = int(to_host(advanced.ticks).max())  # waits for the block to end
@@ -129,7 +128,7 @@ class Engine:
                 self._metric = metric, all_to_devices(metric, layout)
             tuning = tuning._replace(metric=self._metric[1])
         tuning = jax.tree.map(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf), tuning)
-        self._sent_tuning = self.executables.sent(tuning, PartitionSpec())
+        self._sent_tuning = jax.tree.map(self.executables.sent, tuning, self.blocks.tuning_specs(tuning))
         return self._sent_tuning
 
     # -- states that depend on no mesh -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.exactness.sharding_check import check_level
 from phalanx.inputs.arguments import split_arguments
-from phalanx.inputs.needed_values import trace_with_values
+from phalanx.inputs.needed_values import IN_BATCHES, trace_with_values
 from phalanx.inputs.placement import mesh_of
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
@@ -80,6 +80,7 @@ def mcmc(
     until: Until | None = None,
     matmul_precision: str = "float32",
     missing: str | None = None,
+    each: str | Mapping[str, int] | None = None,
     check: str = "warn",
     on_block: Callable[[RunReport], Any] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
@@ -90,9 +91,9 @@ def mcmc(
 
     Args:
         model: a program whose keyword arguments are the data.
-        data: the keyword arguments, in a dict or as the columns of a table: arrays, lists of numbers, series, tables
-            and tensors of pandas, Polars, xarray and PyTorch. Arrays placed with `phx.shard` keep their placement,
-            others are replicated. Whole numbers and flags are constants of the compiled program, and may be sizes.
+        data: the keyword arguments, in a dict or as the columns of a table: arrays, lists, series, tables and tensors
+            of pandas, Polars, xarray and PyTorch. Arrays placed with `phx.shard` keep their placement, others are
+            replicated. Whole numbers and flags are constants of the compiled program, and may be sizes.
         kernel: the Markov kernel, `phx.nuts()` by default.
         num_chains: chains in all, sharded evenly over the mesh's `chain` axis.
         num_warmup: iterations per chain in which step size and metric are tuned from all chains; their draws are
@@ -126,6 +127,8 @@ def mcmc(
         missing: None refuses missing entries: NaN, masked entries, None, and NA or nulls of tables. "impute" makes the
             missing entries of an observed variable `y` latent: `y_missing` in the draws, with an element for each, in
             the order of `y`. Missing entries of a discrete variable are summed out instead. See docs/missing.md.
+        each: the column with the name of each row's data set, or the axes of arguments along which there is an entry
+            for each data set, as in `{"y": 0}`: a run for many data sets, see docs/many-data-sets.md.
         check: check that the devices' shares add up to the log density, for sharded data. Phalanx proves it from the
             program, or else compares the numbers on rows of the data. If it can do neither, "warn" warns and "strict"
             raises an error; "off" skips the comparison.
@@ -136,36 +139,41 @@ def mcmc(
             another process too, and ends with the same draws. On another number of devices they are the same but for
             rounding.
         store: a folder, such as `run.zarr`. Draws and statistics are written there block by block, in Zarr 3 and in
-            ArviZ's layout, and memory does not grow with their number. `phx.open` reads them, also while the run goes
-            on; so does the posterior that is returned. A store is never overwritten; with a checkpoint the same call
-            continues it.
+            ArviZ's layout, and memory does not grow with their number. `phx.open` reads them, also during the run. A
+            store is never overwritten; with a checkpoint the same call continues it.
         progress: show progress.
 
     Returns:
-        The posterior: draws of shape (chain, draw, ...), statistics, timing. In several processes, the draws are those
-        of the chains on the process's own devices; see `phx.Posterior`.
+        The posterior: draws of shape (chain, draw, ...), statistics, timing; with `each=`, `phx.Posteriors`. In several
+        processes, the draws are those of the chains on the process's own devices; see `phx.Posterior`.
 
     Raises:
         TypeError: when data is not a dict or does not fit the model, or kernel is not a kernel.
         ValueError: when sizes do not fit each other, the mesh or the memory; when `dims` or `coords` do not fit the
-            model, or two rows of a table would have one name; when a variable contradicts the sharding
-            of the data; when a number does not fit into 32 bits; when an index in the data is out of range; when an
-            initial value does not fit its variable; or when the log density is not finite at the start. The message
-            names the argument or site to change.
+            model, or two rows of a table would have one name; when a variable contradicts the sharding of the data;
+            when a number does not fit into 32 bits; when an index in the data is out of range; when an initial value
+            does not fit its variable; or when the log density is not finite at the start. The message says where.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
         >>> def model(y):
         ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
         ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
-        >>> y = np.array([1.0, 2.0, 3.0])
-        >>> posterior = phx.mcmc(model, {"y": y}, num_warmup=100, num_samples=100, progress=False)
+        >>> posterior = phx.mcmc(model, {"y": np.arange(3.0)}, num_warmup=100, num_samples=100, progress=False)
         >>> posterior.draws["mean"].shape
         (4, 100)
     """
     check_seed(seed)  # before compiling
     run = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, progress)
     names = GivenNames.of(dims, coords)
+    if each is not None:
+        from phalanx.run.each.run_each import run_each
+
+        checks.check_alone("each", reducers=reducers, missing=missing)
+        posteriors: Any = run_each(
+            run, model, data, each, kernel, num_chains, seed, mesh, keep, names, matmul_precision
+        )
+        return posteriors
     sampler = _compile(
         run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision
     )
@@ -292,13 +300,13 @@ def _compile(
     kernel = nuts() if kernel is None else kernel
     checks.check_kernel_type(kernel)
     checks.check_mesh_type(mesh)
-    data, notice = {} if data is None else data, None
+    data, notices = {} if data is None else data, []
     if mesh is None and mesh_of(data) is None:
-        notice, mesh = use_every_core(), default_mesh(num_chains)
+        notices, mesh = [use_every_core()], default_mesh(num_chains)
     checks.check_not_traced(data)  # after use_every_core, since it starts JAX
     if missing is not None:
         model, data, said = impute(model, data, mesh)
-        notice = "\n".join([*([notice] if notice else []), *said]) or None
+        notices += said
     arguments = split_arguments(model, data)
     mesh = choose_mesh(arguments, mesh)
     checks.check_chains(num_chains, mesh, kernel)
@@ -313,13 +321,13 @@ def _compile(
 
     sizes, in_batches = axes_but_chain(mesh), kernel.batch_size is not None
     arguments, whole = trace_with_values(
-        arguments, lambda given: TracedProgram.of_whole(model, given, sizes), fixed=not in_batches
+        arguments, lambda given: TracedProgram.of_whole(model, given, sizes), varies=IN_BATCHES if in_batches else ""
     )
     check_same("phx.mcmc", lambda: {"the model, or a value that it reads,": captured_words(whole)})
     naming = Naming.of(whole, arguments, given)
     names = names_in_record(naming, arguments)
     indices = IndexCheck.of(whole)
-    notice = "\n".join([*([notice] if notice else []), *indices.check(arguments)]) or None
+    notices += indices.check(arguments)
     if keep is None:
         keep = getattr(model, "keep", None)  # a model may have an attribute with a default
     keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
@@ -330,8 +338,7 @@ def _compile(
     # computing deterministic values of all rows would take longer than the step on a minibatch
     deterministic = {} if kernel.batch_size is not None else whole.deterministic
     stored, large = checks.stored_by_default(latents, deterministic) if keep is None else (keep, [])
-    said = [*([notice] if notice else []), *checks.too_large_to_store(large, whole.deterministic)]
-    notice = "\n".join(said) or None
+    notices += checks.too_large_to_store(large, whole.deterministic)
     key = executable_cache.key_of(
         whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.shardings,
         arguments.local_shapes(), num_chains, keep, given_tile(), matmul_precision,
@@ -364,7 +371,7 @@ def _compile(
     record = replace(describe(target, kernel, num_chains, matmul_precision), **names)
     if not whole.observes:
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))
-        notice = PRIOR_ONLY if notice is None else f"{notice}\n{PRIOR_ONLY}"
+        notices.append(PRIOR_ONLY)
     return Sampler(
         executables=executables,
         arrays=arrays,
@@ -374,7 +381,7 @@ def _compile(
         check=check,
         compile_seconds=time.perf_counter() - began,
         compilations=compilations,
-        notice=notice,
+        notice="\n".join(filter(None, notices)) or None,
         indices=indices,
         naming=naming,
         continued={"on_block": run.on_block, "progress": run.progress},

@@ -22,7 +22,7 @@ from phalanx.errors.model_errors import model_errors
 from phalanx.exactness.share_rule import read_shares
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.known_data import KnownData
-from phalanx.inputs.needed_values import trace_with_values
+from phalanx.inputs.needed_values import IN_BATCHES, trace_with_values
 from phalanx.inputs.placement import partition_spec
 from phalanx.language.handlers import tape
 from phalanx.language.parameters import Parameter, initialized, with_parameters
@@ -130,7 +130,7 @@ class Problem:
         def trace(arguments: Arguments) -> TracedProgram:
             return self.whole if arguments is self.arguments else replace(self, arguments=arguments).whole
 
-        arguments, _ = trace_with_values(self.arguments, trace, fixed=self.minibatch is None)
+        arguments, _ = trace_with_values(self.arguments, trace, varies="" if self.minibatch is None else IN_BATCHES)
         return self if arguments is self.arguments else replace(self, arguments=arguments)
 
     @cached_property

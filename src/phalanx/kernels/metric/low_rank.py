@@ -41,9 +41,12 @@ class LaneMetric(NamedTuple):
 
     @classmethod
     def of(cls, metric: LowRankMetric | None, target: LaneTarget) -> LaneMetric:
-        """Return a metric as it acts on vectors of a target; None is unit mass."""
+        """Return a metric as it acts on vectors of a target; None is unit mass.
+
+        Variances are the same in all lanes, `(coordinates,)`, or each lane's own, `(coordinates, lanes)`.
+        """
         if metric is not None:
-            scale = Vector(tuple(jnp.sqrt(part)[:, None] for part in metric.variance))
+            scale = Vector(tuple(jnp.sqrt(x if x.ndim == 2 else x[:, None]) for x in metric.variance))
             return cls(scale, *metric[1:])
         one, none = jnp.ones((), target.dtype), jnp.zeros((0, 0), target.dtype)
         scale = Vector((one[None, None],) * len(target.layout.groups))

@@ -5,8 +5,8 @@ Kernels use it as if there were one device; sums over devices are made in here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,6 +47,7 @@ class LaneTarget:
     Attributes:
         density: the target on this device.
         count: lanes on this device.
+        own: arrays of the data of which each lane has its own, by number, with lanes last; see `phx.mcmc(each=)`.
 
     Keys are two words of 32 bits for each lane. Normals and uniforms of one key are independent of one another, and
     those of one `number` of those of any other.
@@ -54,6 +55,7 @@ class LaneTarget:
 
     density: Density
     count: int
+    own: Mapping[int, Array] = field(default_factory=dict)
 
     @property
     def layout(self) -> VectorLayout:
@@ -72,7 +74,7 @@ class LaneTarget:
 
     def value_and_grad(self, position: Vector) -> tuple[Total, Vector]:
         """Return the log density `(lanes,)` and its gradient, with one sum over devices for both."""
-        return self._of_all(lambda at: self._with_vector(self.density.value_and_grad(at)), position)
+        return self._of_all(lambda density, at: self._with_vector(density.value_and_grad(at)), position)
 
     def estimate(self, position: Vector, key: Words, number: int | Array = 0) -> tuple[Total, Vector]:
         """Return unbiased estimates of the log density `(lanes,)` and its gradient, from a batch of each lane's own.
@@ -93,11 +95,11 @@ class LaneTarget:
 
     def value(self, position: Vector) -> Total:
         """Return the log density `(lanes,)`."""
-        return self._of_all(self.density.total, position)
+        return self._of_all(Density.total, position)
 
     def likelihood(self, position: Vector) -> Total:
         """Return the log likelihood `(lanes,)`, whatever the temperature."""
-        return self._of_all(self.density.likelihood, position)
+        return self._of_all(Density.likelihood, position)
 
     def inner_product(self, x: Vector, y: Vector) -> Float[Array, "{self.count}"]:
         """Return the sum of x * y over coordinates and devices, `(lanes,)`."""
@@ -145,18 +147,26 @@ class LaneTarget:
         """Zero for coordinates in padded rows, else one; None without sharded coordinates."""
         return self.layout.real() if any(self.layout.groups) else None
 
+    @property
+    def own_first(self) -> dict[int, Array]:
+        """The arrays of which each lane has its own, with lanes first."""
+        return {number: jnp.moveaxis(array, -1, 0) for number, array in self.own.items()}
+
     def _with_vector(self, found: tuple[Total, ByVariable]) -> tuple[Total, Vector]:
         return found[0], self.layout.vector(found[1])
 
-    def _of_all(self, one: Callable[[ByVariable], Any], position: Vector) -> Any:
-        """Return a function of one lane's position, evaluated at all lanes' positions."""
+    def _of_all(self, one: Callable[[Density, ByVariable], Any], position: Vector) -> Any:
+        """Return a function of one lane's density and position, evaluated for all lanes."""
+        count = len(position.parts)
 
         def of_parts(*parts: Array) -> Any:
-            return one(Vector(parts, self.layout).by_variable())
+            density = self.density.with_own(dict(zip(self.own, parts[count:], strict=True)))
+            return one(density, Vector(parts[:count], self.layout).by_variable())
 
+        parts = (*position.parts, *self.own.values())
         if self.count == 1:  # a batch of one turns a plain matrix product into a batched one, which is slower
-            return jax.tree.map(lambda leaf: leaf[..., None], of_parts(*(part[:, 0] for part in position.parts)))
-        return self._vectorised(of_parts)(*position.parts)
+            return jax.tree.map(lambda leaf: leaf[..., None], of_parts(*(part[..., 0] for part in parts)))
+        return self._vectorised(of_parts)(*parts)
 
     def _vectorised(self, one: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of one lane as one of all lanes, which are the last axis of its arguments and results.

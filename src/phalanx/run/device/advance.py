@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
+from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
@@ -86,8 +87,9 @@ class Advance:
 
         def one(part: Any) -> Advanced:
             chains, sinks, numbers, draws = part
-            keys = Keys.of_chains(seed, numbers)
-            return self._tile(keys, arrays, tuning, order._replace(draws=draws), chains, sinks)
+            target, keys = self.blocks.lanes(arrays, numbers), self.blocks.keys(seed, numbers)
+            own = order._replace(draws=draws, later=self.blocks.of_lanes(order.later, numbers))
+            return self._tile(target, keys, self.blocks.of_lanes(tuning, numbers), own, chains, sinks)
 
         whole = chains, sinks, lane_chains(self.blocks.count), order.draws
         axes = _lane_axes(self.blocks.chain_specs(), chains), _lane_axes(self.sink_specs, sinks), 0, 0
@@ -109,9 +111,9 @@ class Advance:
         return SinkState(jnp.zeros(self.blocks.count, jnp.int32), states)
 
     def _tile(
-        self, keys: Keys, arrays: Sequence[Array], tuning: Any, order: Order, chains: ChainState, sinks: SinkState
+        self, target: LaneTarget, keys: Keys, tuning: Any, order: Order, chains: ChainState, sinks: SinkState
     ) -> Advanced:
-        target, machine = self.blocks.lanes(arrays, len(order.draws)), self.blocks.machine
+        machine = self.blocks.machine
 
         def body(now: Advanced) -> Advanced:
             (lane_state, since), (count, states), ticks = now

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
+from phalanx.adaptation.tuner import Sums
 from phalanx.density.target import Target
 from phalanx.kernels.metric.low_rank import LowRankMetric
 from phalanx.kernels.protocol.adapter import Driver, Rest, lane_specs
@@ -36,7 +37,7 @@ from phalanx.run.device.thinning import SinceKept
 from phalanx.run.find_finite_start import Given, finite_start
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
+    from jaxtyping import Float, Int, Shaped
 
 # The fields of these records are Any, since they hold arrays, their shapes, or their partitions.
 
@@ -136,23 +137,23 @@ class Blocks:
     @rolled_hashes()
     def begin(self, seed: Array, arrays: Sequence[Array], given: Given) -> InitResult:
         """Return every chain at an initial position with finite log density."""
-        target, keys = self.lanes(arrays), self._keys(seed)
+        target, keys = self.lanes(arrays), self.keys(seed)
 
-        def find(key: Array, values: Any) -> Any:
+        def find(key: Array, values: Any, own: dict[int, Array]) -> Any:
             uses_gradient = self.kernel.machine.uses_gradient
-            return finite_start(target.density, uses_gradient, key, given._replace(values=values))
+            return finite_start(target.density.with_own(own), uses_gradient, key, given._replace(values=values))
 
         first = as_key(keys.of_draw(jnp.int32(INITIAL_POSITION)))
-        at, finite, misfits = over_lanes(find, self.count)(first, given.values)
+        at, finite, misfits = over_lanes(find, self.count)(first, given.values, target.own_first)
         lanes = self.machine.start(target, at, keys, jnp.int32(INITIAL_POSITION + 1))
         rows = self.recorder.first(lanes.at, target) if self.kernel.learns_moments else ()
         chains = ChainState(lanes, SinceKept.none(self.count))
-        return InitResult(chains, rows, finite, misfits, target.density.invalid())
+        return InitResult(chains, rows, finite, misfits, self.invalid(target))
 
     def contributions(self, arrays: Sequence[Array], chains: ChainState) -> dict[str, Float[Array, "lanes"]]:
         """Return each variable's terms of the log density at the chains' positions."""
-        position = chains.lanes.at.position.T.by_variable()
-        return over_lanes(self.lanes(arrays).density.contributions, self.count)(position)
+        position, target = chains.lanes.at.position.T.by_variable(), self.lanes(arrays)
+        return over_lanes(target.density.contributions, self.count)(position)
 
     def height(self, arrays: Sequence[Array], position: Vector) -> Total:
         """Return the log density at one position for each chain, `(chain, coordinate)`."""
@@ -160,13 +161,14 @@ class Blocks:
 
     def constrain(self, arrays: Sequence[Array], rows: Rows) -> dict[str, Shaped[Array, "slots lanes *shape"]]:
         """Return the variables to store, given recorded draws."""
-        density = self.target.on_device(arrays)
+        target = self.lanes(arrays)
 
-        def one(u: ByVariable) -> dict[str, Array]:
-            values = density.constrain(u)
+        def one(u: ByVariable, own: dict[int, Array]) -> dict[str, Array]:
+            values = target.density.with_own(own).constrain(u)
             return {name: values[name] for name in self.names}
 
-        return jax.vmap(jax.vmap(one))(self.row_layout.vector(rows, 0).by_variable())
+        position = self.row_layout.vector(rows, 0).by_variable()
+        return jax.vmap(jax.vmap(one), (0, None))(position, target.own_first)
 
     def rest(self, chains: ChainState) -> ChainState:
         """Return the chains at the starts of their current draws, in a form that depends on no mesh."""
@@ -174,15 +176,24 @@ class Blocks:
 
     def resume(self, seed: Array, arrays: Sequence[Array], chains: ChainState) -> ChainState:
         """Invert `rest`: return chains that make the same draws."""
-        return chains._replace(lanes=self.machine.resume(self.lanes(arrays), chains.lanes, self._keys(seed)))
+        return chains._replace(lanes=self.machine.resume(self.lanes(arrays), chains.lanes, self.keys(seed)))
 
-    def lanes(self, arrays: Sequence[Array], count: int | None = None) -> LaneTarget:
-        """Return the target for all lanes of this device, or for `count` of them."""
-        count = count or self.count
+    def lanes(self, arrays: Sequence[Array], chains: Int[Array, "lanes"] | None = None) -> LaneTarget:
+        """Return the target for all lanes of this device, or for those with some of its chains."""
+        count = self.count if chains is None else len(chains)
         return LaneTarget(self.target.on_device(arrays, count), count)
 
-    def _keys(self, seed: Array) -> Keys:
-        return Keys.of_chains(seed, lane_chains(self.count))
+    def keys(self, seed: Array, chains: Int[Array, "lanes"] | None = None) -> Keys:
+        """Return the keys of all lanes of this device, or of those with some of its chains."""
+        return Keys.of_chains(seed, lane_chains(self.count) if chains is None else chains)
+
+    def invalid(self, target: LaneTarget) -> dict[tuple[str, str], Int[Array, "*lanes"]]:
+        """Return the number of values outside of their support, by site and parameter."""
+        return target.density.invalid()
+
+    def of_lanes(self, tuning: Any, chains: Int[Array, "lanes"]) -> Any:
+        """Return a tuning, or an order, for the lanes with some chains of this device."""
+        return tuning
 
     # -- partitions over the mesh -----------------------------------------------------------------------------
 
@@ -229,7 +240,7 @@ class Blocks:
         return {name: self.target.sharding(name).spec(None, CHAIN) for name in self.names}
 
     def tuning_specs(self, tuning: Any) -> Any:
-        """Return the partition of a tuning: a metric is sharded like positions, all else is replicated."""
+        """Return the partition of a tuning: a metric is sharded as positions are, all else is replicated."""
 
         def is_metric(node: Any) -> bool:
             return isinstance(node, LowRankMetric)
@@ -240,6 +251,14 @@ class Blocks:
             is_leaf=is_metric,
         )
 
+    def no_sums(self) -> Sums:
+        """Return sums over no draws."""
+        return Sums.nothing(self.layout.whole_lengths)
+
+    def later_spec(self) -> PartitionSpec:
+        """Return the partition of the step size of draws beyond an order."""
+        return PartitionSpec()
+
     @cached_property
     def _lane_state(self) -> Any:
         """Shapes of the state of a device's lanes; found without tracing the log density."""
@@ -249,7 +268,7 @@ class Blocks:
             height = jnp.zeros(self.count, jnp.result_type(*zeros.values()))
             gradient = self.layout.vector(zeros if self.kernel.machine.uses_gradient else {})
             at = Point(self.layout.vector(zeros), Total(height, height), gradient)
-            keys = self._keys(jnp.uint32(0))
+            keys = self.keys(jnp.uint32(0))
             return self.machine.start(self.lanes(arrays), at, keys, jnp.int32(INITIAL_POSITION + 1))
 
         return self._on_device(start, self._arrays)

@@ -274,8 +274,7 @@ class _Programs:
     @property
     def _given(self) -> tuple[Any, ...]:
         """Partitions of `_moving` and of the chains."""
-        order = Order(*[self._shared] * len(Order._fields))._replace(draws=self._chains)
-        tuning = self._blocks.tuning_specs(self._tuning)
+        order, tuning = order_specs(self._blocks), self._blocks.tuning_specs(self._tuning)
         return self._shared, self._data, tuning, order, self._blocks.chain_specs()
 
     def _jit(self, f: Callable[..., Any], in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()) -> Any:
@@ -296,11 +295,16 @@ def order_of(
     )  # fmt: skip
 
 
+def order_specs(blocks: Blocks) -> Order:
+    """Return the partition of an order."""
+    shared = Order(*[PartitionSpec()] * len(Order._fields))
+    return shared._replace(draws=PartitionSpec(CHAIN), later=blocks.later_spec())
+
+
 def first_tuning(blocks: Blocks) -> Any:
     """Return the kernel's tuning at the beginning of warm-up."""
     kernel = blocks.kernel
-    nothing = Sums.nothing(blocks.layout.whole_lengths)
-    return jax.tree.map(np.asarray, WarmUp(kernel.tuners, kernel.tuning, 0).begin(nothing).tuning)
+    return jax.tree.map(np.asarray, WarmUp(kernel.tuners, kernel.tuning, 0).begin(blocks.no_sums()).tuning)
 
 
 def shardings(mesh: Mesh, specs: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from phalanx.run.host.window import Window
 from phalanx.run.host_target import host_target_of
 from phalanx.run.phases.phase import Goal, Shown
 from phalanx.run.state import RunState, WarmingState
+
+if TYPE_CHECKING:
+    from jaxtyping import Integer
 
 MOST_SAMPLED = 2**20
 """Maximal numbers copied to the host for one draw of each chain, if correlations are learned from draws; of more, some
@@ -56,8 +59,7 @@ class Warming:
     def resume(self, state: RunState) -> RunState:
         """Return a state that was read from a file, with tuners' states in their classes."""
         assert state.warming is not None
-        nothing = Sums.nothing(self._engine.blocks.layout.whole_lengths)
-        schedule = self._warm_up.continued(nothing, state.warming.schedule)
+        schedule = self._warm_up.continued(self._engine.blocks.no_sums(), state.warming.schedule)
         return state._replace(tuning=schedule.tuning, warming=state.warming._replace(schedule=schedule))
 
     def goal(self, state: RunState) -> Goal | None:
@@ -69,21 +71,24 @@ class Warming:
         ahead = 0 if warming.left else warm_up.ahead(schedule)
         if warming.goal + ahead > self._engine.blocks.slots:
             ahead = 0
-        draws = np.full(self._engine.blocks.num_chains, warming.goal)
-        return Goal(draws, ahead=ahead, later=warm_up.later(schedule))
+        return Goal(self._due(warming), ahead=ahead, later=warm_up.later(schedule))
+
+    def _due(self, warming: WarmingState) -> Integer[np.ndarray, "chains"]:
+        """Return the draws of each chain in the sinks at the end of the current part of the round."""
+        return np.full(self._engine.blocks.num_chains, warming.goal)
 
     def after(self, state: RunState) -> tuple[RunState, Shown]:
         """Return the state after a block; tuners learn from a round once every chain has made its draws."""
         warming = state.warming
         assert warming is not None and state.sinks is not None
         rounds = len(state.rounds)
-        if (to_host(state.sinks.count) >= warming.goal).all():
+        if (to_host(state.sinks.count) >= self._due(warming)).all():
             (rows,) = state.sinks.states
             sums = self._engine.executables.summed(rows, warming.filled, warming.goal - warming.filled)
             sums = sums if warming.sums is None else warming.sums.merge(sums)
             state = state._replace(warming=warming._replace(sums=sums, filled=warming.goal))
             state = self._next_part(state) if warming.left else self._learned(state, sums)
-        rates = np.array([made["acceptance_rate"] for made in state.rounds[rounds:]])
+        rates = np.array([made["acceptance_rate"] for made in state.rounds[rounds:]], float)
         divergences = sum(made["divergences"] for made in state.rounds)
         done = self._num_warmup if state.warming is None else state.warming.schedule.iterations
         return state, Shown(done, self._num_warmup, rates, divergences)
@@ -139,10 +144,10 @@ class Warming:
             chains = self._engine.put_beside(chains, sources)
         noted = self._noted(used, schedule.iterations, sums, schedule.tuning, relocations)
         state = state._replace(
-            chains=chains, tuning=schedule.tuning, mean_steps=sums.mean("num_steps"),
+            chains=chains, tuning=schedule.tuning, mean_steps=float(np.mean(sums.mean("num_steps"))),
             warming=warming._replace(schedule=schedule), rounds=(*state.rounds, noted),
             relocations=(*state.relocations, *((r.chain, r.beside, r.log_share) for r in relocations)),
-            warmup=state.warmup.more(evaluations=int(sums.stats["num_steps"])),
+            warmup=state.warmup.more(evaluations=int(np.sum(sums.stats["num_steps"]))),
         )  # fmt: skip
         return self._next_round(state)
 
@@ -152,9 +157,9 @@ class Warming:
         """Return the round's entry in the record; `used` is its tuning, `tuning` that of the next round."""
         noted = {
             "iteration": iterations,
-            "step_size": float(used.step_size),
-            "acceptance_rate": sums.mean("acceptance_rate"),
-            "divergences": int(sums.stats["diverging"]),
+            "step_size": float(np.mean(used.step_size)),
+            "acceptance_rate": float(np.mean(sums.mean("acceptance_rate"))),
+            "divergences": int(np.sum(sums.stats["diverging"])),
             "metric_changed": getattr(tuning, "metric", None) is not getattr(used, "metric", None),
             "relocated_chains": len(relocations),
         }
@@ -162,7 +167,8 @@ class Warming:
         if isinstance(metric, LowRankMetric) and any(part.size for part in metric.variance):
             scales = np.sqrt(np.concatenate([np.asarray(part, np.float64) for part in metric.variance]))
             noted |= {"metric_low": float(scales.min()), "metric_high": float(scales.max())}
-        return noted | {name: float(getattr(used, name)) for tuner in self._kernel.tuners for name in tuner.sets}
+        sets = {name for tuner in self._kernel.tuners for name in tuner.sets}
+        return noted | {name: float(np.mean(getattr(used, name))) for name in sorted(sets)}
 
 
 class Discarding:

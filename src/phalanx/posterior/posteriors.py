@@ -1,0 +1,201 @@
+"""Posteriors of many data sets, of one run: draws with a leading dimension of data sets, and a verdict on each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phalanx.density.target import Target
+from phalanx.diagnostics import judge
+from phalanx.diagnostics.elements import element_names, measure
+from phalanx.diagnostics.interval import check_share
+from phalanx.diagnostics.summary import COLUMNS, row_of
+from phalanx.errors.names import UnknownVariable, hint
+from phalanx.errors.words import first_few
+from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.record import RunRecord, Timing
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+    from pandas import DataFrame
+
+_PROB = 0.94
+"""Default fraction of the draws inside a summary's interval."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Posteriors:
+    """Draws from the posterior of each of many data sets, from `phx.mcmc(model, data, each=...)`.
+
+    Attributes:
+        draws: arrays of shape `(set, chain, draw, ...)` by variable name; NaN for data sets that failed.
+        stats: arrays of shape `(set, chain, draw)`, as those of `phx.Posterior`.
+        sets: names of the data sets: the values of the column that divides the rows, or numbers from 0.
+        failed: data sets that could not be sampled, with the reason.
+        timing: seconds of each phase of the whole run, and gradient evaluations.
+        record: model, kernel, sizes, devices and versions; the data are those of the first data set.
+        target_of: returns the model with the data of a data set, given its number.
+
+    Example:
+        >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
+        >>> def model(y):
+        ...     mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> data = {"subject": ["a", "a", "b"], "y": np.array([1.0, 2.0, 7.0])}
+        >>> posteriors = phx.mcmc(model, data, each="subject", num_warmup=200, num_samples=200, progress=False)
+        >>> posteriors["mean"].shape
+        (2, 4, 200)
+        >>> posteriors.of("b").num_draws
+        200
+    """
+
+    draws: dict[str, np.ndarray]
+    stats: dict[str, np.ndarray]
+    sets: tuple[Any, ...]
+    failed: dict[Any, str]
+    timing: Timing
+    record: RunRecord
+    target_of: Callable[[int], Target] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for number in map(self.sets.index, self.failed):
+            for name, values in self.draws.items():
+                spoiled = values if values.dtype.kind == "f" else values.astype(np.float32)
+                spoiled[number] = np.nan
+                self.draws[name] = spoiled
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.draws)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.draws
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return the draws of one variable, `(set, chain, draw, ...)`."""
+        if name not in self.draws:
+            raise UnknownVariable(
+                f"posteriors[{name!r}]: there is no variable {name!r} among the draws; they are: "
+                f"{', '.join(map(repr, self.draws))}.{hint(str(name), self.draws)} The posterior of a data set is "
+                f"posteriors.of(name)."
+            )
+        return self.draws[name]
+
+    def __repr__(self) -> str:
+        _, chains, draws = next(iter(self.stats.values())).shape
+        failed = f", {len(self.failed)} of which failed" if self.failed else ""
+        return (
+            f"<Posteriors of {len(self):,} data sets{failed}: {', '.join(self.draws)}; {chains} chains of {draws} "
+            f"draws each; {self.timing.total:.1f} s>"
+        )
+
+    def of(self, name: Any) -> Posterior:
+        """Return the posterior of one data set: that of a run on it alone with the seed of this run plus its number.
+
+        Args:
+            name: name of the data set, one of `sets`.
+
+        Raises:
+            ValueError: if no data set has this name, or it failed.
+        """
+        number = self._number(name)
+        if name in self.failed:
+            raise ValueError(f"posteriors.of({name!r}): this data set was not sampled: {self.failed[name]}.")
+        return replace(self._posterior(number), target=self.target_of(number))
+
+    def summary(self, names: Iterable[str] | None = None, prob: float = _PROB) -> DataFrame:
+        """Summarise every scalar element of every variable, of each data set.
+
+        Args:
+            names: variables, in this order; None for all.
+            prob: fraction of the draws between `hdi_low` and `hdi_high`, the narrowest interval with so many.
+
+        Returns:
+            A table with the columns of `Posterior.summary`, and rows by data set and quantity.
+
+        Raises:
+            UnknownVariable: if a name is unknown.
+            ValueError: if `prob` is not between 0 and 1.
+
+        Example:
+            >>> posteriors.summary().loc["b"].loc["mean"]  # doctest: +SKIP
+        """
+        from pandas import DataFrame, MultiIndex  # as slow to import as all of Phalanx
+
+        check_share("summary: prob", prob)
+        names = [names] if isinstance(names, str) else list(self.draws if names is None else names)
+        chosen = {name: self[name] for name in names}
+        values = np.concatenate([_figures(v, prob) for v in chosen.values()], axis=1)
+        index = MultiIndex.from_product([self.sets, self._rows(chosen)], names=["set", "quantity"])
+        return DataFrame(values.reshape(-1, len(COLUMNS)), index=index, columns=COLUMNS)
+
+    def verdicts(self) -> DataFrame:
+        """Judge the draws of each data set, as `Posterior.verdict` does.
+
+        Returns:
+            A table with a row for each data set: grade ("good", "usable" or "not good"), the largest r_hat, the least
+            ess, divergences, and the first problem that was found.
+        """
+        return self._verdicts.copy()
+
+    @cached_property
+    def _verdicts(self) -> DataFrame:
+        from pandas import DataFrame
+
+        from phalanx.diagnostics.table import SummaryTable
+
+        variables = {"log_density": self.stats["log_density"], **self.draws}
+        figures = np.concatenate([_figures(values, _PROB) for values in variables.values()], axis=1)
+        rows, found = ["log_density", *self._rows(self.draws)], []
+        least, largest = COLUMNS.index("ess_bulk"), COLUMNS.index("r_hat")
+        for number, name in enumerate(self.sets):
+            divergences = int(self.stats["diverging"][number].sum())
+            worst = {
+                "r_hat": np.max(figures[number, :, largest]), "ess": np.min(figures[number, :, least : least + 2]),
+                "divergences": divergences,
+            }  # fmt: skip
+            if name in self.failed:
+                worst = dict.fromkeys(worst, np.nan)
+                found.append({"grade": "not good", **worst, "problem": self.failed[name]})
+                continue
+            table = SummaryTable(figures[number], index=rows, columns=COLUMNS)
+            table.num_heads = 1
+            one = self._posterior(number)
+            verdict = judge(table, one.stats, (), (), one.draws, self.record.labels)
+            problem = verdict.findings[0].problem if verdict.findings else ""
+            found.append({"grade": verdict.grade, **worst, "problem": problem})
+        return DataFrame(found, index=list(self.sets))
+
+    def _posterior(self, number: int) -> Posterior:
+        """Return the posterior of a data set without its data."""
+        draws, stats = (
+            {name: values[number] for name, values in of.items()} for of in (self.draws, self.stats)
+        )  # fmt: skip
+        record = replace(self.record, seed=(self.record.seed + number) % 2**32)
+        return Posterior(draws, stats, self.timing, record)
+
+    def _rows(self, variables: Mapping[str, np.ndarray]) -> list[str]:
+        return [
+            row for name, v in variables.items() for row in element_names(name, v.shape[3:], self.record.labels)
+        ]  # fmt: skip
+
+    def _number(self, name: Any) -> int:
+        if name not in self.sets:
+            raise ValueError(
+                f"posteriors.of({name!r}): no data set has this name; there are "
+                f"{first_few(list(map(repr, self.sets)))}."
+            )
+        return self.sets.index(name)
+
+
+def _figures(values: np.ndarray, prob: float) -> Float64[np.ndarray, "sets elements columns"]:
+    """Return the summary of every element of draws `(set, chain, draw, ...)`, of each data set."""
+    by_element = np.moveaxis(values, 0, 2)
+    found = measure(lambda elements: row_of(elements, prob), by_element)
+    return found.reshape(len(values), -1, len(COLUMNS))

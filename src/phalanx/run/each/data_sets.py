@@ -1,0 +1,194 @@
+"""Division of data into many data sets: by the levels of a column, or along an axis of some arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from phalanx.errors.names import hint
+from phalanx.errors.words import first_few
+from phalanx.inputs.arguments import by_keyword, check_program
+from phalanx.inputs.dataframe_input import Levels, as_named_array, columns_of, in_form_of, is_data
+from phalanx.inputs.dtype_checks import to_jax_dtype
+from phalanx.language.tracing import Program
+
+if TYPE_CHECKING:
+    from jaxtyping import Int, Shaped
+
+Each = str | Mapping[str, int]
+"""The argument `each` of `phx.mcmc`."""
+
+
+@dataclass(frozen=True)
+class DataSets:
+    """Many data sets of one model.
+
+    Attributes:
+        names: their names: levels of the column that divides the rows, or numbers.
+        own: arrays `(set, ...)` by argument, of which each data set has its own entry; where data sets differ in their
+            numbers of rows, rows are filled up with copies of the last one.
+        shared: the arguments that all data sets share.
+        rows: number of rows of each data set; None if they are equal.
+        forms: an object in whose form an argument is given to the model, such as a categorical series.
+    """
+
+    names: tuple[Any, ...]
+    own: Mapping[str, Shaped[np.ndarray, "sets *shape"]]
+    shared: Mapping[str, Any]
+    rows: Int[np.ndarray, "sets"] | None
+    of_rows: frozenset[str]
+    forms: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, model: Program, data: Any, each: Each) -> DataSets:
+        """Divide data into data sets.
+
+        Raises:
+            TypeError: when `each` is neither the name of a column nor a dict of axes by argument.
+            ValueError: when a name is unknown, lengths differ, or a data set has no rows or no values.
+        """
+        check_program(model)
+        if isinstance(each, str):
+            sets = cls._of_column(model, data, each)
+        elif isinstance(each, Mapping) and each and all(_is_axis(axis) for axis in each.values()):
+            sets = cls._along_axes(by_keyword(model, data), each)
+        else:
+            raise TypeError(
+                f"each: expected the name of a column with a value for each data set, such as 'subject', or a "
+                f"dict of axes by argument, such as {{'y': 0}}; got {each!r}."
+            )
+        sets._check_values()
+        return sets
+
+    @property
+    def count(self) -> int:
+        """Number of data sets."""
+        return len(self.names)
+
+    def words(self, numbers: Sequence[int] | np.ndarray) -> str:
+        """Return the names of some data sets for a message."""
+        return first_few([repr(self.names[int(number)]) for number in numbers])
+
+    def one(self, number: int, padded: bool) -> dict[str, Any]:
+        """Return the data of one data set, as the model takes them.
+
+        Args:
+            number: number of the data set.
+            padded: keep the rows that fill up a data set.
+        """
+        found = dict(self.shared)
+        for name, arrays in self.own.items():
+            array = arrays[number]
+            if self.rows is not None and not padded and name in self.of_rows:
+                array = array[: self.rows[number]]
+            found[name] = in_form_of(self.forms[name], array) if name in self.forms else jnp.asarray(array)
+        return found
+
+    def _check_values(self) -> None:
+        for name, arrays in self.own.items():
+            if arrays.dtype.kind != "f":
+                continue
+            empty = np.flatnonzero(np.isnan(arrays).reshape(len(arrays), -1).all(1))
+            if empty.size:
+                raise ValueError(
+                    f"each: {name} has no value in data set {self.words(empty)}: all are NaN. Leave such data sets out."
+                )
+
+    @classmethod
+    def _of_column(cls, model: Program, data: Any, column: str) -> DataSets:
+        columns = columns_of(data)
+        known = columns if columns is not None else data
+        if not isinstance(known, Mapping):
+            raise TypeError(f"data: expected a table or a dict with a column {column!r}; got {type(data).__name__}.")
+        if column not in known:
+            raise ValueError(
+                f"each={column!r}: the data have no column of this name; they have "
+                f"{', '.join(map(repr, known))}.{hint(column, known)} Data sets along an axis of arguments: "
+                f"each={{'y': 0}}."
+            )
+        codes, names = _levels(column, known[column])
+        counts = np.bincount(codes, minlength=len(names))
+        if not counts.all():
+            without = first_few([repr(names[number]) for number in np.flatnonzero(counts == 0)])
+            raise ValueError(
+                f"each={column!r}: data set {without} has no rows. Remove levels that no row has, as pandas does with "
+                f".cat.remove_unused_categories()."
+            )
+        others = {name: value for name, value in known.items() if name != column}
+        arguments = by_keyword(model, data if columns is None else data[list(others)])
+        arguments = {name: value for name, value in arguments.items() if name != column}
+        order, most = np.argsort(codes, kind="stable"), int(counts.max())
+        last = np.cumsum(counts) - 1
+        first = last - counts + 1
+        # the row in each place of each data set; behind its last row come copies of it
+        places = order[np.minimum(first[:, None] + np.arange(most), last[:, None])]
+        of_rows = {name: x for name, v in arguments.items() if len(x := _array(name, v)) and len(x) == len(codes)}
+        if not of_rows:
+            raise ValueError(
+                f"each={column!r}: no argument of the model has {len(codes)} rows, as this column has; there are "
+                f"{', '.join(map(repr, arguments)) or 'none'}."
+            )
+        return cls(
+            names, {name: array[places] for name, array in of_rows.items()},
+            {name: value for name, value in arguments.items() if name not in of_rows},
+            None if (counts == most).all() else counts, frozenset(of_rows), _forms(arguments, of_rows),
+        )  # fmt: skip
+
+    @classmethod
+    def _along_axes(cls, arguments: Mapping[str, Any], axes: Mapping[str, int]) -> DataSets:
+        if unknown := [name for name in axes if name not in arguments]:
+            raise ValueError(
+                f"each: the data have no argument {unknown[0]!r}; they have {', '.join(map(repr, arguments))}."
+                f"{hint(unknown[0], arguments)}"
+            )
+        own: dict[str, Any] = {}
+        for name, axis in axes.items():
+            array = _array(name, arguments[name])
+            if not -array.ndim <= axis < array.ndim:
+                raise ValueError(f"each: {name} has shape {array.shape}, and no axis {axis}.")
+            own[name] = np.moveaxis(array, axis, 0)
+        counts = {name: len(array) for name, array in own.items()}
+        if len(set(counts.values())) > 1:
+            words = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise ValueError(f"each: the arguments have different numbers of data sets: {words}. Give as many of each.")
+        shared = {name: value for name, value in arguments.items() if name not in own}
+        names = tuple(range(next(iter(counts.values()))))
+        return cls(names, own, shared, None, frozenset(), {})
+
+
+def _is_axis(axis: Any) -> bool:
+    return isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+
+
+def _levels(column: str, values: Any) -> tuple[Int[np.ndarray, "rows"], tuple[Any, ...]]:
+    """Return the number of each row's data set, and the names of the data sets in order."""
+    array, labels = as_named_array(f"data: {column}", values)
+    array = np.asarray(array)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(f"each={column!r}: expected a column with a value for each row; it has shape {array.shape}.")
+    if isinstance(labels, Levels):
+        return array.astype(np.int64), tuple(labels)
+    names, codes = np.unique(array, return_inverse=True)
+    return codes, tuple(names.tolist())
+
+
+def _array(name: str, value: Any) -> Shaped[np.ndarray, "..."]:
+    """Return an argument in a type that JAX computes with; an array without elements if it is no array."""
+    if not (is_data(value) or isinstance(value, np.ndarray) or hasattr(value, "__array__")):
+        return np.zeros(0)
+    array = np.asarray(as_named_array(f"data: {name}", value).array)
+    if not array.ndim:
+        return np.zeros(0)
+    return np.asarray(to_jax_dtype(f"data: {name}", array))
+
+
+def _forms(arguments: Mapping[str, Any], of_rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments whose levels or columns have names."""
+    return {
+        name: arguments[name] for name in of_rows
+        if as_named_array(name, arguments[name]).labels
+    }  # fmt: skip

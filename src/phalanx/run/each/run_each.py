@@ -1,0 +1,290 @@
+"""`phx.mcmc(..., each=)`: divide the data, compile one program for all data sets, run it, and return the posteriors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from phalanx.adaptation.tuner import Sums
+from phalanx.density.given_names import GivenNames
+from phalanx.density.indices import IndexCheck
+from phalanx.density.naming import Naming
+from phalanx.density.target import Target, choose_mesh
+from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.needed_values import trace_with_values
+from phalanx.kernels.nuts import nuts
+from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.language.tracing import Program
+from phalanx.mesh.devices import CHAIN, axes_but_chain, default_mesh, use_every_core
+from phalanx.mesh.processes import to_host
+from phalanx.posterior.posteriors import Posteriors
+from phalanx.posterior.record import Timing
+from phalanx.programs.traced_program import TracedProgram, check_latents
+from phalanx.reducers.reductions import Reductions
+from phalanx.run import checks
+from phalanx.run.compile import executable_cache
+from phalanx.run.compile.memory_estimate import check_plan, explained, plan_memory
+from phalanx.run.describe import describe, names_in_record
+from phalanx.run.device.blocks import ChainState
+from phalanx.run.device.executables import Executables, compile_blocks
+from phalanx.run.device.reducing import Reducing
+from phalanx.run.device.tiles import given_tile
+from phalanx.run.each.blocks import EachBlocks, EachTarget
+from phalanx.run.each.data_sets import DataSets, Each
+from phalanx.run.each.ragged import REAL, check_ragged, real_rows, with_real_rows
+from phalanx.run.each.warming import EachWarming, kernel_of_each
+from phalanx.run.engine import Engine
+from phalanx.run.init_values import Initial, initial_of
+from phalanx.run.loop import Run
+from phalanx.run.options import RunOptions
+from phalanx.run.progress.display import make_progress, waiting
+from phalanx.run.progress.watchdog import watched
+from phalanx.run.state import Aim
+
+BLOCK_BYTES = 2**27
+"""Memory of all devices for the draws of a block: with tens of thousands of chains a few draws of each."""
+
+BLOCK_DRAWS = 64
+"""Maximal number of draws of each chain in a block."""
+
+
+class EachEngine(Engine):
+    """Engine of a run on many data sets, some of which may have no chain that can start."""
+
+    failed: dict[int, str]
+
+    def begin(self, initial: Initial) -> tuple[ChainState, Sums]:
+        """Return chains at their initial positions; a data set without one takes part with the data of another."""
+        begun = self.executables.start(self.seed, self.arrays, initial)
+        initial.check(begun.misfits)
+        self.failed = self._failed(begun.finite, begun.invalid)
+        if self.failed:
+            self.arrays = self._without_failed()
+            begun = self.executables.start(self.seed, self.arrays, initial)
+        rows = begun.rows
+        return begun.chains, self.executables.summed(rows, 0, 1) if rows else self.blocks.no_sums()
+
+    def _failed(self, finite: Array, invalid: Any) -> dict[int, str]:
+        assert isinstance(self.blocks, EachBlocks)
+        by_set = self.blocks.sets, self.blocks.chains_of_one
+        bad = ~to_host(finite).reshape(by_set).all(1)
+        reasons = {
+            int(number): "the log density, or its gradient, is not finite at the start"
+            for number in np.flatnonzero(bad)
+        }
+        for (name, parameter), counts in invalid.items():
+            found = to_host(counts).reshape(by_set)[:, 0]
+            what = f"the parameter {parameter!r} of {name!r}" if parameter else f"a value of {name!r}"
+            reasons |= {int(number): f"{what} is not valid" for number in np.flatnonzero(found)}
+        return reasons
+
+    def _without_failed(self) -> tuple[Array, ...]:
+        """Return the arrays, where data sets that failed have the data of one that did not."""
+        target, sets = self.blocks.target, self.blocks.sets  # pyright: ignore[reportAttributeAccessIssue]
+        assert isinstance(target, EachTarget)
+        source = np.arange(sets)
+        good = np.setdiff1d(source, list(self.failed))
+        if not len(good):
+            raise ValueError(
+                f"each: no data set can be sampled: {next(iter(self.failed.values()))}. Run phx.mcmc on one of them to "
+                f"see the reason."
+            )
+        source[list(self.failed)] = good[0]
+        take = jax.jit(lambda array: array[source])
+        return tuple(
+            jax.device_put(take(array), array.sharding) if number in target.own else array
+            for number, array in enumerate(self.arrays)
+        )
+
+
+class EachRun(Run):
+    """Run on many data sets in progress."""
+
+    def __init__(self, executables: Executables, kernel: Kernel, seed: int, arrays: Any, progress: Any, looks: Any):
+        super().__init__(executables, kernel, seed, arrays, progress, looks)
+        self.engine: EachEngine = EachEngine(executables, seed, arrays)
+
+    def _warming(self, aim: Aim) -> EachWarming:
+        return EachWarming(self.engine, self.kernel, aim.num_warmup)
+
+
+def run_each(
+    run: RunOptions, model: Program, data: Any, each: Each, kernel: Kernel | None, num_chains: int, seed: int,
+    mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames, matmul_precision: str,
+) -> Posteriors:  # fmt: skip
+    """Return the posteriors of many data sets; see `phx.mcmc`."""
+    began = time.perf_counter()
+    kernel = nuts() if kernel is None else kernel
+    checks.check_alone("each", tuning=run.tuning, until=run.until, checkpoint=run.checkpoint, store=run.store)
+    run = run.checked(num_chains, keep)
+    checks.check_precision(matmul_precision)
+    checks.check_kernel_type(kernel)
+    checks.check_mesh_type(mesh)
+    sets = DataSets.of(model, {} if data is None else data, each)
+    notice = None
+    if mesh is None:
+        notice, mesh = use_every_core(), default_mesh(sets.count)
+    checks.check_not_traced(data)
+    program, left_out = model, frozenset()
+    if sets.rows is not None:
+        most = next(sets.own[name].shape[1] for name in sets.of_rows)
+        program = with_real_rows(model, most)
+        left_out = check_ragged(model, program, sets)
+    arguments, whole_arrays, own = _arguments(program, sets)
+    mesh = choose_mesh(arguments, mesh)
+    _check_mesh(mesh, sets)
+    arguments, whole = trace_with_values(
+        arguments, lambda a: TracedProgram.of_whole(program, a, axes_but_chain(mesh)), varies="it differs by data set"
+    )
+    check_latents(program, whole)
+    _check_indices(IndexCheck.of(whole), arguments, whole_arrays, own, sets)
+    names = names_in_record(Naming.of(whole, arguments, given), arguments)
+    kernel = kernel_of_each(kernel, sets.count)
+    stored = _stored(whole, keep, left_out)
+    total = sets.count * num_chains
+    reductions = Reductions.of({}, list(stored), ())
+    key = executable_cache.key_of(
+        whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.local_shapes(), own, total,
+        sets.count, stored, given_tile(), matmul_precision,
+    )  # fmt: skip
+    one = Target.of(program, arguments, mesh, whole, "off")
+    target = EachTarget.of_one(one, whole_arrays, own, sets.count)
+    checks.check_kernel(kernel, target)
+    arrays, executables, compilations = target.place_arrays(), executable_cache.EXECUTABLES.look_up(key), 0
+    if executables is None:
+        with waiting(bool(run.progress), "compiling"):
+            blocks = _blocks(target, kernel, total, checks.check_names(stored, target), sets.count)
+            reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()))
+            executables = compile_blocks(reducing, arrays, matmul_precision)
+        executable_cache.EXECUTABLES.keep(key, executables)
+        compilations = executables.count
+    initial = _initial(run.init, one, total, seed)
+    plan = plan_memory(executables, arrays, total * run.room)
+    check_plan(plan)
+    compiled = time.perf_counter()
+    record = replace(
+        describe(one, kernel, num_chains, matmul_precision), **names, seed=seed, init=initial.described,
+        num_warmup=run.warmup, num_samples=run.num_samples, started=datetime.now().isoformat(timespec="seconds"),
+    )  # fmt: skip
+    looks = [] if run.on_block is None else [run.on_block]
+    with watched(make_progress(run.progress)) as display:
+        if notice:
+            display.say(notice)
+        display.say(f"{sets.count:,} data sets x {num_chains} chains; {plan}")
+        going = EachRun(executables, kernel, seed, arrays, display, looks)
+        with explained(plan), going.interrupts.held():
+            going.begin(initial, run.aim(initial))
+            warmed = time.perf_counter()
+            going.sample(run.num_samples, None)
+    state, failed = going.state, going.engine.failed
+    draws, stats = state.stored.whole
+    step_size = np.repeat(np.asarray(state.tuning.step_size), num_chains)
+    stats["step_size"] = np.broadcast_to(step_size[:, None], stats["energy"].shape)
+    ticks, evaluations = state.sampling.ticks, state.warmup.evaluations + state.sampling.evaluations
+    timing = Timing(
+        compile=compiled - began, warmup=warmed - compiled, sampling=time.perf_counter() - warmed,
+        gradient_evaluations=evaluations if kernel.machine.uses_gradient else 0, compilations=compilations,
+        lane_efficiency=1.0 if kernel.machine.in_lock_step else state.sampling.evaluations / (total * ticks),
+    )  # fmt: skip
+
+    def target_of(number: int) -> Target:
+        alone = sets.one(number, padded=False)
+        return Target(model, alone, mesh=default_mesh(num_chains), check="off")
+
+    def by_set(arrays: Any) -> dict[str, np.ndarray]:
+        return {name: array.reshape(sets.count, num_chains, *array.shape[1:]) for name, array in arrays.items()}
+
+    return Posteriors(
+        draws=by_set({name: draws[name] for name in executables.blocks.names}), stats=by_set(stats), sets=sets.names,
+        failed={sets.names[number]: reason for number, reason in sorted(failed.items())}, timing=timing,
+        record=record, target_of=target_of,
+    )  # fmt: skip
+
+
+def _check_mesh(mesh: Mesh, sets: DataSets) -> None:
+    if wide := {axis: size for axis, size in axes_but_chain(mesh).items() if size > 1}:
+        raise ValueError(
+            f"mesh: with each= whole data sets are sharded over the axis {CHAIN!r}, and the mesh has {wide}. Give "
+            f"mesh=phx.make_mesh(chain=...) without other axes."
+        )
+    if sets.count % mesh.shape[CHAIN]:
+        raise ValueError(
+            f"mesh: {sets.count} data sets cannot be divided evenly over {mesh.shape[CHAIN]} devices along {CHAIN!r}. "
+            f"Use a number of devices that divides {sets.count}, or leave out mesh=."
+        )
+
+
+def _arguments(program: Program, sets: DataSets) -> tuple[Arguments, tuple[Any, ...], tuple[int, ...]]:
+    """Return the arguments of one data set, the arrays of all, and which of them are each data set's own."""
+    one, own = sets.one(0, padded=True), dict(sets.own)
+    if sets.rows is not None:
+        one, own = {**one, REAL: real_rows(sets, 0)}, {**own, REAL: real_rows(sets, slice(None))}
+    arguments = split_arguments(program, one)
+    numbers = tuple(number for number, name in enumerate(arguments.names) if name in own)
+    whole = tuple(
+        jnp.asarray(own[name], array.dtype) if name in own else array
+        for name, array in zip(arguments.names, arguments.arrays, strict=True)
+    )
+    return arguments, whole, numbers
+
+
+def _check_indices(
+    indices: IndexCheck, arguments: Arguments, arrays: Sequence[Any], own: Sequence[int], sets: DataSets
+) -> None:
+    """Raise if an index in the data of some data set is out of range."""
+    indices.check(arguments)
+    if not indices.applies:
+        return
+    axes = [0 if number in own else None for number in range(len(arrays))]
+    outside: Callable[..., Array] = jax.jit(
+        jax.vmap(lambda *of_one: indices.any_outside(of_one, arguments.shardings), in_axes=axes)
+    )
+    for number in np.flatnonzero(to_host(outside(*arrays)))[:1]:
+        of_one = [array[int(number)] if axis == 0 else array for array, axis in zip(arrays, axes, strict=True)]
+        try:
+            indices.check(arguments.with_arrays(of_one))
+        except ValueError as error:
+            raise ValueError(f"each: data set {sets.words([number])}: {error}") from None
+
+
+def _stored(whole: TracedProgram, keep: str | Sequence[str] | None, left_out: frozenset[str]) -> tuple[str, ...]:
+    """Return the variables to store; deterministic values of each row are not, if data sets differ in their rows."""
+    checks.check_keep(keep)
+    if keep is None:
+        names, _ = checks.stored_by_default([latent.name for latent in whole.latents()], whole.deterministic)
+        return tuple(name for name in names if name not in left_out)
+    names = (keep,) if isinstance(keep, str) else tuple(keep)
+    if not names:
+        raise ValueError(
+            "keep: with each= draws are kept, since reducers are not computed; name at least one variable."
+        )
+    if rows := [name for name in names if name in left_out]:
+        raise ValueError(
+            f"keep: {rows[0]!r} has an element for each row, and the data sets differ in their numbers of rows. Leave "
+            f"it out, and compute it by posteriors.of(name).predictive()."
+        )
+    return names
+
+
+def _initial(init: Any, target: Target, total: int, seed: int) -> Initial:
+    if init is not None and not isinstance(init, dict):
+        raise ValueError(
+            f"init: with each= expected None or a dict of values by variable, with which the chains of all data sets "
+            f"start; got {init!r}."
+        )
+    return initial_of(init, target, total, seed, lambda *_: {})
+
+
+def _blocks(target: EachTarget, kernel: Kernel, total: int, names: tuple[str, ...], sets: int) -> EachBlocks:
+    blocks = EachBlocks(target.without_arrays(), kernel, total, names, slots=1, sets=sets)
+    width = 4 * total * sum(blocks.row_layout.widths)
+    return replace(blocks, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // width)))

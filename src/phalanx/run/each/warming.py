@@ -1,0 +1,65 @@
+"""Warm-up of a run on many data sets: the rounds of one run, with a step size and a metric of each data set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phalanx.adaptation.metric import Metric
+from phalanx.adaptation.step_size import StepSize
+from phalanx.adaptation.tuner import Tuner
+from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.run.phases.warming import Warming
+from phalanx.run.state import WarmingState
+
+if TYPE_CHECKING:
+    from jaxtyping import Integer
+
+
+class EachWarming(Warming):
+    """Phase in which tuners learn hyperparameters of each data set.
+
+    Where a window begins, data sets search for a step size for different times; those that have found one wait.
+    """
+
+    def _due(self, warming: WarmingState) -> Integer[np.ndarray, "chains"]:
+        searching = self._warm_up.searching_sets(warming.schedule)
+        due = np.where(searching, warming.goal, 0) if np.any(searching) else np.asarray(warming.goal)
+        num_chains = self._engine.blocks.num_chains
+        return np.repeat(due, num_chains // due.size)
+
+
+def kernel_of_each(kernel: Kernel, sets: int) -> Kernel:
+    """Return a kernel whose step size and metric are those of each data set.
+
+    Raises:
+        ValueError: when a hyperparameter that is tuned, or a metric that is given, cannot be that of each data set.
+    """
+    step_size = getattr(kernel.tuning, "step_size", None)
+    tuners = [tuner for tuner in kernel.tuners if not isinstance(tuner, Metric | StepSize)]
+    given = getattr(kernel.tuning, "metric", None) is not None
+    if step_size is None or tuners or given or not kernel.machine.knows_mesh or kernel.batch_size is not None:
+        raise ValueError(
+            f"kernel: {kernel.name} cannot run on many data sets at once, since each needs a step size and a diagonal "
+            f"metric of its own. Take phx.nuts(), phx.hmc(num_steps=...) or phx.rwmh(); or leave out each=, and run "
+            f"phx.mcmc on one data set after the other."
+        )
+    return replace(
+        kernel,
+        tuning=kernel.tuning._replace(step_size=np.broadcast_to(np.asarray(step_size), (sets,)).copy()),
+        tuners=tuple(map(_of_each, kernel.tuners)),
+        relocates=False,
+    )
+
+
+def _of_each(tuner: Tuner) -> Any:
+    if not isinstance(tuner, Metric):
+        return tuner
+    if tuner.kind == "dense":
+        raise ValueError(
+            'kernel: metric="dense" cannot be learned for many data sets at once. Take metric="diagonal", or leave out '
+            "each=, and run phx.mcmc on one data set after the other."
+        )
+    return replace(tuner, kind="diagonal")

@@ -1,0 +1,218 @@
+"""Many data sets in one run: each has the draws of a run of its own, whatever the others are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import phalanx as phx
+from phalanx.run.each.data_sets import DataSets
+from phalanx.run.each.ragged import check_ragged, with_real_rows
+
+SIZES = {"num_warmup": 60, "num_samples": 20, "progress": False}
+ALONE = phx.nuts(metric="diagonal", relocate=False)
+"""The kernel of a run on one data set that each data set of `phx.nuts()` equals."""
+
+
+def line(x, y):
+    slope = phx.sample("slope", dist.Normal(0.0, 5.0))
+    scale = phx.sample("scale", dist.HalfNormal(3.0))
+    phx.sample("y", dist.Normal(slope * x, scale), obs=y)
+
+
+def regressions(sets: int, rows: int = 8) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(sets, rows))
+    y = (random.normal(size=(sets, 1)) * x + random.normal(size=x.shape)) * 10.0 ** np.arange(-1, sets - 1)[:, None]
+    return {"x": x, "y": y}
+
+
+def table(sizes: dict[str, int]) -> Any:
+    random = np.random.default_rng(1)
+    subject = random.permutation(np.repeat(list(sizes), list(sizes.values())))
+    return pd.DataFrame(
+        {"subject": subject, "x": random.normal(size=len(subject)), "y": random.normal(size=len(subject))}
+    )
+
+
+def run_each(*arguments: Any, **options: Any) -> phx.Posteriors:
+    posteriors: Any = phx.mcmc(*arguments, **options)
+    return posteriors
+
+
+def assert_same(posterior: phx.Posterior, other: phx.Posterior) -> None:
+    for name, draws in posterior.draws.items():
+        np.testing.assert_allclose(draws, other.draws[name], rtol=1e-2, atol=1e-2 * float(np.std(draws)))
+
+
+@pytest.mark.parametrize("kernel", [phx.nuts(), phx.hmc(num_steps=4), phx.rwmh(), phx.nuts(step_size=0.1)])
+def test_a_data_set_has_the_draws_of_a_run_of_its_own(kernel):
+    data = regressions(4)
+    posteriors = run_each(line, data, each={"x": 0, "y": 0}, kernel=kernel, seed=5, **SIZES)
+    alone = {
+        "nuts(max_depth=10, step_size=None)": ALONE,
+        "hmc(num_steps=4, step_size=None)": phx.hmc(4, metric="diagonal"),
+    }
+    alone = alone.get(kernel.name, kernel)
+    for number in (0, 3):
+        own = {name: values[number] for name, values in data.items()}
+        assert_same(phx.mcmc(line, own, kernel=alone, seed=5 + number, **SIZES), posteriors.of(number))
+
+
+def test_data_sets_of_several_lengths_have_the_draws_of_their_own_rows():
+    data = table({"a": 3, "b": 9, "c": 5, "d": 4})
+    posteriors = run_each(line, data, each="subject", **SIZES)
+    assert posteriors.sets == ("a", "b", "c", "d")
+    for number, name in ((0, "a"), (2, "c")):
+        own = data[data["subject"] == name][["x", "y"]]
+        assert_same(phx.mcmc(line, own, kernel=ALONE, seed=number, **SIZES), posteriors.of(name))
+
+
+def test_a_bad_data_set_is_named_and_spoils_no_other():
+    data = regressions(4)
+    good = run_each(line, data, each={"x": 0, "y": 0}, **SIZES)
+    data["y"][2, 1] = np.nan
+    posteriors = run_each(line, data, each={"x": 0, "y": 0}, **SIZES)
+    assert list(posteriors.failed) == [2] and "'y'" in posteriors.failed[2]
+    for number in (0, 1, 3):
+        np.testing.assert_array_equal(posteriors["slope"][number], good["slope"][number])
+    assert np.isnan(posteriors["slope"][2]).all()
+    verdicts = posteriors.verdicts()
+    assert str(verdicts.loc[2, "grade"]) == "not good" and "'y'" in str(verdicts.loc[2, "problem"])
+    with pytest.raises(ValueError, match=r"posteriors.of\(2\): this data set was not sampled"):
+        posteriors.of(2)
+
+
+def test_verdicts_and_summaries_are_those_of_each_posterior():
+    posteriors = run_each(line, regressions(3), each={"x": 0, "y": 0}, num_warmup=200, num_samples=300, progress=False)
+    for name, row in posteriors.verdicts().iterrows():
+        one = posteriors.of(name)
+        assert str(row["grade"]) == one.verdict().grade
+        found = posteriors.summary().loc[name].to_numpy()
+        np.testing.assert_allclose(found, one.summary().drop("log_density").to_numpy())
+
+
+def test_the_posterior_of_a_data_set_knows_its_data():
+    posteriors = run_each(line, table({"a": 3, "b": 9, "c": 5, "d": 4}), each="subject", **SIZES)
+    assert posteriors.of("c").log_likelihood()["y"].shape == (4, 20, 5)
+
+
+def test_another_call_compiles_nothing():
+    data, options = regressions(4), {"each": {"x": 0, "y": 0}, **SIZES}
+    run_each(line, data, **options)
+    assert run_each(line, {"x": data["x"], "y": data["y"] + 1}, seed=1, **options).timing.compilations == 0
+
+
+def test_an_argument_may_be_a_number_for_each_data_set():
+    def successes(n, k):
+        phx.sample("k", dist.Binomial(n, phx.sample("p", dist.Beta(1.0, 1.0))), obs=k)
+
+    n, k = np.array([10, 20, 30, 1000]), np.array([3, 5, 7, 900])
+    posteriors = run_each(successes, {"n": n, "k": k}, each={"n": 0, "k": 0}, num_samples=500, progress=False)
+    errors = posteriors["p"].mean((1, 2)) - (k + 1) / (n + 2)
+    assert (np.abs(errors) < 5 * posteriors.summary()["mcse_mean"].to_numpy()).all()  # fails once in 400,000 runs
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(0, 99))
+def test_rows_are_divided_by_the_values_of_a_column(sizes, seed):
+    random = np.random.default_rng(seed)
+    subject = random.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    x = random.normal(size=len(subject))
+    sets = DataSets.of(line, {"subject": subject, "x": x, "y": -x}, "subject")
+    for number, name in enumerate(sets.names):
+        one = sets.one(number, padded=False)
+        np.testing.assert_allclose(one["x"], x[subject == name], rtol=1e-6)
+        np.testing.assert_array_equal(one["y"], -one["x"])
+
+
+def test_codes_of_levels_and_columns_are_those_of_the_whole_table():
+    data = pd.DataFrame({"subject": [1, 1, 2], "site": pd.Categorical(["west", "east", "west"])})
+    sets = DataSets.of(lambda site: None, data, "subject")
+    assert list(sets.one(1, padded=False)["site"]) == ["west"]
+    assert list(sets.one(1, padded=False)["site"].cat.categories) == ["east", "west"]
+
+
+def mean_of_rows(y):
+    phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)) + y.mean(), 1.0), obs=y)
+
+
+def kept_mean(y):
+    phx.deterministic("kept", y.mean())
+    phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+
+def one_term(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+    phx.factor("y", -jnp.sum((y - mean) ** 2))
+
+
+def of_each_row(y):
+    phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0).expand([len(y)])), 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (mean_of_rows, "the log density is not a sum over rows"),
+        (one_term, "the log density is not a sum over rows"),
+        (kept_mean, "the deterministic value 'kept' is not a sum over rows"),
+        (of_each_row, "variable 'mean' has an element for each row"),
+    ],
+)
+def test_a_model_that_mixes_rows_is_refused_where_lengths_differ(model, message):
+    sets = DataSets.of(model, table({"a": 3, "b": 9})[["subject", "y"]], "subject")
+    with pytest.raises(ValueError, match=message):
+        check_ragged(model, with_real_rows(model, 9), sets)
+
+
+BAD = [
+    ({"each": "subjct"}, ValueError, "no column of this name.*Did you mean 'subject'"),
+    ({"each": 3}, TypeError, "each: expected the name of a column"),
+    ({"each": {"z": 0}}, ValueError, "no argument 'z'"),
+    ({"each": {"y": 2}}, ValueError, "no axis 2"),
+    ({"each": "subject", "store": "x.zarr"}, ValueError, "does not take store="),
+    ({"each": "subject", "reducers": {"m": phx.reducers.moments()}}, ValueError, "does not take reducers="),
+    ({"each": "subject", "missing": "impute"}, ValueError, "does not take missing="),
+    ({"each": "subject", "keep": []}, ValueError, "keep: with each= draws are kept"),
+    ({"each": "subject", "init": "prior"}, ValueError, "init: with each= expected None or a dict"),
+    ({"each": "subject", "kernel": phx.chees()}, ValueError, "chees.* cannot run on many data sets"),
+    ({"each": "subject", "kernel": phx.nuts(metric="dense")}, ValueError, 'metric="dense" cannot be learned'),
+    (
+        {"each": "subject", "mesh": phx.make_mesh(chain=1, data=2, devices=jax.devices()[:2])},
+        ValueError,
+        "the mesh has",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD)
+def test_bad_arguments_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        run_each(line, table({"a": 3, "b": 9}), **options)
+
+
+def test_data_sets_without_values_or_rows_are_refused():
+    data = table({"a": 3, "b": 9})
+    with pytest.raises(ValueError, match="data set 'z' has no rows"):
+        run_each(line, data.assign(subject=pd.Categorical(data["subject"], ["a", "b", "z"])), each="subject")
+    with pytest.raises(ValueError, match="y has no value in data set 'a'"):
+        run_each(line, data.assign(y=data["y"].where(data["subject"] == "b")), each="subject")
+
+
+def test_an_index_out_of_range_names_its_data_set():
+    def groups(k, y):
+        phx.sample("y", dist.Normal(phx.sample("w", dist.Normal(0.0, 1.0).expand([3]))[k], 1.0), obs=y)
+
+    k = np.zeros((4, 6), int)
+    k[2, 3] = 3
+    with pytest.raises(ValueError, match="data set 2: .* 3 is outside 0..2"):
+        run_each(groups, {"k": k, "y": np.zeros((4, 6))}, each={"k": 0, "y": 0})
