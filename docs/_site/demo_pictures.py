@@ -1,6 +1,6 @@
 """Maker of the pictures and results of the tutorials: `python docs/_site/demo_pictures.py [NAME ...]` runs the demos.
 
-Demos that need other data, or more than a minute of two cores, do not run: their trainings on MNIST are drawn from the
+Demos that need other data, or many minutes of two cores, do not run: their trainings on MNIST are drawn from the
 committed results.
 """
 
@@ -20,7 +20,10 @@ from pictures import save_small
 
 FOLDER = Path(__file__).parents[1] / "tutorials"
 RESULTS = Path(__file__).parents[2] / "benchmarks/results"
-DEMOS: dict[str, tuple[str, list[str]]] = {"digits": ("", ["accuracy", "weights", "reliability"])}
+DEMOS: dict[str, tuple[str, list[str]]] = {
+    "digits": ("", ["accuracy", "weights", "reliability"]),
+    "chains": ("", ["draws"]),
+}
 """Options, and the pictures that the tutorial shows."""
 
 ROWS = 8

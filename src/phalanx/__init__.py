@@ -69,9 +69,9 @@ if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when
     from phalanx.posterior.calibrate import calibrate as calibrate
     from phalanx.posterior.criticism.compare import compare as compare
     from phalanx.posterior.opening import open as open
-    from phalanx.posterior.posteriors import Posteriors as Posteriors
     from phalanx.posterior.prior import predictive as predictive
     from phalanx.posterior.recovery import recover as recover
+    from phalanx.run.each.posteriors import Posteriors as Posteriors
     from phalanx.variational.fit import fit as fit
     from phalanx.variational.guides import constructors as guides  # noqa: F401
     from phalanx.variational.importance import importance as importance
@@ -92,7 +92,7 @@ _LATER = {
     "Fit": "variational.result",
     "FitError": "variational.methods.method",
     "Particles": "particles.result",
-    "Posteriors": "posterior.posteriors",
+    "Posteriors": "run.each.posteriors",
     "batches": "learning.batches",
     "calibrate": "posterior.calibrate",
     "compare": "posterior.criticism.compare",

@@ -169,9 +169,9 @@ def mcmc(
     if each is not None:
         from phalanx.run.each.run_each import run_each
 
-        checks.check_alone("each", reducers=reducers, missing=missing)
+        checks.check_alone("each", missing=missing)
         posteriors: Any = run_each(
-            run, model, data, each, kernel, num_chains, seed, mesh, keep, names, matmul_precision
+            run, model, data, each, kernel, num_chains, seed, mesh, keep, names, reducers, matmul_precision
         )
         return posteriors
     sampler = _compile(

@@ -105,6 +105,18 @@ def test_the_posterior_of_a_data_set_knows_its_data():
     assert posteriors.of("c").log_likelihood()["y"].shape == (4, 20, 5)
 
 
+@pytest.mark.parametrize("keep", [None, []])
+def test_reducers_have_a_result_for_each_data_set(keep):
+    reducers = {"moments": phx.reducers.moments(), "r_hat": phx.reducers.rhat()}
+    options = {"reducers": reducers, "keep": keep, **SIZES}
+    posteriors = run_each(line, regressions(4), each={"x": 0, "y": 0}, **options)
+    assert posteriors.reduced["r_hat"]["scale"].shape == (4,)
+    data = {name: values[2] for name, values in regressions(4).items()}
+    alone = phx.mcmc(line, data, kernel=ALONE, seed=2, **options)
+    found = posteriors.reduced["moments"]["slope"].mean[2]
+    np.testing.assert_allclose(found, alone.reduced["moments"]["slope"].mean, rtol=1e-3)
+
+
 def test_another_call_compiles_nothing():
     data, options = regressions(4), {"each": {"x": 0, "y": 0}, **SIZES}
     run_each(line, data, **options)
@@ -180,9 +192,9 @@ BAD = [
     ({"each": {"z": 0}}, ValueError, "no argument 'z'"),
     ({"each": {"y": 2}}, ValueError, "no axis 2"),
     ({"each": "subject", "store": "x.zarr"}, ValueError, "does not take store="),
-    ({"each": "subject", "reducers": {"m": phx.reducers.moments()}}, ValueError, "does not take reducers="),
+    ({"each": "subject", "reducers": {"q": phx.reducers.quantiles([0.5])}}, ValueError, "one state for all chains"),
     ({"each": "subject", "missing": "impute"}, ValueError, "does not take missing="),
-    ({"each": "subject", "keep": []}, ValueError, "keep: with each= draws are kept"),
+    ({"each": "subject", "keep": []}, ValueError, "no result without reducers"),
     ({"each": "subject", "init": "prior"}, ValueError, "init: with each= expected None or a dict"),
     ({"each": "subject", "kernel": phx.chees()}, ValueError, "chees.* cannot run on many data sets"),
     ({"each": "subject", "kernel": phx.nuts(metric="dense")}, ValueError, 'metric="dense" cannot be learned'),

@@ -72,9 +72,15 @@ def test_a_chain_that_is_stuck_is_named():
      (2**32, r"not even one chain, of 256 MiB, fits beside the data of 4.0 GiB")],
 )  # fmt: skip
 def test_a_run_too_large_for_a_device_says_before_it_what_would_fit(placed, words):
-    plan = MemoryPlan(placed + 2**34, placed, {}, 1, 64, 2**32, False)
+    plan = MemoryPlan(placed + 2**34, placed, {}, 1, 1, 64, 2**32, False)
     with pytest.raises(ValueError, match=rf"^This run needs .* on each device, which has 4.0 GiB; {words}"):
         check_plan(plan)
+
+
+def test_the_memory_of_a_host_is_that_of_its_own_devices():
+    plan = MemoryPlan(3 * 2**20, 2**20, {"x": 2**20}, 8, 2, 64, None, True)
+    assert plan.here == 2**20 + 2 * 2 * 2**20
+    assert str(plan) == "memory: 3 MiB on each of 8 devices, 1 MiB for draws"
 
 
 def test_a_device_that_runs_out_of_memory_says_what_would_fit(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 from jax import Array
 from jax.errors import JaxRuntimeError
 
@@ -28,6 +29,7 @@ class MemoryPlan:
         placed: the part of `on_device` that is allocated already: the data.
         draws: draws to store, by variable.
         devices: number of devices.
+        own_devices: number of those of this process.
         chains: number of chains on each device.
         limit: memory of a device; None on CPUs, which use that of the host, and where it is unknown.
         on_cpu: true if the devices use the memory of the host.
@@ -37,6 +39,7 @@ class MemoryPlan:
     placed: int
     draws: Mapping[str, int]
     devices: int
+    own_devices: int
     chains: int
     limit: int | None
     on_cpu: bool
@@ -44,7 +47,7 @@ class MemoryPlan:
     @property
     def here(self) -> int:
         """Bytes of host memory that the run will allocate."""
-        computing = self.devices * max(self.on_device - self.placed, 0) if self.on_cpu else 0
+        computing = self.own_devices * max(self.on_device - self.placed, 0) if self.on_cpu else 0
         return sum(self.draws.values()) + computing
 
     def what_fits(self, limit: int) -> str:
@@ -69,7 +72,8 @@ def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) ->
     chains = executables.blocks.num_chains // executables.blocks.target.mesh.shape.get(CHAIN, 1)
     on_cpu = devices[0].platform == "cpu"
     limit = None if on_cpu else (devices[0].memory_stats() or {}).get("bytes_limit")
-    return MemoryPlan(executables.bytes_on_device, placed, draws, len(devices), chains, limit, on_cpu)
+    own = sum(device.process_index == jax.process_index() for device in devices)
+    return MemoryPlan(executables.bytes_on_device, placed, draws, len(devices), own, chains, limit, on_cpu)
 
 
 def check_plan(plan: MemoryPlan) -> None:

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.density.density import Density
 from phalanx.density.target import Target
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
@@ -46,12 +45,12 @@ class Reducing:
 
     def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> States:
         """Return states without draws, given the number of draws of each chain that were reduced before."""
-        values = self._values(target.density)(target.layout.zeros(target.count))
+        values = self._values(target)(target.layout.zeros(target.count))
         return self.reductions.init(values, before, lane_chains(target.count))
 
     def update(self, state: States, draws: Draws, target: LaneTarget) -> States:
         """Return the states after a tick."""
-        values = self._values(target.density)(draws.at.position.T.by_variable())
+        values = self._values(target)(draws.at.position.T.by_variable())
         return self.reductions.update(state, values, draws.kept)
 
     @property
@@ -67,7 +66,7 @@ class Reducing:
         If draws are recorded anyway, this is faster than `update`, since most ticks of a trajectory end no draw.
         """
         position = self.blocks.row_layout.vector(rows, 0).by_variable()
-        values = jax.vmap(self._values(self.blocks.target.on_device(arrays)))(position)
+        values = jax.vmap(self._values(self.blocks.lanes(arrays)))(position)
 
         def add(states: States, slot: tuple[Array, Mapping[str, Array]]) -> tuple[States, None]:
             number, draw = slot
@@ -88,27 +87,33 @@ class Reducing:
             return {}
         target = self.blocks.target
         sizes = axes_but_chain(target.mesh)
-
-        def values(arrays: Sequence[Array]) -> dict[str, Array]:
-            zeros = target.shares.layout.zeros(1)
-            return {name: value[0] for name, value in self._values(target.on_device(arrays))(zeros).items()}
-
-        arrays = target.arguments.local_shapes()
-        _, shapes = jax.make_jaxpr(values, axis_env=list(sizes.items()), return_shape=True)(arrays)
         shardings = {name: target.sharding(name) for name in self.names}
         shardings |= {density_name(name): _sharding_of_observations(target, name) for name in self.observed}
-        return places_of(self.reductions, Values(shapes, shardings, sizes))
+        return places_of(self.reductions, Values(self.shapes, shardings, sizes))
 
-    def _values(self, density: Density) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    @cached_property
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of the values of one draw on a device."""
+        target = self.blocks.target
+
+        def values(arrays: Sequence[Array]) -> dict[str, Array]:
+            one = LaneTarget(target.on_device(arrays), 1)
+            return {name: value[0] for name, value in self._values(one)(one.layout.zeros(1)).items()}
+
+        sizes, arrays = axes_but_chain(target.mesh), target.arguments.local_shapes()
+        return jax.make_jaxpr(values, axis_env=list(sizes.items()), return_shape=True)(arrays)[1]
+
+    def _values(self, target: LaneTarget) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
         """Return a function from positions `(lanes, ...)` to the values of variables."""
 
-        def one(position: Mapping[str, Array]) -> dict[str, Array]:
+        def one(position: Mapping[str, Array], own: Mapping[int, Array]) -> dict[str, Array]:
+            density = target.density.with_own(own)
             found = density.constrain(position)
             values = {name: found[name] for name in self.names}
             densities = density.observations(position) if self.observed else {}
             return values | {density_name(name): densities[name] for name in self.observed}
 
-        return jax.vmap(one)
+        return lambda position: jax.vmap(one)(position, target.own_first)
 
 
 def _sharding_of_observations(target: Target, name: str) -> RowSharding:

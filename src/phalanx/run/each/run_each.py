@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -26,9 +26,9 @@ from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
 from phalanx.mesh.devices import CHAIN, axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.processes import to_host
-from phalanx.posterior.posteriors import Posteriors
 from phalanx.posterior.record import Timing
 from phalanx.programs.traced_program import TracedProgram, check_latents
+from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
 from phalanx.run.compile import executable_cache
@@ -40,15 +40,17 @@ from phalanx.run.device.reducing import Reducing
 from phalanx.run.device.tiles import given_tile
 from phalanx.run.each.blocks import EachBlocks, EachTarget
 from phalanx.run.each.data_sets import DataSets, Each
+from phalanx.run.each.posteriors import Posteriors
 from phalanx.run.each.ragged import REAL, check_ragged, real_rows, with_real_rows
 from phalanx.run.each.warming import EachWarming, kernel_of_each
 from phalanx.run.engine import Engine
+from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.init_values import Initial, initial_of
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
-from phalanx.run.state import Aim
+from phalanx.run.state import Aim, Reduced
 
 BLOCK_BYTES = 2**27
 """Memory of all devices for the draws of a block: with tens of thousands of chains a few draws of each."""
@@ -119,7 +121,8 @@ class EachRun(Run):
 
 def run_each(
     run: RunOptions, model: Program, data: Any, each: Each, kernel: Kernel | None, num_chains: int, seed: int,
-    mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames, matmul_precision: str,
+    mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames,
+    reducers: Mapping[str, Reducer | Reduce] | None, matmul_precision: str,
 ) -> Posteriors:  # fmt: skip
     """Return the posteriors of many data sets; see `phx.mcmc`."""
     began = time.perf_counter()
@@ -151,7 +154,12 @@ def run_each(
     kernel = kernel_of_each(kernel, sets.count)
     stored = _stored(whole, keep, left_out)
     total = sets.count * num_chains
-    reductions = Reductions.of({}, list(stored), ())
+    latents = [latent.name for latent in whole.latents()]
+    reductions = Reductions.of(reducers or {}, stored or latents, tuple(whole.observed))
+    if not stored and not reductions.entries:
+        raise ValueError(
+            "keep: with an empty list a run has no result without reducers; name a variable, or a reducer."
+        )
     key = executable_cache.key_of(
         whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.local_shapes(), own, total,
         sets.count, stored, given_tile(), matmul_precision,
@@ -163,7 +171,9 @@ def run_each(
     if executables is None:
         with waiting(bool(run.progress), "compiling"):
             blocks = _blocks(target, kernel, total, checks.check_names(stored, target), sets.count)
-            reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()))
+            read = tuple(whole.observed) if reductions.of_observations else ()
+            reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
+            _check_by_chain(reducing)
             executables = compile_blocks(reducing, arrays, matmul_precision)
         executable_cache.EXECUTABLES.keep(key, executables)
         compilations = executables.count
@@ -187,8 +197,9 @@ def run_each(
             going.sample(run.num_samples, None)
     state, failed = going.state, going.engine.failed
     draws, stats = state.stored.whole
-    step_size = np.repeat(np.asarray(state.tuning.step_size), num_chains)
-    stats["step_size"] = np.broadcast_to(step_size[:, None], stats["energy"].shape)
+    if stats:
+        step_size = np.repeat(np.asarray(state.tuning.step_size), num_chains)
+        stats["step_size"] = np.broadcast_to(step_size[:, None], stats["energy"].shape)
     ticks, evaluations = state.sampling.ticks, state.warmup.evaluations + state.sampling.evaluations
     timing = Timing(
         compile=compiled - began, warmup=warmed - compiled, sampling=time.perf_counter() - warmed,
@@ -204,10 +215,46 @@ def run_each(
         return {name: array.reshape(sets.count, num_chains, *array.shape[1:]) for name, array in arrays.items()}
 
     return Posteriors(
-        draws=by_set({name: draws[name] for name in executables.blocks.names}), stats=by_set(stats), sets=sets.names,
+        draws=by_set({name: draws[name] for name in stored if name in draws}), stats=by_set(stats), sets=sets.names,
+        reduced=_reduced(executables.reducing, state.reduced, sets.count),
         failed={sets.names[number]: reason for number, reason in sorted(failed.items())}, timing=timing,
         record=record, target_of=target_of,
     )  # fmt: skip
+
+
+def _check_by_chain(reducing: Reducing) -> None:
+    """Raise if a reducer has one state for all chains, on a device or once merged: each data set needs its own."""
+
+    def merged(chains: int) -> dict[str, Any]:
+        values = {name: jnp.zeros((chains, *s.shape), s.dtype) for name, s in reducing.shapes.items()}
+        states = jax.tree.map(np.asarray, reducing.reductions.init(values))
+        return {
+            name: {part: entry.reducer.merge(state, state) for part, state in states[name].items()}
+            for name, entry in reducing.reductions.stateful
+        }
+
+    few, more = merged(2), merged(4)
+    for name in few:
+        pairs = zip(jax.tree.leaves(few[name]), jax.tree.leaves(more[name]), strict=True)
+        if any((np.shape(a)[:1], np.shape(b)[:1]) != ((2,), (4,)) for a, b in pairs):
+            raise ValueError(
+                f"reducers[{name!r}]: {dict(reducing.reductions.entries)[name].reducer} has one state for all chains, "
+                f"and with each= every data set needs its own. Leave it out, or compute it from stored draws."
+            )
+
+
+def _reduced(reducing: Reducing, reduced: Reduced, sets: int) -> dict[str, Any]:
+    """Return the results of reducers, arrays `(set, ...)`."""
+    host = HostReducers.of(reducing)
+
+    def of_set(number: int) -> dict[str, Any]:
+        def own(leaf: np.ndarray) -> np.ndarray:
+            count = len(leaf) // sets
+            return leaf[number * count : (number + 1) * count]
+
+        return host.finalize(reduced._replace(states=jax.tree.map(own, reduced.states)))
+
+    return jax.tree.map(lambda *results: np.stack(results), *map(of_set, range(sets))) if reduced.states else {}
 
 
 def _check_mesh(mesh: Mesh, sets: DataSets) -> None:
@@ -263,10 +310,6 @@ def _stored(whole: TracedProgram, keep: str | Sequence[str] | None, left_out: fr
         names, _ = checks.stored_by_default([latent.name for latent in whole.latents()], whole.deterministic)
         return tuple(name for name in names if name not in left_out)
     names = (keep,) if isinstance(keep, str) else tuple(keep)
-    if not names:
-        raise ValueError(
-            "keep: with each= draws are kept, since reducers are not computed; name at least one variable."
-        )
     if rows := [name for name in names if name in left_out]:
         raise ValueError(
             f"keep: {rows[0]!r} has an element for each row, and the data sets differ in their numbers of rows. Leave "

@@ -36,6 +36,7 @@ class Posteriors:
         stats: arrays of shape `(set, chain, draw)`, as those of `phx.Posterior`.
         sets: names of the data sets: the values of the column that divides the rows, or numbers from 0.
         failed: data sets that could not be sampled, with the reason.
+        reduced: results of the reducers, with a leading dimension of data sets, by reducer name, and by variable.
         timing: seconds of each phase of the whole run, and gradient evaluations.
         record: model, kernel, sizes, devices and versions; the data are those of the first data set.
         target_of: returns the model with the data of a data set, given its number.
@@ -57,6 +58,7 @@ class Posteriors:
     stats: dict[str, np.ndarray]
     sets: tuple[Any, ...]
     failed: dict[Any, str]
+    reduced: dict[str, Any]
     timing: Timing
     record: RunRecord
     target_of: Callable[[int], Target] = field(repr=False)
@@ -88,7 +90,7 @@ class Posteriors:
         return self.draws[name]
 
     def __repr__(self) -> str:
-        _, chains, draws = next(iter(self.stats.values())).shape
+        _, chains, draws = next(iter(self.stats.values())).shape if self.stats else (0, self.record.num_chains, 0)
         failed = f", {len(self.failed)} of which failed" if self.failed else ""
         return (
             f"<Posteriors of {len(self):,} data sets{failed}: {', '.join(self.draws)}; {chains} chains of {draws} "
@@ -146,6 +148,8 @@ class Posteriors:
 
     @cached_property
     def _verdicts(self) -> DataFrame:
+        if not self.stats:
+            raise ValueError("verdicts: this run stored no draws. Read posteriors.reduced, or keep variables.")
         from pandas import DataFrame
 
         from phalanx.diagnostics.table import SummaryTable
