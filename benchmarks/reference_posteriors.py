@@ -1,4 +1,4 @@
-"""Twelve posteriors with known answers: time to 400 effective samples of the worst parameter, by five systems.
+"""Twelve posteriors with known answers: time to 400 effective samples of the worst parameter, by six systems.
 
 Every run is a fresh process whose compile cache is warm, with the system's own default warm-up (nutpie: 400 iterations,
 the others: 1,000), 4 chains and 1,000 draws of each. The time is that of the process, import included, with its
@@ -23,8 +23,11 @@ import numpy as np
 import side_by_side
 
 FOLDER = Path(__file__).parent / "reference"
-SYSTEMS = ("phalanx", "numpyro", "blackjax", "nutpie", "stan")
-TITLES = {"phalanx": "Phalanx", "numpyro": "NumPyro", "blackjax": "BlackJAX", "nutpie": "nutpie", "stan": "Stan"}
+TITLES = {
+    "phalanx": "Phalanx", "numpyro": "NumPyro", "blackjax": "BlackJAX", "nutpie": "nutpie", "stan": "Stan",
+    "stanli": "stanli",
+}  # fmt: skip
+SYSTEMS = tuple(TITLES)
 ENOUGH = 400
 
 sys.path.insert(0, str(FOLDER.parents[1]))

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import stan
-
-FLAT = ("earnings", "mesquite", "nes")
+from stan_programs import program
 
 name, path, out, seed = sys.argv[1:]
-data = dict(np.load(path))
-data["N"] = len(data["y"])
-for matrix in {"x", "before"} & set(data):
-    if data[matrix].ndim == 2:
-        data["D"] = data[matrix].shape[1]
-data = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in data.items()}
-file = Path(__file__).parent / "stan" / f"{'flat_regression' if name in FLAT else name}.stan"
-model = stan.build(file.read_text(), data=data, random_seed=int(seed))
+code, data = program(name, path)
+model = stan.build(code, data=data, random_seed=int(seed))
 fit = model.sample(num_chains=4, num_warmup=1000, num_samples=1000)
 draws = {key: fit[key].reshape(*fit[key].shape[:-1], 1000, 4) for key in fit.param_names}
 draws = {key: np.moveaxis(value, (-1, -2), (0, 1)) for key, value in draws.items()}
