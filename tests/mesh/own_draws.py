@@ -56,7 +56,7 @@ def results(posterior: Any, folder: Path) -> dict[str, np.ndarray]:
     table, container = posterior.summary(), posterior.to_arviz()
     terms = posterior.log_likelihood()["y"]
     predicted = posterior.predictive(num_draws=7)["y"]
-    squares = posterior.predict(lambda draw: draw["mean"] ** 2, batch_size=37)
+    squares = posterior.predict(lambda draw, key: draw["mean"] ** 2 + jax.random.normal(key), batch_size=37)
     assert posterior.save(folder / "saved.npz").is_file()
     return {
         "summary": table.to_numpy(), "words": np.array([str(posterior.verdict()), str(table.verdict)]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from phalanx.errors.model_errors import ModelError, asks_for_values
@@ -19,14 +19,15 @@ Traced = TypeVar("Traced")
 
 
 def trace_with_values(
-    arguments: Arguments, trace: Callable[[Arguments], Traced], varies: str = ""
+    arguments: Arguments, trace: Callable[[Arguments], Traced], varies: Mapping[str, str] | str = ""
 ) -> tuple[Arguments, Traced]:
     """Trace a program; if it needs the values of arguments, trace it again with as few as possible compiled in.
 
     Args:
         arguments: the program's arguments.
         trace: function that traces the program with its arguments.
-        varies: reason why values cannot be compiled in, as in "its rows change from step to step"; empty if they can.
+        varies: reason why values cannot be compiled in, as in "its rows change from step to step", for all arguments
+            or by argument; empty if they can.
 
     Returns:
         The arguments, with the needed ones compiled in, and the trace.
@@ -54,9 +55,10 @@ def trace_with_values(
         if (again := _tried(arguments, fewer, trace)) is not None:
             needed, traced = fewer, again
     sharded = dict(zip(arguments.names, arguments.shardings, strict=True))
-    if out_of_reach := [name for name in needed if sharded[name].axes or varies]:
-        why = "its rows are sharded over devices" if sharded[out_of_reach[0]].axes else varies
-        raise ValueError(_refusal(failed, out_of_reach[0], why)) from failed
+    reasons = dict.fromkeys(needed, varies) if isinstance(varies, str) else varies
+    for name in needed:
+        if why := "its rows are sharded over devices" if sharded[name].axes else reasons.get(name, ""):
+            raise ValueError(_refusal(failed, name, why)) from failed
     return arguments.fixing(needed), traced
 
 

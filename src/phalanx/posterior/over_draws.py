@@ -78,6 +78,7 @@ class StoredResults:
 def batches(
     fn: OfDraw, draws: Mapping[str, np.ndarray], sizes: tuple[int, int], *, seed: int, batch_size: int,
     given: Any = (), mesh: Mesh | None = None, numbers: np.ndarray | None = None, all_chains: bool = False,
+    chain_numbers: np.ndarray | None = None,
 ) -> Iterator[Batch]:  # fmt: skip
     """Evaluate `fn` batch by batch.
 
@@ -91,12 +92,14 @@ def batches(
         mesh: devices; the draws of a batch are sharded along its chain axis.
         numbers: numbers of these draws in their chain, ascending; None for the first ones.
         all_chains: True if each batch must have draws of every chain, however many there are.
+        chain_numbers: numbers of these chains in the run; None for the first ones.
     """
     check_jax()
     if mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1:
         check_same("posterior.predictive")
     chains, length = sizes
     places = np.arange(length) if numbers is None else numbers
+    chain_places = np.arange(chains) if chain_numbers is None else chain_numbers
     groups = 1 if mesh is None else mesh.shape[CHAIN]
     deep = min(length, max(batch_size // chains, 1) if all_chains else batch_size)
     deep = -(-length // -(-length // deep))  # batches of equal sizes
@@ -111,7 +114,7 @@ def batches(
         for draw, known_draws in _spans(length, deep):
             at = places[draw]
             values = {name: _flat(value, chain, at) for name, value in draws.items()}
-            coordinates = np.meshgrid(np.arange(chain.start, chain.stop), at, indexing="ij")
+            coordinates = np.meshgrid(chain_places[chain], at, indexing="ij")
             flat = (number.ravel().astype(np.uint32) for number in coordinates)
             values, *keys = _placed((values, *flat), mesh)
             yield Batch(chain, draw, values, batched(values, *keys, given), (known_chains, known_draws))

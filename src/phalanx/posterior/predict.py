@@ -16,8 +16,9 @@ from phalanx.posterior.over_draws import over_draws
 
 
 def predict(
-    fn: Callable[..., Any], draws: Mapping[str, np.ndarray], *, seed: int, batch_size: int, not_kept: Sequence[str] = ()
-) -> Any:
+    fn: Callable[..., Any], draws: Mapping[str, np.ndarray], *, seed: int, batch_size: int,
+    not_kept: Sequence[str] = (), chains: np.ndarray | None = None,
+) -> Any:  # fmt: skip
     """Evaluate `fn` at every draw; see `Posterior.predict`.
 
     Args:
@@ -26,6 +27,7 @@ def predict(
         seed: source of the draws' keys.
         batch_size: draws evaluated at a time.
         not_kept: variables of the model without draws, for the message about an unknown name.
+        chains: numbers of these chains in the run; None for the first ones.
 
     Returns:
         The pytree with arrays of shape `(chain, draw, ...)`.
@@ -36,7 +38,7 @@ def predict(
     def of_draw(values: dict[str, Any], key: Array, _: Any) -> Any:
         return _evaluate(fn, values, (key,) if takes_key else (), not_kept)
 
-    return over_draws(of_draw, draws, sizes, seed=seed, batch_size=batch_size)
+    return over_draws(of_draw, draws, sizes, seed=seed, batch_size=batch_size, chain_numbers=chains)
 
 
 def check_batch_size(what: str, batch_size: object) -> None:

@@ -169,10 +169,10 @@ def mcmc(
     if each is not None:
         from phalanx.run.each.run_each import run_each
 
-        checks.check_alone("each", missing=missing)
         posteriors: Any = run_each(
-            run, model, data, each, kernel, num_chains, seed, mesh, keep, names, reducers, matmul_precision
-        )
+            run, model, data, each, kernel, num_chains, seed, mesh, keep, names, reducers, missing, check,
+            matmul_precision,
+        )  # fmt: skip
         return posteriors
     sampler = _compile(
         run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
@@ -53,7 +54,13 @@ def assert_same(posterior: phx.Posterior, other: phx.Posterior) -> None:
         np.testing.assert_allclose(draws, other.draws[name], rtol=1e-2, atol=1e-2 * float(np.std(draws)))
 
 
-@pytest.mark.parametrize("kernel", [phx.nuts(), phx.hmc(num_steps=4), phx.rwmh(), phx.nuts(step_size=0.1)])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        phx.nuts(),
+        *(pytest.param(k, marks=pytest.mark.slow) for k in (phx.hmc(num_steps=4), phx.rwmh(), phx.nuts(step_size=0.1))),
+    ],
+)
 def test_a_data_set_has_the_draws_of_a_run_of_its_own(kernel):
     data = regressions(4)
     posteriors = run_each(line, data, each={"x": 0, "y": 0}, kernel=kernel, seed=5, **SIZES)
@@ -153,43 +160,164 @@ def test_codes_of_levels_and_columns_are_those_of_the_whole_table():
     assert list(sets.one(1, padded=False)["site"].cat.categories) == ["east", "west"]
 
 
-def mean_of_rows(y):
-    phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)) + y.mean(), 1.0), obs=y)
+def mean_of_rows(x, y):
+    slope = phx.sample("slope", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.Normal(slope * (x - x.mean()), 1.0), obs=y)
 
 
-def kept_mean(y):
+def scaled_prior(x, y):
+    slope = phx.sample("slope", dist.Normal(0.0, 3 / jnp.sqrt(jnp.sum(x**2))))
+    phx.sample("y", dist.Normal(1e4 + slope * x, 2.0), obs=y)
+
+
+def counted_rows(x, y):
+    slope = phx.sample("slope", dist.Normal(0.0, 1.0))
+    phx.factor("large", -1e6)
+    phx.factor("counted", -0.1 * len(y) * slope**2)
+    phx.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+
+def impossible_here(x, y):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+    phx.factor("far", jnp.where(mean > 50.0, 0.0, -jnp.inf))
+    phx.sample("y", dist.Normal(mean, jnp.std(y)), obs=y)
+
+
+def kept_mean(x, y):
     phx.deterministic("kept", y.mean())
     phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)
 
 
-def one_term(y):
-    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
-    phx.factor("y", -jnp.sum((y - mean) ** 2))
+def one_term(x, y):
+    phx.factor("y", -jnp.sum((y - phx.sample("mean", dist.Normal(0.0, 1.0))) ** 2))
 
 
-def of_each_row(y):
+def one_event(x, y):
+    phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), jnp.ones(len(y))).to_event(1), obs=y)
+
+
+def of_each_row(x, y):
     phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0).expand([len(y)])), 1.0), obs=y)
+
+
+CHANGES = "changes with the rows that fill it up"
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (mean_of_rows, "the log density is not a sum over rows"),
-        (one_term, "the log density is not a sum over rows"),
-        (kept_mean, "the deterministic value 'kept' is not a sum over rows"),
+        (mean_of_rows, f"the density of 'y' {CHANGES}"),
+        (scaled_prior, f"the density of 'slope' {CHANGES}"),
+        (counted_rows, f"the density of 'counted' {CHANGES}"),
+        (impossible_here, f"the density of 'y' {CHANGES}"),
+        (kept_mean, f"the deterministic value 'kept' {CHANGES}"),
+        (one_term, f"the density of 'y' {CHANGES}"),
+        (one_event, f"the density of 'y' {CHANGES}"),
         (of_each_row, "variable 'mean' has an element for each row"),
     ],
 )
-def test_a_model_that_mixes_rows_is_refused_where_lengths_differ(model, message):
-    sets = DataSets.of(model, table({"a": 3, "b": 9})[["subject", "y"]], "subject")
+@pytest.mark.parametrize("constant", [False, True])
+def test_a_model_that_mixes_rows_is_refused_where_lengths_differ(model, message, constant):
+    data = table({"a": 3, "b": 9, "c": 3}).sort_values("subject", ignore_index=True)
+    if constant:  # rows whose mean is that of any number of copies, in the first data set of its length
+        data.loc[:2, ["x", "y"]] = 1.0
+    sets = DataSets.of(model, data, "subject")
     with pytest.raises(ValueError, match=message):
-        check_ragged(model, with_real_rows(model, 9), sets)
+        check_ragged(model, with_real_rows(model, sets.most), sets)
+
+
+def plates(x, y):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    numpyro.deterministic("fit", jnp.multiply(slope, x))
+    numpyro.deterministic("twice", jnp.multiply(2.0, scale))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(jnp.multiply(slope, x), scale), obs=y)
+        numpyro.sample("above", dist.Bernoulli(logits=jnp.multiply(slope, x)), obs=(y > 0).astype(int))
+
+
+def factors(x, y):
+    phx.factor("y", -0.5 * (y - phx.sample("slope", dist.Normal(0.0, 1.0)) * x) ** 2)
+
+
+def vectors(x, y):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    phx.sample(
+        "both", dist.MultivariateNormal(jnp.broadcast_to(mean, (len(x), 2)), jnp.eye(2)), obs=jnp.stack([x, y], -1)
+    )
+
+
+@pytest.mark.parametrize(("model", "of_rows"), [(plates, {"fit"}), (factors, set()), (vectors, set())])
+def test_a_model_with_terms_by_row_is_accepted(model, of_rows):
+    sets = DataSets.of(model, table({"a": 3, "b": 9, "c": 1}), "subject")
+    assert check_ragged(model, with_real_rows(model, sets.most), sets) == of_rows
+
+
+def test_the_data_of_a_run_are_those_at_its_call():
+    data = {name: values.astype(np.float32) for name, values in regressions(3).items()}
+    posteriors = run_each(line, data, each={"x": 0, "y": 0}, **SIZES)
+    before = posteriors.of(1).log_likelihood()["y"]
+    data["y"][:] = 50.0
+    np.testing.assert_array_equal(posteriors.of(1).log_likelihood()["y"], before)
+
+
+NAMES = [
+    (["b", "a", "b"], ("a", "b")),
+    ([2.5, 0.5, 2.5], (0.5, 2.5)),
+    (pd.Categorical.from_codes([0, 1, 0], [1, "1"]), (1, "1")),  # pyright: ignore[reportArgumentType]
+    (pd.Categorical([10, 20, 10]), (10, 20)),
+    (pd.to_datetime(pd.Series(["2020-01-01", "2020-01-02", "2020-01-01"])), ("2020-01-01", "2020-01-02")),
+]
+
+
+@pytest.mark.parametrize(("subject", "names"), NAMES)
+def test_names_of_data_sets(subject, names):
+    assert DataSets.of(line, {"subject": subject, "x": np.ones(3), "y": np.ones(3)}, "subject").names == names
+
+
+@pytest.mark.parametrize(
+    "subject", [["a", None, "b"], [0.5, np.nan, 1.0], pd.Series(["a", pd.NA, "b"], dtype="string")]
+)
+def test_a_row_without_a_data_set_is_named(subject):
+    with pytest.raises(ValueError, match="each='subject': 1 row without a value there .the first: row 1"):
+        DataSets.of(line, {"subject": subject, "x": np.ones(3), "y": np.ones(3)}, "subject")
+
+
+@pytest.mark.parametrize("nested", [{"z": np.ones(3)}, ["u", "v", "u"], [np.ones(2)] * 3])
+def test_rows_within_a_tree_are_not_shared_in_silence(nested):
+    with pytest.raises(ValueError, match="each: x is a (dict|list) with an entry for each row"):
+        DataSets.of(line, {"subject": ["a", "b", "a"], "x": nested, "y": np.ones(3)}, "subject")
+
+
+@pytest.mark.parametrize(
+    ("x", "kind"),
+    [
+        (np.zeros((0, 3)), "an array without entries"),
+        ({"a": 1}, "a dict"),
+        (3.0, "a number"),
+        ([np.ones(3), np.ones(4)], "a list"),
+    ],
+)
+def test_an_argument_without_an_axis_is_named(x, kind):
+    with pytest.raises(ValueError, match=f"each: x is {kind}; expected an array"):
+        DataSets.of(line, {"x": x, "y": np.ones(3)}, {"x": 0})
+
+
+def test_initial_values_are_those_of_each_data_set():
+    init = {"slope": np.arange(4, dtype=np.float32)}
+    options = {**SIZES, "num_warmup": 0, "num_samples": 1, "init": init}
+    posteriors = run_each(line, regressions(3), each={"x": 0, "y": 0}, kernel=phx.nuts(step_size=1e-6), **options)
+    np.testing.assert_allclose(posteriors["slope"][..., 0], np.broadcast_to(init["slope"], (3, 4)), atol=1e-3)
+    with pytest.raises(ValueError, match="no latent variable 'zz'"):
+        run_each(line, regressions(3), each={"x": 0, "y": 0}, **{**options, "init": {"zz": 0.0}})
 
 
 BAD = [
     ({"each": "subjct"}, ValueError, "no column of this name.*Did you mean 'subject'"),
     ({"each": 3}, TypeError, "each: expected the name of a column"),
     ({"each": {"z": 0}}, ValueError, "no argument 'z'"),
+    ({"each": {3: 0}}, TypeError, "each: expected the name of a column"),
+    ({"each": "subject", "check": "nonsense"}, ValueError, "check"),
     ({"each": {"y": 2}}, ValueError, "no axis 2"),
     ({"each": "subject", "store": "x.zarr"}, ValueError, "does not take store="),
     ({"each": "subject", "reducers": {"q": phx.reducers.quantiles([0.5])}}, ValueError, "one state for all chains"),

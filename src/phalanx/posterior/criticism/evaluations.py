@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
 from phalanx.density.target import Target
 from phalanx.language.tracing import Program
+from phalanx.mesh.agreement import check_same
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.criticism.log_likelihood import log_likelihood
 from phalanx.posterior.criticism.loo import Loo, leave_one_out
@@ -52,7 +54,6 @@ class Evaluations:
         known = self.record.latents if self.target is None else self.target.value_names()
         return [name for name in known if name not in self.draws]
 
-    @on_all_chains
     def predict(self, fn: Callable[..., Any], *, seed: int = 0, batch_size: int = 100) -> Any:
         """Evaluate a function of the variables at every draw.
 
@@ -74,7 +75,14 @@ class Evaluations:
             (4, 1000)
         """
         check_seed(seed)
-        return predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=self._not_kept)
+        if self.own is None:
+            return predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=self._not_kept)
+        check_same("posterior.predict", lambda: {"seed": str(seed)})
+        held, not_kept = self.own.held, self._not_kept
+        found = predict(
+            fn, self.draws, seed=seed, batch_size=batch_size, not_kept=not_kept, chains=held.numbers
+        )  # fmt: skip
+        return jax.tree.map(held.gathered, found)
 
     @on_all_chains
     def predictive(

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from phalanx.errors.names import hint
-from phalanx.errors.words import first_few
+from phalanx.errors.words import count, first_few
 from phalanx.inputs.arguments import by_keyword, check_program
 from phalanx.inputs.dataframe_input import Levels, as_named_array, columns_of, in_form_of, is_data
 from phalanx.inputs.dtype_checks import to_jax_dtype
@@ -54,7 +55,11 @@ class DataSets:
         check_program(model)
         if isinstance(each, str):
             sets = cls._of_column(model, data, each)
-        elif isinstance(each, Mapping) and each and all(_is_axis(axis) for axis in each.values()):
+        elif (
+            isinstance(each, Mapping)
+            and each
+            and all(isinstance(n, str) and _is_axis(axis) for n, axis in each.items())
+        ):
             sets = cls._along_axes(by_keyword(model, data), each)
         else:
             raise TypeError(
@@ -68,6 +73,11 @@ class DataSets:
     def count(self) -> int:
         """Number of data sets."""
         return len(self.names)
+
+    @property
+    def most(self) -> int:
+        """Rows of the longest data set."""
+        return next(self.own[name].shape[1] for name in self.of_rows)
 
     def words(self, numbers: Sequence[int] | np.ndarray) -> str:
         """Return the names of some data sets for a message."""
@@ -92,8 +102,9 @@ class DataSets:
         for name, arrays in self.own.items():
             if arrays.dtype.kind != "f":
                 continue
-            empty = np.flatnonzero(np.isnan(arrays).reshape(len(arrays), -1).all(1))
-            if empty.size:
+            missing = np.isnan(arrays).reshape(len(arrays), -1)
+            empty = np.flatnonzero(missing.all(1))
+            if empty.size and missing.shape[1] > 1:
                 raise ValueError(
                     f"each: {name} has no value in data set {self.words(empty)}: all are NaN. Leave such data sets out."
                 )
@@ -107,7 +118,7 @@ class DataSets:
         if column not in known:
             raise ValueError(
                 f"each={column!r}: the data have no column of this name; they have "
-                f"{', '.join(map(repr, known))}.{hint(column, known)} Data sets along an axis of arguments: "
+                f"{', '.join(map(repr, known)) or 'none'}.{hint(column, known)} Data sets along an axis of arguments: "
                 f"each={{'y': 0}}."
             )
         codes, names = _levels(column, known[column])
@@ -127,6 +138,9 @@ class DataSets:
         # the row in each place of each data set; behind its last row come copies of it
         places = order[np.minimum(first[:, None] + np.arange(most), last[:, None])]
         of_rows = {name: x for name, v in arguments.items() if len(x := _array(name, v)) and len(x) == len(codes)}
+        for name, value in arguments.items():
+            if name not in of_rows:
+                _refuse_rows_within(name, value, len(codes))
         if not of_rows:
             raise ValueError(
                 f"each={column!r}: no argument of the model has {len(codes)} rows, as this column has; there are "
@@ -134,7 +148,7 @@ class DataSets:
             )
         return cls(
             names, {name: array[places] for name, array in of_rows.items()},
-            {name: value for name, value in arguments.items() if name not in of_rows},
+            {name: _copied(value) for name, value in arguments.items() if name not in of_rows},
             None if (counts == most).all() else counts, frozenset(of_rows), _forms(arguments, of_rows),
         )  # fmt: skip
 
@@ -142,20 +156,25 @@ class DataSets:
     def _along_axes(cls, arguments: Mapping[str, Any], axes: Mapping[str, int]) -> DataSets:
         if unknown := [name for name in axes if name not in arguments]:
             raise ValueError(
-                f"each: the data have no argument {unknown[0]!r}; they have {', '.join(map(repr, arguments))}."
-                f"{hint(unknown[0], arguments)}"
+                f"each: the data have no argument {unknown[0]!r}; they have "
+                f"{', '.join(map(repr, arguments)) or 'none'}.{hint(unknown[0], arguments)}"
             )
         own: dict[str, Any] = {}
         for name, axis in axes.items():
             array = _array(name, arguments[name])
+            if not array.size:
+                raise ValueError(
+                    f"each: {name} is {_kind(arguments[name])}; expected an array with an entry for each data set "
+                    f"along axis {axis}. Data sets of several lengths: each= with the name of a column."
+                )
             if not -array.ndim <= axis < array.ndim:
                 raise ValueError(f"each: {name} has shape {array.shape}, and no axis {axis}.")
-            own[name] = np.moveaxis(array, axis, 0)
+            own[name] = np.array(np.moveaxis(array, axis, 0))  # a copy: the caller's array may change
         counts = {name: len(array) for name, array in own.items()}
         if len(set(counts.values())) > 1:
             words = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise ValueError(f"each: the arguments have different numbers of data sets: {words}. Give as many of each.")
-        shared = {name: value for name, value in arguments.items() if name not in own}
+        shared = {name: _copied(value) for name, value in arguments.items() if name not in own}
         names = tuple(range(next(iter(counts.values()))))
         return cls(names, own, shared, None, frozenset(), {})
 
@@ -166,20 +185,28 @@ def _is_axis(axis: Any) -> bool:
 
 def _levels(column: str, values: Any) -> tuple[Int[np.ndarray, "rows"], tuple[Any, ...]]:
     """Return the number of each row's data set, and the names of the data sets in order."""
+    _refuse_missing_names(column, values)
     array, labels = as_named_array(f"data: {column}", values)
     array = np.asarray(array)
     if array.ndim != 1 or not len(array):
         raise ValueError(f"each={column!r}: expected a column with a value for each row; it has shape {array.shape}.")
     if isinstance(labels, Levels):
-        return array.astype(np.int64), tuple(labels)
-    names, codes = np.unique(array, return_inverse=True)
+        categories = getattr(getattr(values, "cat", values), "categories", None)  # of pandas, in their own type
+        return array.astype(np.int64), tuple(labels) if categories is None else tuple(categories.tolist())
+    try:
+        names, codes = np.unique(array, return_inverse=True)
+    except TypeError:
+        kinds = ", ".join(sorted({type(value).__name__ for value in array}))
+        raise TypeError(f"each={column!r}: its values have several types: {kinds}. Give names of one type.") from None
+    if names.dtype.kind == "M":
+        return codes, tuple(map(str, np.datetime_as_string(names, unit="auto")))
     return codes, tuple(names.tolist())
 
 
 def _array(name: str, value: Any) -> Shaped[np.ndarray, "..."]:
     """Return an argument in a type that JAX computes with; an array without elements if it is no array."""
     if not (is_data(value) or isinstance(value, np.ndarray) or hasattr(value, "__array__")):
-        return np.zeros(0)
+        return np.zeros(0)  # a tree, such as a dict or a list of arrays
     array = np.asarray(as_named_array(f"data: {name}", value).array)
     if not array.ndim:
         return np.zeros(0)
@@ -192,3 +219,38 @@ def _forms(arguments: Mapping[str, Any], of_rows: Mapping[str, Any]) -> dict[str
         name: arguments[name] for name in of_rows
         if as_named_array(name, arguments[name]).labels
     }  # fmt: skip
+
+
+def _refuse_missing_names(column: str, values: Any) -> None:
+    """Raise if a row does not say which data set it belongs to."""
+    from pandas import isna  # as slow to import as all of Phalanx
+
+    rows = np.asarray(values, object) if isinstance(values, list | tuple) else values
+    missing = np.flatnonzero([isna(value) is True for value in rows] if np.ndim(rows) == 1 else [])
+    if missing.size:
+        raise ValueError(
+            f"each={column!r}: {count(missing.size, 'row')} without a value there (the first: row {missing[0]}). Name "
+            f"the data set, or leave such rows out."
+        )
+
+
+def _refuse_rows_within(name: str, value: Any, rows: int) -> None:
+    """Raise if an argument that all data sets share is a tree with an entry for each row."""
+    leaves = [] if is_data(value) or hasattr(value, "shape") else jax.tree.leaves(value)
+    if (isinstance(value, list | tuple) and len(value) == rows) or any(
+        np.shape(leaf)[:1] == (rows,) for leaf in leaves
+    ):
+        raise ValueError(
+            f"each: {name} is {_kind(value)} with an entry for each row, and only arrays, columns and tables are "
+            f"divided. Give each array as an argument of its own, and words as a categorical column."
+        )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict | list | tuple):
+        return f"a {type(value).__name__}"
+    return "a number" if np.ndim(value) == 0 else "an array without entries"
+
+
+def _copied(value: Any) -> Any:
+    return np.array(value) if isinstance(value, np.ndarray) else value

@@ -1,13 +1,16 @@
 """Data sets that differ in their numbers of rows: rows that only fill a data set up do not count.
 
-Each data set gets as many rows as the longest one, by copies of its last row, and their terms are multiplied
-by zero. That is right if the log density is a sum over rows, which is tested: the log density of filled data sets is
-compared with that of their own rows alone.
+Each data set gets as many rows as the longest one, by copies of its last row, and their terms are multiplied by zero.
+That is right if each row has terms of its own. Two tests show whether it is so, term by term:
+
+- no term or deterministic value changes if other rows take the place of the copies, in any data set;
+- of a data set of each size, terms and values are those of its own rows alone, without copies.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import random
+from jax import Array, random
 
 from phalanx.errors.words import first_few
 from phalanx.inputs.arguments import split_arguments
@@ -31,11 +34,14 @@ if TYPE_CHECKING:
 REAL = "_phalanx_real_rows"
 """Argument with one for each row of a data set that counts, and zero for those that only fill it up."""
 
-MOST_SIZES = 32
-"""Numbers of rows at which the log density is compared, from the smallest to the largest."""
+POSITIONS = 4
+"""Random positions at which terms are compared."""
 
-TOLERANCE = 1e-4
-"""Difference of log densities, relative to the sum of the absolute values of their terms, that rounding explains."""
+MOST_SIZES = 32
+"""Numbers of rows of which a data set is compared with its own rows alone, from the smallest to the largest."""
+
+SAME, NEAR = 1e-5, 1e-3
+"""Tolerances, absolute and relative, of one program on equal shapes, and on other shapes."""
 
 
 def with_real_rows(model: Program, most: int) -> Program:
@@ -63,13 +69,13 @@ def with_real_rows(model: Program, most: int) -> Program:
 
 
 def check_ragged(model: Program, ragged: Program, sets: DataSets) -> frozenset[str]:
-    """Compare log densities with and without rows that fill up; raise if they differ.
+    """Test that rows which fill data sets up do not count.
 
     Returns:
         Names of the deterministic values that have an element for each row.
 
     Raises:
-        ValueError: when a latent variable has an element for each row, or the log density is not a sum over rows.
+        ValueError: when a latent variable has an element for each row, or rows do not have terms of their own.
     """
     assert sets.rows is not None
     sizes, finite = np.unique(sets.rows), _finite(sets)
@@ -78,31 +84,100 @@ def check_ragged(model: Program, ragged: Program, sets: DataSets) -> frozenset[s
     chosen = np.unique(np.linspace(0, len(sizes) - 1, MOST_SIZES).round().astype(int))
     of_rows: set[str] = set()
     for number in (first[place] for place in chosen):
-        filled = _as_arrays(ragged, sets.one(int(number), padded=True) | {REAL: real_rows(sets, int(number))})
-        own = _as_arrays(model, sets.one(int(number), padded=False))
-        position = _position(ragged, filled)
-        whole, alone = run_unconstrained(ragged, position, filled), _alone(model, position, own)
-        pairs = {name: (v.value, alone.variables[name].value) for name, v in whole.variables.items() if v.is_computed}
-        of_rows |= {name for name, (a, b) in pairs.items() if jnp.shape(a) != jnp.shape(b)}
-        size, found = _size(alone), {"the log density": (whole.log_density(), alone.log_density())}
-        found |= {f"the deterministic value {name!r}": pair for name, pair in pairs.items() if name not in of_rows}
-        for what, (a, b) in found.items() if np.isfinite(size) else ():
-            scale = size if what == "the log density" else float(jnp.max(jnp.abs(b), initial=0.0))
-            if float(jnp.max(jnp.abs(a - b), initial=0.0)) > TOLERANCE * (1 + scale):
-                raise ValueError(
-                    f"each: the data sets have from {sizes[0]} to {sizes[-1]} rows, and {what} is not a sum over rows: "
-                    f"for data set {sets.words([number])} it changes if copies of its last row are added and their "
-                    f"terms left out. Give each row a term of its own, and compute means over rows outside of the "
-                    f"model; or leave rows out, so that all data sets have as many."
-                )
+        filled = _as_arrays(ragged, sets.one(number, padded=True) | {REAL: real_rows(sets, number)})
+        own = _as_arrays(model, sets.one(number, padded=False))
+        for position in _positions(ragged, filled)[:2]:
+            whole, alone = run_unconstrained(ragged, position, filled), _alone(model, position, own)
+            computed = {name: v.value for name, v in alone.variables.items() if v.is_computed}
+            of_rows |= {name for name, x in computed.items() if jnp.shape(x) != jnp.shape(whole.variables[name].value)}
+            changed = _changed(_looked(whole), _looked(alone), NEAR, int(sets.rows[number]))
+            if changed := [name for name in changed if name not in of_rows]:
+                raise ValueError(_refusal(sets, changed[0], number))
+    changed = _change_by_padding(ragged, sets, of_rows)
+    if changed is not None:
+        raise ValueError(_refusal(sets, *changed))
     return frozenset(of_rows)
 
 
 def real_rows(sets: DataSets, number: int | slice) -> np.ndarray:
     """Return the argument `REAL` of a data set, or of several."""
     assert sets.rows is not None
-    most = next(sets.own[name].shape[1] for name in sets.of_rows)
-    return (np.arange(most) < np.asarray(sets.rows)[number, ..., None]).astype(np.float32)
+    return (np.arange(sets.most) < np.asarray(sets.rows)[number, ..., None]).astype(np.float32)
+
+
+def _change_by_padding(ragged: Program, sets: DataSets, of_rows: set[str]) -> tuple[str, int] | None:
+    """Return a term or value that changes with the rows that fill up, and the number of a data set; None if none do."""
+    assert sets.rows is not None
+    real, longest = real_rows(sets, slice(None)), int(np.argmax(sets.rows))
+    arrays = {name: sets.own[name] for name in sets.of_rows}
+    others = {
+        name: np.where(real.reshape(*real.shape, *[1] * (x.ndim - 2)) > 0, x, x[longest]) for name, x in arrays.items()
+    }
+    data = _as_arrays(ragged, sets.one(0, padded=True) | {REAL: real[0]})
+    shared = {name: value for name, value in data.items() if name not in {*arrays, REAL}}
+    positions = jax.tree.map(lambda *leaves: jnp.stack(leaves), *_positions(ragged, data))
+
+    def looked(own: Mapping[str, Array], real: Array) -> dict[str, Array]:
+        def at(position: Mapping[str, Array]) -> dict[str, Array]:
+            return _looked(run_unconstrained(ragged, position, {**shared, **own, REAL: real}))
+
+        return jax.vmap(at)(positions)
+
+    evaluate: Callable[..., Any] = jax.jit(jax.vmap(looked))
+    filled = ({name: x.astype(data[name].dtype) for name, x in of.items()} for of in (arrays, others))
+    found, again = (evaluate(own, real) for own in filled)
+    for name, a in found.items():
+        if name in of_rows:
+            continue
+        differs = _differs(np.asarray(a), np.asarray(again[name]), SAME)
+        if a.shape[2:3] == (sets.most,) and name.endswith(ROWS):
+            differs &= real.reshape(len(real), 1, sets.most, *[1] * (a.ndim - 3)) > 0
+        if differs.any():
+            return name, int(np.argmax(differs.reshape(len(real), -1).any(1)))
+    return None
+
+
+ROWS = " by row"
+"""End of the name of a term with an entry for each row."""
+
+
+def _looked(run: Evaluation) -> dict[str, Array]:
+    """Return terms and deterministic values by name; terms multiplied by `REAL` end in `ROWS`."""
+    found: dict[str, Array] = {}
+    for (name, part), term in run.terms().items():
+        variable = run.variables[name]
+        by_row = ROWS if part == "density" and jnp.ndim(variable.scale) else ""
+        found[f"the {part} of {name!r}{by_row}"] = jnp.asarray(term)
+    return found | {name: jnp.asarray(v.value) for name, v in run.variables.items() if v.is_computed}
+
+
+def _changed(whole: Mapping[str, Array], alone: Mapping[str, Array], tolerance: float, rows: int) -> list[str]:
+    """Return the names of terms and values that differ, of rows in the first `rows`."""
+    changed = []
+    for name, value in whole.items():
+        own = alone[name.removesuffix(ROWS)] if name not in alone else alone[name]
+        part = value[:rows] if name.endswith(ROWS) else value
+        if part.shape != own.shape or _differs(np.asarray(part), np.asarray(own), tolerance).any():
+            changed.append(name)
+    return changed
+
+
+def _differs(a: np.ndarray, b: np.ndarray, tolerance: float) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        same = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= tolerance * (1 + np.abs(a) + np.abs(b)))
+    return ~same
+
+
+def _refusal(sets: DataSets, what: str, number: int) -> str:
+    assert sets.rows is not None
+    named = what.removesuffix(ROWS)
+    named = named if named.startswith("the ") else f"the deterministic value {named!r}"
+    return (
+        f"each: the data sets have from {sets.rows.min()} to {sets.rows.max()} rows, and are filled up to one length. "
+        f"In data set {sets.words([number])} {named} changes with the rows that fill it up, although their terms are "
+        f"left out: it is computed from several rows, or from their number. Give each row a term of its own, along the "
+        f"first axis; compute what belongs to a data set outside of the model; or give data sets of equal size."
+    )
 
 
 def _finite(sets: DataSets) -> Bool[np.ndarray, "sets"]:
@@ -119,16 +194,17 @@ def _as_arrays(program: Program, data: dict[str, Any]) -> dict[str, Any]:
     return arguments.layout.join(arguments.arrays)
 
 
-def _position(program: Program, data: dict[str, Any]) -> dict[str, jax.Array]:
+def _positions(program: Program, data: dict[str, Any]) -> list[dict[str, Array]]:
     zeros = run_unconstrained(program, None, data).position
-    keys = random.split(random.key(0), len(zeros))
-    return {
-        name: random.uniform(key, zero.shape, zero.dtype, -1.0, 1.0)
-        for key, (name, zero) in zip(keys, zeros.items(), strict=True)
-    }
+
+    def one(key: Array) -> dict[str, Array]:
+        keys = dict(zip(zeros, random.split(key, len(zeros)), strict=True))
+        return {name: random.uniform(keys[name], zero.shape, zero.dtype, -2.0, 2.0) for name, zero in zeros.items()}
+
+    return [one(key) for key in random.split(random.key(0), POSITIONS)]
 
 
-def _alone(model: Program, position: dict[str, jax.Array], data: dict[str, Any]) -> Evaluation:
+def _alone(model: Program, position: dict[str, Array], data: dict[str, Any]) -> Evaluation:
     """Evaluate the model on a data set's own rows."""
     shapes = {name: value.shape for name, value in run_unconstrained(model, None, data).position.items()}
     if changing := [name for name, shape in shapes.items() if position[name].shape != shape]:
@@ -138,7 +214,3 @@ def _alone(model: Program, position: dict[str, jax.Array], data: dict[str, Any])
             f"size may have such variables."
         )
     return run_unconstrained(model, position, data)
-
-
-def _size(run: Evaluation) -> float:
-    return float(sum(jnp.sum(jnp.abs(term)) for term in run.terms().values()))

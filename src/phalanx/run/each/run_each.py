@@ -19,6 +19,7 @@ from phalanx.density.given_names import GivenNames
 from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
+from phalanx.exactness.sharding_check import check_level
 from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.kernels.nuts import nuts
@@ -45,7 +46,7 @@ from phalanx.run.each.ragged import REAL, check_ragged, real_rows, with_real_row
 from phalanx.run.each.warming import EachWarming, kernel_of_each
 from phalanx.run.engine import Engine
 from phalanx.run.host.reducer_state import HostReducers
-from phalanx.run.init_values import Initial, initial_of
+from phalanx.run.init_values import Initial, check_values, initial_of
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
 from phalanx.run.progress.display import make_progress, waiting
@@ -97,8 +98,8 @@ class EachEngine(Engine):
         good = np.setdiff1d(source, list(self.failed))
         if not len(good):
             raise ValueError(
-                f"each: no data set can be sampled: {next(iter(self.failed.values()))}. Run phx.mcmc on one of them to "
-                f"see the reason."
+                f"each: none of the {sets:,} data sets can be sampled; of the first, {self.failed[0]}. Run phx.mcmc on "
+                f"it alone to see more."
             )
         source[list(self.failed)] = good[0]
         take = jax.jit(lambda array: array[source])
@@ -122,12 +123,14 @@ class EachRun(Run):
 def run_each(
     run: RunOptions, model: Program, data: Any, each: Each, kernel: Kernel | None, num_chains: int, seed: int,
     mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames,
-    reducers: Mapping[str, Reducer | Reduce] | None, matmul_precision: str,
+    reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, check: str, matmul_precision: str,
 ) -> Posteriors:  # fmt: skip
     """Return the posteriors of many data sets; see `phx.mcmc`."""
     began = time.perf_counter()
     kernel = nuts() if kernel is None else kernel
-    checks.check_alone("each", tuning=run.tuning, until=run.until, checkpoint=run.checkpoint, store=run.store)
+    others = {name: getattr(run, name) for name in ("tuning", "until", "checkpoint", "store")}
+    checks.check_alone("each", missing=missing, **others)
+    check_level(check)
     run = run.checked(num_chains, keep)
     checks.check_precision(matmul_precision)
     checks.check_kernel_type(kernel)
@@ -139,19 +142,21 @@ def run_each(
     checks.check_not_traced(data)
     program, left_out = model, frozenset()
     if sets.rows is not None:
-        most = next(sets.own[name].shape[1] for name in sets.of_rows)
-        program = with_real_rows(model, most)
+        program = with_real_rows(model, sets.most)
         left_out = check_ragged(model, program, sets)
-    arguments, whole_arrays, own = _arguments(program, sets)
+    arguments = split_arguments(program, _filled(sets, 0))
     mesh = choose_mesh(arguments, mesh)
     _check_mesh(mesh, sets)
+    varies = dict.fromkeys((*sets.own, REAL), "it differs by data set")
     arguments, whole = trace_with_values(
-        arguments, lambda a: TracedProgram.of_whole(program, a, axes_but_chain(mesh)), varies="it differs by data set"
+        arguments, lambda a: TracedProgram.of_whole(program, a, axes_but_chain(mesh)), varies
     )
     check_latents(program, whole)
+    whole_arrays, own = _arrays(arguments, sets)
     _check_indices(IndexCheck.of(whole), arguments, whole_arrays, own, sets)
     names = names_in_record(Naming.of(whole, arguments, given), arguments)
     kernel = kernel_of_each(kernel, sets.count)
+    init = _of_all(run.init, {latent.name: latent.shape for latent in whole.latents()}, num_chains, sets.count)
     stored = _stored(whole, keep, left_out)
     total = sets.count * num_chains
     latents = [latent.name for latent in whole.latents()]
@@ -177,7 +182,7 @@ def run_each(
             executables = compile_blocks(reducing, arrays, matmul_precision)
         executable_cache.EXECUTABLES.keep(key, executables)
         compilations = executables.count
-    initial = _initial(run.init, one, total, seed)
+    initial = initial_of(init, one, total, seed, lambda *_: {})
     plan = plan_memory(executables, arrays, total * run.room)
     check_plan(plan)
     compiled = time.perf_counter()
@@ -270,25 +275,27 @@ def _check_mesh(mesh: Mesh, sets: DataSets) -> None:
         )
 
 
-def _arguments(program: Program, sets: DataSets) -> tuple[Arguments, tuple[Any, ...], tuple[int, ...]]:
-    """Return the arguments of one data set, the arrays of all, and which of them are each data set's own."""
-    one, own = sets.one(0, padded=True), dict(sets.own)
-    if sets.rows is not None:
-        one, own = {**one, REAL: real_rows(sets, 0)}, {**own, REAL: real_rows(sets, slice(None))}
-    arguments = split_arguments(program, one)
+def _filled(sets: DataSets, number: int) -> dict[str, Any]:
+    """Return the data of one data set, with the rows that fill it up."""
+    real = {} if sets.rows is None else {REAL: real_rows(sets, number)}
+    return sets.one(number, padded=True) | real
+
+
+def _arrays(arguments: Arguments, sets: DataSets) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Return the arrays of all data sets, and the numbers of those of which each data set has its own entry."""
+    own = dict(sets.own) if sets.rows is None else {**sets.own, REAL: real_rows(sets, slice(None))}
     numbers = tuple(number for number, name in enumerate(arguments.names) if name in own)
     whole = tuple(
         jnp.asarray(own[name], array.dtype) if name in own else array
         for name, array in zip(arguments.names, arguments.arrays, strict=True)
     )
-    return arguments, whole, numbers
+    return whole, numbers
 
 
 def _check_indices(
     indices: IndexCheck, arguments: Arguments, arrays: Sequence[Any], own: Sequence[int], sets: DataSets
 ) -> None:
     """Raise if an index in the data of some data set is out of range."""
-    indices.check(arguments)
     if not indices.applies:
         return
     axes = [0 if number in own else None for number in range(len(arrays))]
@@ -318,13 +325,19 @@ def _stored(whole: TracedProgram, keep: str | Sequence[str] | None, left_out: fr
     return names
 
 
-def _initial(init: Any, target: Target, total: int, seed: int) -> Initial:
-    if init is not None and not isinstance(init, dict):
+def _of_all(init: Any, shapes: Mapping[str, tuple[int, ...]], num_chains: int, sets: int) -> Any:
+    """Return initial values for the chains of all data sets, given those of one."""
+    if init is not None and not isinstance(init, Mapping):
         raise ValueError(
-            f"init: with each= expected None or a dict of values by variable, with which the chains of all data sets "
+            f"init: with each= expected None or a dict of values by variable, with which the chains of each data set "
             f"start; got {init!r}."
         )
-    return initial_of(init, target, total, seed, lambda *_: {})
+    check_values(init, dict(shapes), num_chains)
+    each = {name: (num_chains, *shape) for name, shape in shapes.items()}
+    return init and {
+        name: np.concatenate([np.asarray(value)] * sets) if np.shape(value) == each[name] else value
+        for name, value in init.items()
+    }
 
 
 def _blocks(target: EachTarget, kernel: Kernel, total: int, names: tuple[str, ...], sets: int) -> EachBlocks:
