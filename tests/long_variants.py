@@ -11,6 +11,7 @@ from collections.abc import Iterable
 _NAMES = """
 conformance/test_behaviours.py
     test_draws_are_those_of_one_device[nuts-over two axes 2x2x2]
+    test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices[sizes0-hmc]
 conformance/test_exact_answers.py
     test_conjugate_regression[mams-2-4]
     test_conjugate_regression[blackjax mala-2-4]
@@ -24,6 +25,9 @@ conformance/test_guides.py
     test_density_from_the_way_of_drawing_is_the_same[a stranger's]
     test_draws_are_those_of_the_density[full_rank]
     test_every_guide_has_the_members[a stranger's]
+    test_density_from_the_way_of_drawing_is_the_same[full_rank]
+conformance/test_large_totals.py
+    test_draws_are_those_of_a_log_density_without_the_constant[nuts]
 conformance/test_minibatch_kernels.py
     test_draws_have_the_moments_that_step_and_batch_size_say[sgld]
     test_draws_have_the_moments_that_step_and_batch_size_say[sgld, all rows]
@@ -39,19 +43,27 @@ conformance/test_tuners.py
     test_a_tuner_of_a_stranger_stands_beside_ours
 mesh/test_collectives.py
     test_a_factorisation_sends_the_gradients_of_the_films_and_a_total
+    test_one_all_reduce_per_leapfrog_and_none_over_chains[with_a_local_variable-two lanes]
+mesh/test_ensemble_on_meshes.py
+    test_losses_and_predictions_are_those_of_one_device[2-4]
 mesh/test_fit_on_meshes.py
     test_the_same_on_one_device_and_on_eight[mean_field-16]
     test_a_model_that_adds_over_the_mesh_itself
+mesh/test_joint_spmd.py
+    test_log_density_and_gradients_of_a_model_with_local_and_global_variables[4]
 mesh/test_launch.py
     test_a_normal_end_is_one_even_where_processes_end_at_different_times
     test_what_differs_between_processes_is_named_in_all
+    test_a_call_of_one_process_alone_is_refused_in_words
 mesh/test_marginal_mixtures.py
     test_shares_add_up_and_are_proved_to[mixture-13]
     test_shares_add_up_and_are_proved_to[chain_of_each_row-13]
+    test_shares_add_up_and_are_proved_to[chain_of_each_row-16]
 mesh/test_model_axis.py
     test_rows_have_their_own_density[simplices]
     test_rows_have_their_own_density[to_event of all]
     test_a_variable_that_is_given_is_cut_as_well[condition]
+    test_log_density_and_gradient[over 4]
 mesh/test_models_on_meshes.py
     test_rows_that_do_not_divide[supports that depend on other variables, local and global]
     test_rows_that_do_not_divide[multivariate normals per row]
@@ -67,9 +79,12 @@ mesh/test_ragged_sums.py
     test_chains_draw_from_such_a_model[squares in a scan]
     test_chains_draw_from_such_a_model[products]
     test_terms_beside_rows_of_variables[several_terms-19-sizes6-data]
+mesh/test_run_communication.py
+    test_compiled_programs_send_what_the_model_says[NUTS, a variable per row-mesh4]
 mesh/test_spread_reducers.py
     test_what_is_made_equal_everywhere_is_reduced_once
     test_the_same_on_any_mesh[some, folded 2x2]
+    test_states_stay_where_the_rows_are
 test_docs.py
     test_python_blocks_run[docs/discrete.md-few]
     test_python_blocks_run[docs/report.md-few]
@@ -79,12 +94,23 @@ test_docs.py
     test_python_blocks_run[docs/images.md-few]
     test_python_blocks_run[docs/variational.md-few]
     test_python_blocks_run[docs/coming-from/eight-models.md-few]
+    test_python_blocks_run[docs/sampling.md-few]
+    test_python_blocks_run[docs/networks.md-few]
+    test_python_blocks_run[docs/diagnostics.md-few]
+    test_python_blocks_run[docs/devices.md-few]
+    test_python_blocks_run[docs/tracing.md-few]
+test_gallery.py
+    test_a_model_runs_at_small_size[capture_recapture]
+    test_a_model_runs_at_small_size[bradley_terry]
 unit/adaptation/test_stuck_chains.py
     test_on_every_mesh_the_same_chains_are_moved[1]
 unit/cli/test_sample.py
     test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own
+    test_ctrl_c_in_sampling_is_status_130_with_the_draws_written
 unit/demos/test_movielens.py
     test_the_most_probable_position_is_one_where_the_gradient_vanishes
+unit/density/test_imputation.py
+    test_draws_are_those_of_the_posterior
 unit/diagnostics/test_verdict.py
     test_chains_that_agree_are_hardly_ever_said_to_differ[3]
 unit/distributions/test_bernoulli.py
@@ -92,6 +118,7 @@ unit/distributions/test_bernoulli.py
     test_so_are_further_derivatives
     test_the_log_density_is_numpyros[as it is]
     test_a_logistic_regression_has_the_right_gradient_at_nothing[False]
+    test_the_log_density_is_numpyros[expand]
 unit/distributions/test_bijections.py
     test_a_cholesky_factor_has_each_number_once_and_comes_back[6]
     test_a_cholesky_factor_has_each_number_once_and_comes_back[5]
@@ -116,6 +143,9 @@ unit/ensembles/test_checkpoint.py
     test_a_line_of_the_log_is_an_epoch
     test_sigterm_within_a_step_saves_first
     test_a_training_written_anew_is_continued
+    test_held_out_rows_are_scored_after_each_epoch
+    test_a_folder_of_an_earlier_release_is_continued
+    test_float64_and_half_precision_are_resumed
 unit/ensembles/test_ensemble.py
     test_a_saved_ensemble_goes_on_elsewhere
     test_every_member_is_the_network_trained_alone[dropout-2-4]
@@ -124,6 +154,7 @@ unit/ensembles/test_ensemble.py
     test_progress_shows_steps_epochs_and_what_was_measured_and_changes_nothing[own]
     test_an_interrupted_step_is_made_by_all_members
     test_statistics_of_batches_are_not_trained
+    test_every_member_is_the_network_trained_alone[nnx-2-4]
 unit/flows/test_transforms.py
     test_one_autoregression
     test_a_density_goes_through_each_network_once[scales]
@@ -138,6 +169,9 @@ unit/jaxprs/test_interpreters.py
     test_interpreters_agree_with_plain_evaluation
 unit/kernels/test_chees.py
     test_the_length_is_where_chees_is_largest
+    test_all_chains_make_the_same_number_of_leapfrogs_and_draws_differ_in_theirs
+unit/kernels/test_from_draw.py
+    test_a_function_recovers_a_correlated_gaussian_with_step_size_and_metric_learned[sizes0]
 unit/kernels/test_leapfrog.py
     test_trajectories_near_a_period_of_the_motion_still_mix
     test_the_energy_error_falls_with_the_square_of_the_step_size[dense]
@@ -148,6 +182,9 @@ unit/kernels/test_minibatch_kernels.py
     test_a_scale_that_terms_of_the_number_of_rows_decide
     test_the_verdict_says_what_it_cannot_see
     test_another_step_size_compiles_nothing
+unit/kernels/test_nuts.py
+    test_statistics_of_trees
+    test_so_they_are_however_short_blocks_are
 unit/learning/test_ascent.py
     test_a_logistic_regression_climbs_from_zero
     test_a_factorisation_of_many_coordinates_begins_near_its_bound
@@ -162,8 +199,22 @@ unit/learning/test_compiled.py
     test_a_second_fit_of_a_family_runs_the_model_once
     test_draws_of_a_second_fit_of_a_family_do_not_run_the_model
     test_what_a_model_reads_from_outside_is_read_anew[program]
+unit/marginals/test_against_numpyro.py
+    test_density_and_gradient[hidden_markov]
 unit/marginals/test_loops.py
     test_a_posterior_recovers_and_predicts
+    test_a_discrete_first_state_is_a_neighbour_of_the_first_step_only
+    test_recovered_states_have_the_exact_distribution
+unit/marginals/test_random_models.py
+    test_forests
+unit/mesh/test_devices.py
+    test_a_number_that_was_chosen_on_purpose_is_not_advised_against
+unit/mesh/test_jax_internals.py
+    test_without_all_that_can_be_spared_it_runs_and_says_what_it_could_not_compare
+unit/mesh/test_jax_release.py
+    test_whatever_computes_refuses_it[mcmc]
+unit/mesh/test_workarounds.py
+    test_hashes_that_are_chained_are_compiled_in_time
 unit/networks/test_networks.py
     test_the_same_network_as_random_variables_and_as_a_member[linen]
 unit/networks/test_pixels.py
@@ -171,11 +222,15 @@ unit/networks/test_pixels.py
     test_the_log_likelihood_is_the_sum_of_its_conditionals[window, logistics]
     test_drawing_with_the_cache_draws_what_it_draws_without[window, logistics]
     test_half_precision_is_computed_in_and_not_kept
+    test_at_no_temperature_each_pixel_is_the_most_probable[0.0]
+unit/particles/test_smc.py
+    test_the_evidence_has_a_closed_form[regression]
 unit/posterior/test_names.py
     test_whatever_the_levels_their_order_and_their_subset
     test_calibration_with_a_compiled_sampler
     test_each_row_is_predicted_as_its_own_group[False]
     test_given_names_stay_with_a_fit
+    test_each_row_is_predicted_as_its_own_group[True]
 unit/posterior/test_posterior.py
     test_the_examples_of_the_methods_hold
 unit/posterior/test_predictive.py
@@ -204,10 +259,14 @@ unit/run/test_checkpoint.py
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[folded-0.0]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[stored-0.0]
     test_other_data_models_and_releases_are_refused
+    test_a_longer_run_goes_on_from_one_that_has_ended
+    test_a_loaded_run_knows_its_data
+    test_another_reducer_of_the_same_name_is_refused
 unit/run/test_compilation.py
     test_what_adds_up_over_cpu_devices_is_not_kept[data-mcmc-sums-compiled-afresh-3]
     test_what_adds_up_over_cpu_devices_is_not_kept[chain-mcmc--5]
     test_what_adds_up_over_cpu_devices_is_not_kept[data-fit--0]
+    test_double_precision_where_the_user_enables_it
 unit/run/test_continue_run.py
     test_a_run_that_stores_nothing_goes_on_from_any_block
     test_a_change_that_is_small_beside_many_rows_is_refused
@@ -216,15 +275,25 @@ unit/run/test_continue_run.py
     test_reducers_of_a_users_own_go_on_from_a_file[Total]
     test_reducers_go_on
     test_one_number_that_differs_in_its_last_digit_is_refused[x-1499]
+    test_what_does_not_fit_is_refused
+    test_sharded_rows_and_their_padding
+    test_an_interrupted_run_goes_on[nuts]
+    test_a_run_in_another_floating_point_type_is_refused
 unit/run/test_draw_store.py
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws
     test_a_stored_posterior_is_saved_converted_and_continued
+    test_a_store_is_never_overwritten_and_options_are_checked
+    test_a_run_under_way_is_read_and_holds_no_draws_in_memory
+unit/run/test_each.py
+    test_verdicts_and_summaries_are_those_of_each_posterior
+    test_reducers_have_a_result_for_each_data_set[None]
 unit/run/test_executable_cache.py
     test_a_second_call_is_of_what_is_in_an_array_then[float32]
     test_a_second_call_is_of_what_is_in_an_array_then[float64]
 unit/run/test_faults.py
     test_regions_without_a_density_are_not_entered_and_said[a gradient that is NaN]
     test_regions_without_a_density_are_not_entered_and_said[a density that is NaN]
+    test_regions_without_a_density_are_not_entered_and_said[a density of zero]
 unit/run/test_folding.py
     test_reduced_is_what_stored_draws_say[3-nuts]
     test_stored_draws_are_the_same_in_tiles[kernel0]
@@ -235,20 +304,30 @@ unit/run/test_init_values.py
     test_rows_that_are_spread_and_padded[values]
     test_superchains_begin_together_and_come_apart[rwmh]
     test_how_warm_up_went_is_kept[hmc]
+    test_values_for_all_chains_and_for_each
 unit/run/test_kills.py
     test_damaged_saves_are_found_and_the_one_before_is_used[20]
+    test_killed_runs_end_with_the_draws_of_one_that_is_not[5]
+unit/run/test_mcmc.py
+    test_tuning_reaches_the_acceptance_it_aims_at[hmc]
 unit/run/test_state_after_every_block.py
     test_after_every_block_in_a_new_process[nuts-folded]
     test_after_every_block_in_a_new_process[nuts-stored]
+unit/run/test_stored_programs.py
+    test_other_models_and_sizes_have_other_files
+    test_a_kernel_of_the_user_is_compiled_in_every_process
 unit/run/test_stream_checkpoint.py
     test_kill_9_and_sigterm[2]
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[folded]
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[stored]
+    test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[both]
 unit/run/test_summing.py
     test_sums_on_any_mesh_are_those_of_all_draws
 unit/run/test_threads.py
     test_models_in_threads_draw_what_they_draw_alone
     test_fits_and_ensembles_run_beside_the_main_thread
+unit/run/test_watchdog.py
+    test_chains_and_fits_are_watched_in_every_phase_and_leave_no_thread
 unit/test_cli.py
     test_a_demo_writes_its_report_pictures_and_result[chains-20-12-options1-pictures1]
 unit/variational/test_coverage.py
@@ -271,29 +350,36 @@ unit/variational/test_data_checks.py
     test_codes_of_no_group_are_refused[program-all rows]
     test_codes_of_no_group_are_refused[mean field-iterable]
     test_codes_of_no_group_are_refused[amortised-all rows]
+    test_a_fit_to_batches_ends_where_a_code_is_outside_and_nowhere_else
 unit/variational/test_fit.py
     test_a_support_may_depend_on_another_variable
     test_of_no_steps_a_guide_that_is_solved_is_the_one_given
     test_a_fit_from_a_file_is_drawn_from_by_no_steps
+    test_a_full_rank_guide_becomes_the_posterior
+    test_a_report_is_a_page_like_that_of_a_run
 unit/variational/test_fit_checkpoint.py
     test_a_process_that_is_killed[9-1]
     test_a_process_that_is_killed[15-1]
     test_a_fit_that_is_lost_again_and_again_ends_with_the_same_parameters[None]
     test_permanent_saves_are_made_at_their_steps
     test_the_save_before_a_damaged_one_is_used
+    test_ctrl_c_saves_the_fit
 unit/variational/test_fixed_draws.py
     test_draws_that_are_kept_to
     test_draws_have_the_moments_that_they_stand_for
+    test_of_a_normal_the_answer_is_the_exact_one
 unit/variational/test_importance.py
     test_parameters_are_those_of_a_fit_or_given
     test_weights_that_are_nearly_equal_have_no_tail_to_be_afraid_of
     test_a_proposal_of_counts_runs[counts0]
     test_a_proposal_that_is_too_narrow_is_said_to_be
     test_a_density_that_is_no_number_is_told_from_none
+    test_evidence_and_draws_are_those_of_the_posterior
 unit/variational/test_judge.py
     test_a_tail_beside_the_draws_is_seen
     test_a_heavy_tail_is_never_good
     test_a_mode_of_little_mass_is_none
+    test_a_mode_without_draws_is_found_and_named[0.5-10.0]
 unit/variational/test_likelihood.py
     test_a_few_rows_at_a_time
     test_rows_over_data_and_weights_over_model
@@ -329,6 +415,8 @@ unit/variational/test_refusals.py
     test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named[lbfgs-unbounded-\
 Variable 'y': its scale must be positive for a Normal]
     test_a_checkpoint_with_more_steps_than_asked_for
+    test_a_rate_that_is_too_large_is_blamed[10.0]
+    test_a_guide_that_does_not_fit_the_model[range]
 unit/variational/test_steps.py
     test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same[AHEAD-guide0-16-1]
     test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[8-True]
@@ -340,6 +428,10 @@ unit/variational/test_stream.py
     test_a_list_begins_anew_and_an_iterator_ends_the_fit
 unit/variational/test_transport.py
     test_a_guide_is_a_transform_of_noise[flow]
+unit/variational/test_unbounded.py
+    test_values_that_may_be_any_number_are_taken
+    test_transformed_values_are_taken[exp]
+    test_transformed_values_are_taken[where]
 """
 
 
