@@ -55,7 +55,12 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
         by_lower.setdefault(str(other).strip().lower(), str(other))
     word = name.strip().lower()
     whole = [other for other in by_lower if word and (other.startswith(word) or word.startswith(f"{other}["))]
-    return [by_lower[found] for found in dict.fromkeys([*get_close_matches(word, by_lower, n=_NAMED), *whole])][:_NAMED]
+    # the search for close matches is greedy, and misses "a_a_" for "aa_"
+    missed = [
+        other for other in by_lower if word and any(other[:i] + other[i + 1 :] == word for i in range(len(other)))
+    ]
+    found = dict.fromkeys([*get_close_matches(word, by_lower, n=_NAMED), *whole, *missed])
+    return [by_lower[other] for other in found][:_NAMED]
 
 
 def _listed(names: list[str], last: str) -> str:

@@ -20,6 +20,7 @@ WORDS = st.lists(st.text("abcdefgh_", min_size=4, max_size=9), min_size=1, max_s
         ("w[east]", ["w", "noise"], " Did you mean 'w'?"),
         ("x", [" x ", "price"], " Did you mean ' x '?"),
         (["slop", "nois"], ["slope", "noise"], " Did you mean 'slope' or 'noise'?"),
+        ("aa_", ["a_a_"], " Did you mean 'a_a_'?"),
         ("zzz", ["mu", "tau"], ""),
         ("", ["mu"], ""),
     ],
