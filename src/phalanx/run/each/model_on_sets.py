@@ -1,0 +1,171 @@
+"""A model traced on one of many data sets, with the arrays of all: all that is checked before anything is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from phalanx.density.given_names import GivenNames
+from phalanx.density.indices import IndexCheck
+from phalanx.density.naming import Naming
+from phalanx.density.target import Target, choose_mesh
+from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.needed_values import trace_with_values
+from phalanx.language.tracing import Program
+from phalanx.mesh.devices import CHAIN, axes_but_chain, default_mesh, use_every_core
+from phalanx.mesh.processes import to_host
+from phalanx.programs.traced_program import TracedProgram, check_latents
+from phalanx.run import checks
+from phalanx.run.describe import names_in_record
+from phalanx.run.each.blocks import EachTarget
+from phalanx.run.each.data_sets import DataSets, Each
+from phalanx.run.each.ragged import REAL, check_ragged, real_rows, with_real_rows
+
+
+@dataclass(frozen=True)
+class ModelOnSets:
+    """A model on many data sets.
+
+    Attributes:
+        model: the user's model.
+        program: the model; if data sets differ in their numbers of rows, one that leaves out rows which only fill up.
+        sets: the data sets.
+        mesh: the devices.
+        arguments: the arguments of one data set.
+        whole: the program traced with them.
+        arrays: the arrays of all data sets, in the order of `arguments`.
+        own: numbers of the arrays of which each data set has its own entry.
+        by_row: names of the deterministic values with an element for each row, if data sets differ in their numbers.
+        names: fields of the record that name axes, entries, levels and columns.
+        notice: line to show before a run.
+    """
+
+    model: Program
+    program: Program
+    sets: DataSets
+    mesh: Mesh
+    arguments: Arguments
+    whole: TracedProgram
+    arrays: tuple[Any, ...]
+    own: tuple[int, ...]
+    by_row: frozenset[str]
+    names: dict[str, Any]
+    notice: str | None
+
+    @classmethod
+    def of(cls, model: Program, data: Any, each: Each, mesh: Mesh | None, given: GivenNames) -> ModelOnSets:
+        """Divide the data, and trace the model on one data set.
+
+        Raises:
+            TypeError, ValueError: when data, model, mesh and `each` do not fit; the message names the argument.
+        """
+        sets, notice = DataSets.of(model, {} if data is None else data, each), None
+        if mesh is None:
+            notice, mesh = use_every_core(), default_mesh(sets.count)
+        checks.check_not_traced(data)
+        program, by_row = model, frozenset()
+        if sets.rows is not None:
+            program = with_real_rows(model, sets.most)
+            by_row = check_ragged(model, program, sets)
+        arguments = split_arguments(program, _filled(sets, 0))
+        mesh = choose_mesh(arguments, mesh)
+        _check_mesh(mesh, sets)
+        sizes, varies = axes_but_chain(mesh), dict.fromkeys((*sets.own, REAL), "it differs by data set")
+        arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(program, a, sizes), varies)
+        check_latents(program, whole)
+        arrays, own = _arrays(arguments, sets)
+        _check_indices(IndexCheck.of(whole), arguments, arrays, own, sets)
+        names = names_in_record(Naming.of(whole, arguments, given), arguments)
+        return cls(model, program, sets, mesh, arguments, whole, arrays, own, by_row, names, notice)
+
+    @property
+    def latents(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the latent variables."""
+        return {latent.name: latent.shape for latent in self.whole.latents()}
+
+    def target(self) -> EachTarget:
+        """Return the model as a log density on the mesh."""
+        one = Target.of(self.program, self.arguments, self.mesh, self.whole, "off")
+        return EachTarget.of_one(one, self.arrays, self.own, self.sets.count)
+
+    def target_of(self, number: int, num_chains: int) -> Target:
+        """Return the model with the data of one data set."""
+        return Target(self.model, self.sets.one(number, padded=False), mesh=default_mesh(num_chains), check="off")
+
+    def stored(self, keep: str | Sequence[str] | None) -> tuple[str, ...]:
+        """Return the variables to store; deterministic values of each row are not, if data sets differ in their rows.
+
+        Raises:
+            TypeError, ValueError: when `keep` names no variable, or one that cannot be stored.
+        """
+        checks.check_keep(keep)
+        if keep is None:
+            names, _ = checks.stored_by_default(list(self.latents), self.whole.deterministic)
+            return tuple(name for name in names if name not in self.by_row)
+        names = (keep,) if isinstance(keep, str) else tuple(keep)
+        if rows := [name for name in names if name in self.by_row]:
+            raise ValueError(
+                f"keep: {rows[0]!r} has an element for each row, and the data sets differ in their numbers of rows. "
+                f"Leave it out, and compute it by posteriors.of(name).predictive()."
+            )
+        return names
+
+
+def _filled(sets: DataSets, number: int) -> dict[str, Any]:
+    """Return the data of one data set, with the rows that fill it up."""
+    real = {} if sets.rows is None else {REAL: real_rows(sets, number)}
+    return sets.one(number, padded=True) | real
+
+
+def _arrays(arguments: Arguments, sets: DataSets) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Return the arrays of all data sets, and the numbers of those of which each data set has its own entry."""
+    own = dict(sets.own) if sets.rows is None else {**sets.own, REAL: real_rows(sets, slice(None))}
+    numbers = tuple(number for number, name in enumerate(arguments.names) if name in own)
+    whole = tuple(
+        jnp.asarray(own[name], array.dtype) if name in own else array
+        for name, array in zip(arguments.names, arguments.arrays, strict=True)
+    )
+    return whole, numbers
+
+
+def _check_mesh(mesh: Mesh, sets: DataSets) -> None:
+    if jax.process_count() > 1:
+        raise ValueError(
+            "each: a run on many data sets has one process. Give each process some of the data sets, and leave out "
+            "phx.initialize."
+        )
+    if wide := {axis: size for axis, size in axes_but_chain(mesh).items() if size > 1}:
+        raise ValueError(
+            f"mesh: with each= whole data sets are sharded over the axis {CHAIN!r}, and the mesh has {wide}. Give "
+            f"mesh=phx.make_mesh(chain=...) without other axes."
+        )
+    if sets.count % mesh.shape[CHAIN]:
+        raise ValueError(
+            f"mesh: {sets.count} data sets cannot be divided evenly over {mesh.shape[CHAIN]} devices along {CHAIN!r}. "
+            f"Use a number of devices that divides {sets.count}, or leave out mesh=."
+        )
+
+
+def _check_indices(
+    indices: IndexCheck, arguments: Arguments, arrays: Sequence[Any], own: Sequence[int], sets: DataSets
+) -> None:
+    """Raise if an index in the data of some data set is out of range."""
+    if not indices.applies:
+        return
+    axes = [0 if number in own else None for number in range(len(arrays))]
+    outside: Callable[..., Array] = jax.jit(
+        jax.vmap(lambda *of_one: indices.any_outside(of_one, arguments.shardings), in_axes=axes)
+    )
+    for number in np.flatnonzero(to_host(outside(*arrays)))[:1]:
+        of_one = [array[int(number)] if axis == 0 else array for array, axis in zip(arrays, axes, strict=True)]
+        try:
+            indices.check(arguments.with_arrays(of_one))
+        except ValueError as error:
+            raise ValueError(f"each: data set {sets.words([number])}: {error}") from None
