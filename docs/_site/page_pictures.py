@@ -1,4 +1,4 @@
-"""Maker of the pictures that a page's own code saves: `python docs/_site/page_pictures.py` runs the quick start."""
+"""Maker of the pictures that pages' own code saves: `python docs/_site/page_pictures.py [PAGE ...]` runs the pages."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pictures import save_small
 from thumbnails import STYLE
 
 DOCS = Path(__file__).parents[1]
+PAGES = ("quick-start", "many-data-sets")
 
 
 def run(page: str) -> None:
@@ -28,9 +29,11 @@ def run(page: str) -> None:
             save_small(picture, DOCS / f"pictures/{page}/{picture.name}")
     print(done.stdout)
     lines = done.stdout.splitlines()
-    last = next(number for number, line in enumerate(lines) if line.startswith(("Good to use", "Usable")))
-    (DOCS / f"pictures/{page}/summary.txt").write_text("\n".join(lines[: last + 1]) + "\n")
+    ends = [number for number, line in enumerate(lines) if line.startswith(("Good to use", "Usable"))]
+    if ends:  # the page shows a summary with its verdict
+        (DOCS / f"pictures/{page}/summary.txt").write_text("\n".join(lines[: ends[0] + 1]) + "\n")
 
 
 if __name__ == "__main__":
-    run("quick-start")
+    for name in sys.argv[1:] or PAGES:
+        run(name)
