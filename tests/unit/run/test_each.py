@@ -87,11 +87,15 @@ def test_a_bad_data_set_is_named_and_spoils_no_other():
     data = regressions(4)
     good = run_each(line, data, each={"x": 0, "y": 0}, **SIZES)
     data["y"][2, 1] = np.nan
-    posteriors = run_each(line, data, each={"x": 0, "y": 0}, **SIZES)
+    reducers = {"m": phx.reducers.moments()}
+    posteriors = run_each(line, data, each={"x": 0, "y": 0}, reducers=reducers, **SIZES)
     assert list(posteriors.failed) == [2] and "'y'" in posteriors.failed[2]
     for number in (0, 1, 3):
         np.testing.assert_array_equal(posteriors["slope"][number], good["slope"][number])
-    assert np.isnan(posteriors["slope"][2]).all()
+    assert np.isnan(posteriors["slope"][2]).all() and np.isnan(posteriors.stats["log_density"][2]).all()
+    assert not posteriors.stats["num_steps"][2].any() and posteriors.stats["num_steps"][3].all()
+    assert np.isnan(posteriors.reduced["m"]["slope"].mean[2]) and not posteriors.reduced["m"]["slope"].count[2]
+    assert np.isfinite(posteriors.reduced["m"]["slope"].mean[[0, 1, 3]]).all()
     verdicts = posteriors.verdicts()
     assert str(verdicts.loc[2, "grade"]) == "not good" and "'y'" in str(verdicts.loc[2, "problem"])
     with pytest.raises(ValueError, match=r"posteriors.of\(2\): this data set was not sampled"):

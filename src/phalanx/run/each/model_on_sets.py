@@ -44,7 +44,7 @@ class ModelOnSets:
         own: numbers of the arrays of which each data set has its own entry.
         by_row: names of the deterministic values with an element for each row, if data sets differ in their numbers.
         names: fields of the record that name axes, entries, levels and columns.
-        notice: line to show before a run.
+        notices: lines to show before a run; None for no line.
     """
 
     model: Program
@@ -57,7 +57,7 @@ class ModelOnSets:
     own: tuple[int, ...]
     by_row: frozenset[str]
     names: dict[str, Any]
-    notice: str | None
+    notices: list[str | None]
 
     @classmethod
     def of(cls, model: Program, data: Any, each: Each, mesh: Mesh | None, given: GivenNames) -> ModelOnSets:
@@ -81,9 +81,11 @@ class ModelOnSets:
         arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(program, a, sizes), varies)
         check_latents(program, whole)
         arrays, own = _arrays(arguments, sets)
-        _check_indices(IndexCheck.of(whole), arguments, arrays, own, sets)
+        indices = IndexCheck.of(whole)
+        _check_indices(indices, arguments, arrays, own, sets)
+        notices = [notice, *indices.check(arguments)]  # of what could not be checked
         names = names_in_record(Naming.of(whole, arguments, given), arguments)
-        return cls(model, program, sets, mesh, arguments, whole, arrays, own, by_row, names, notice)
+        return cls(model, program, sets, mesh, arguments, whole, arrays, own, by_row, names, notices)
 
     @property
     def latents(self) -> dict[str, tuple[int, ...]]:
@@ -107,7 +109,15 @@ class ModelOnSets:
         """
         checks.check_keep(keep)
         if keep is None:
-            names, _ = checks.stored_by_default(list(self.latents), self.whole.deterministic)
+            keep = getattr(self.model, "keep", None)  # a model may have an attribute with a default
+        if keep is None:
+            names, large = checks.stored_by_default(list(self.latents), self.whole.deterministic)
+            self.notices.extend(checks.too_large_to_store(large, self.whole.deterministic))
+            self.notices.extend(
+                f"phalanx: the deterministic value {name!r} has an element for each row, and is not stored, since the "
+                f"data sets differ in their numbers of rows: posteriors.of(name).predictive() computes it."
+                for name in sorted(self.by_row)
+            )
             return tuple(name for name in names if name not in self.by_row)
         names = (keep,) if isinstance(keep, str) else tuple(keep)
         if rows := [name for name in names if name in self.by_row]:

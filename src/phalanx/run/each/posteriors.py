@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from phalanx.density.target import Target
@@ -32,10 +33,11 @@ class Posteriors:
     """Draws from the posterior of each of many data sets, from `phx.mcmc(model, data, each=...)`.
 
     Attributes:
-        draws: arrays of shape `(set, chain, draw, ...)` by variable name; NaN for data sets that failed.
+        draws: arrays of shape `(set, chain, draw, ...)` by variable name.
         stats: arrays of shape `(set, chain, draw)`, as those of `phx.Posterior`.
         sets: names of the data sets: the values of the column that divides the rows, or numbers from 0.
-        failed: data sets that could not be sampled, with the reason.
+        failed: data sets that could not be sampled, with the reason. Their draws, statistics and results of reducers
+            are NaN, flags are False, and whole numbers are zero.
         reduced: results of the reducers, with a leading dimension of data sets, by reducer name, and by variable.
         timing: seconds of each phase of the whole run, and gradient evaluations.
         record: model, kernel, sizes, devices and versions; the data are those of the first data set.
@@ -64,11 +66,17 @@ class Posteriors:
     target_of: Callable[[int], Target] = field(repr=False)
 
     def __post_init__(self) -> None:
-        for number in map(self.sets.index, self.failed):
-            for name, values in self.draws.items():
-                spoiled = values if values.dtype.kind == "f" else values.astype(np.float32)
-                spoiled[number] = np.nan
-                self.draws[name] = spoiled
+        failed = [self.sets.index(name) for name in self.failed]
+        if not failed:
+            return
+
+        def blanked(values: np.ndarray) -> np.ndarray:
+            found = np.array(values)  # the data of another set took the place of those that failed
+            found[failed] = np.nan if found.dtype.kind == "f" else 0
+            return found
+
+        for of in (self.draws, self.stats, self.reduced):
+            of.update(jax.tree.map(blanked, of))
 
     def __len__(self) -> int:
         return len(self.sets)

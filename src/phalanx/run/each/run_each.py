@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh
 
 from phalanx.density.given_names import GivenNames
@@ -73,10 +74,10 @@ def run_each(
     if not stored and not reductions.entries:
         raise ValueError("keep: with an empty list a run has no result without reducers; name a variable or a reducer.")
     blocks = _blocks(target, kernel, sets.count * num_chains, checks.check_names(stored, target), sets.count)
-    with waiting(bool(run.progress), "compiling"):
-        executables, compilations = _compiled(on_sets, target, blocks, reductions, matmul_precision)
-    initial = initial_of(init, target, blocks.num_chains, seed, lambda *_: {})
     arrays = target.place_arrays()
+    with waiting(bool(run.progress), "compiling"):
+        executables, compilations = _compiled(on_sets, arrays, blocks, reductions, matmul_precision)
+    initial = initial_of(init, target, blocks.num_chains, seed, lambda *_: {})
     plan = plan_memory(executables, arrays, blocks.num_chains * run.room)
     check_plan(plan)
     record = replace(
@@ -85,8 +86,8 @@ def run_each(
     )  # fmt: skip
     times, looks = [began, time.perf_counter()], [] if run.on_block is None else [run.on_block]
     with watched(make_progress(run.progress)) as display:
-        if on_sets.notice:
-            display.say(on_sets.notice)
+        for notice in filter(None, on_sets.notices):
+            display.say(notice)
         display.say(f"{sets.count:,} data sets x {num_chains} chains; {plan}")
         going = EachRun(executables, kernel, seed, arrays, display, looks)
         with explained(plan), going.interrupts.held():
@@ -106,13 +107,13 @@ def run_each(
         draws=by_set({name: draws[name] for name in stored if name in draws}), stats=by_set(stats), sets=sets.names,
         failed={sets.names[number]: reason for number, reason in sorted(going.engine.failed.items())},
         reduced=_reduced(executables.reducing, going.state.reduced, sets.count),
-        timing=_timing(going, times, compilations), record=record,
+        timing=_timing(going, times, compilations), record=replace(record, interrupted=going.interrupted),
         target_of=lambda number: on_sets.target_of(number, num_chains),
     )  # fmt: skip
 
 
 def _compiled(
-    on_sets: ModelOnSets, target: EachTarget, blocks: EachBlocks, reductions: Reductions, matmul_precision: str
+    on_sets: ModelOnSets, arrays: Sequence[Array], blocks: EachBlocks, reductions: Reductions, matmul_precision: str
 ) -> tuple[Executables, int]:
     """Return the compiled blocks, and how many programs were compiled for them."""
     key = executable_cache.key_of(
@@ -124,9 +125,9 @@ def _compiled(
     if known is not None:
         return known.serving(on_sets.program, reductions), 0
     read = tuple(on_sets.whole.observed) if reductions.of_observations else ()
-    reducing = Reducing(blocks, reductions, tuple(target.value_names()), read)
+    reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
     _check_by_chain(reducing)
-    executables = compile_blocks(reducing, target.place_arrays(), matmul_precision)
+    executables = compile_blocks(reducing, arrays, matmul_precision)
     executable_cache.EXECUTABLES.keep(key, executables)
     return executables, executables.count
 
