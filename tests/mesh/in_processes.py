@@ -53,6 +53,13 @@ def data(mesh):
     return phx.mcmc(levels, {"y": phx.shard(X[:, 0], mesh)}, mesh=mesh, kernel=kernel, thin=2, **SIZES).draws
 
 
+def centred(mesh):
+    """Chains and rows over processes, with a centring that all processes learn together."""
+    kernel, placed = phx.nuts(4, centring="auto"), {"y": phx.shard(X[:, 0], mesh)}
+    posterior = phx.mcmc(levels, placed, mesh=mesh, kernel=kernel, **SIZES)
+    return {"weights": np.array(posterior.record.centring["level"]), **posterior.draws}
+
+
 def folded(mesh):
     """Nothing stored, and an end by the clock, which processes must agree on."""
     reducers = {"m": phx.reducers.moments()}
@@ -126,6 +133,7 @@ def rows_of_members(mesh):
 
 
 SCENARIOS = {"chains": (chains, {"chain": 4}), "data": (data, {"chain": 1, "data": 4}),
+             "centred": (centred, {"chain": 2, "data": 2}),
              "fit": (fit, {"chain": 1, "data": 4}), "fits": (fits, {"chain": 4}), "members": (members, {"chain": 4}),
              "rows_of_members": (rows_of_members, {"chain": 2, "data": 2}),
              "folded": (folded, {"chain": 2, "data": 2}), "interrupted": (interrupted, {"chain": 4})}  # fmt: skip

@@ -44,7 +44,7 @@ def agree(one, other, tolerance):
     "count, names",
     [
         (2, ("data", "members")),
-        pytest.param(2, ("chains", "fit", "fits", "rows_of_members"), marks=pytest.mark.slow),
+        pytest.param(2, ("chains", "centred", "fit", "fits", "rows_of_members"), marks=pytest.mark.slow),
         pytest.param(4, ("chains", "fits", "members", "rows_of_members"), marks=pytest.mark.slow),
     ],
 )

@@ -25,6 +25,18 @@ class Sample(NamedTuple):
     chain: Integer[np.ndarray, "draw"]
 
 
+class Recentred(NamedTuple):
+    """Draws of a window in other coordinates, of which tuners learn in place of those in which they were made.
+
+    Attributes:
+        sample: the draws.
+        moments: moments of their positions and gradients.
+    """
+
+    sample: Sample
+    moments: Sums
+
+
 class Sums(NamedTuple):
     """Sums over the draws of a round, of all chains: computed on the devices, and the same in every process.
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from phalanx.adaptation.schedule import windows
 from phalanx.adaptation.stuck_chains import Relocation, StuckChains
-from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
+from phalanx.adaptation.tuner import Recentred, Sample, Stage, Sums, Tuner
 
 ROUNDS = 4
 """Ratio of the earlier draws of a window to the length of its next round."""
@@ -128,7 +128,13 @@ class WarmUp:
         ends = not self.searching(state) and state.made + self.length(state) == self._windows[state.window]
         return ends and not self._stage(state.window + 1).over  # chains relocated at the end would stay correlated
 
-    def learn(self, state: WarmUpState, sums: Sums, sample: Sample | None) -> tuple[WarmUpState, list[Relocation]]:
+    def tunes_next(self, state: WarmUpState) -> bool:
+        """Return True if anything is tuned in the next window."""
+        return self._stage(state.window + 1).tunes
+
+    def learn(
+        self, state: WarmUpState, sums: Sums, sample: Sample | None, recentred: Recentred | None = None
+    ) -> tuple[WarmUpState, list[Relocation]]:
         """Return the state after a round, and the chains that continue beside others.
 
         If chains may run ahead, the round after the next is the first with hyperparameters learned from this one.
@@ -137,6 +143,7 @@ class WarmUp:
             state: state before the round.
             sums: sums over its draws.
             sample: draws of the window if it ends; see `ends_window`.
+            recentred: the same in the coordinates of the next window, if those differ.
         """
         searching, (length, ahead) = self.searching(state), (self.length(state), self.ahead(state))
         later, stage = self.later(state) if ahead else None, self._stage(state.window)
@@ -150,16 +157,22 @@ class WarmUp:
             if state.made == self._windows[state.window]:
                 if self._stuck is not None and sample is not None:
                     relocations = self._stuck.relocations(sample, state.window)
-                state = self._next_window(state, sample)
+                state = self._next_window(state, sample, recentred)
         return state._replace(tuning=later if ahead else self.later(state)), relocations
 
-    def _next_window(self, state: WarmUpState, sample: Sample | None) -> WarmUpState:
+    def _next_window(self, state: WarmUpState, sample: Sample | None, recentred: Recentred | None) -> WarmUpState:
         state = state._replace(window=state.window + 1, made=0)
         stage = self._stage(state.window)
         if not stage.tunes:
             return state
-        pairs = zip(self._tuners, state.states, strict=True)
-        return state._replace(states=tuple(tuner.next_window(known, sample, stage) for tuner, known in pairs))
+        states = list(state.states)
+        for number, tuner in enumerate(self._tuners):
+            if recentred is not None and tuner.renews:
+                empty = tuner.next_window(states[number], None, stage)
+                states[number] = tuner.update(empty, recentred.moments, state.tuning, stage)
+            drawn = sample if recentred is None else recentred.sample
+            states[number] = tuner.next_window(states[number], drawn, stage)
+        return state._replace(states=tuple(states))
 
     def _stage(self, window: int) -> Stage:
         return Stage(window, self._tuned, len(self._windows), self._renews)

@@ -15,6 +15,7 @@ from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.language.tracing import Program
 from phalanx.mesh.position import ByVariable, Shared, add_shares
 from phalanx.mesh.total import Total
+from phalanx.programs.centring import Residuals, residuals_of
 from phalanx.programs.shares import Shares, Term
 from phalanx.programs.unconstrained import Evaluation, at_values, run_unconstrained, to_unconstrained
 from phalanx.programs.validity import doubts
@@ -110,6 +111,10 @@ class Density:
     def constrain(self, position: ByVariable) -> dict[str, Array]:
         """Return the values of the latent and deterministic variables at a position."""
         return self._run(position).values()
+
+    def residuals(self, position: ByVariable) -> dict[str, Residuals]:
+        """Return the residuals of the partially centred variables at a position."""
+        return residuals_of(self._run(position).variables)
 
     def observations(self, position: ByVariable) -> dict[str, Array]:
         """Return the log density of each observation at a position, by observed variable."""

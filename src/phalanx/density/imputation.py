@@ -32,7 +32,7 @@ from phalanx.errors.words import count
 from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.missing import mark_missing
 from phalanx.inputs.placement import mesh_of, shard
-from phalanx.language.handlers import under
+from phalanx.language.handlers import under, with_keyword
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
 from phalanx.mesh.devices import axes_but_chain
@@ -205,12 +205,7 @@ def _program(model: Program, counts: Mapping[str, int], discrete: frozenset[str]
 
         return under(model, complete)(*args, **kwargs)
 
-    parameters = list(inspect.signature(model).parameters.values())
-    takes_any = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-    more = inspect.Parameter(PLACES, inspect.Parameter.KEYWORD_ONLY, default=None)
-    parameters.insert(len(parameters) - takes_any, more)
-    vars(program).update(__signature__=inspect.Signature(parameters), counts_of_missing=dict(counts))
-    return program
+    return with_keyword(program, model, PLACES, counts_of_missing=dict(counts))
 
 
 class LatentEntries(Distribution):

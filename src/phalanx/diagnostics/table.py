@@ -19,15 +19,17 @@ MOST_QUANTITIES = 40
 
 
 class SummaryTable(DataFrame):
-    """A `pandas.DataFrame` that prints all columns, followed by the verdict on the run.
+    """A `pandas.DataFrame` that prints all columns, followed by notes and the verdict on the run.
 
     Attributes:
+        notes: sentences on the run, printed before the verdict.
         verdict: the verdict on the whole run. Only the table of the whole run has it: a selection, a sorted table or a
             copy has None, since a part may look better than the whole.
         num_heads: rows at the top that are always printed, such as the log density. None in a table derived from a
             summary, which prints in its own order.
     """
 
+    notes: tuple[str, ...] = ()
     verdict: Verdict | None = None
     num_heads: int | None = None
 
@@ -41,7 +43,9 @@ class SummaryTable(DataFrame):
         return "\n".join([shown.to_string(formatters=self._formats(), max_rows=_MOST_ROWS), *note])
 
     def __repr__(self) -> str:
-        return self.rows_to_text() if self.verdict is None else f"{self.rows_to_text()}\n\n{self.verdict}"
+        if self.verdict is None:
+            return self.rows_to_text()
+        return "\n".join([self.rows_to_text(), "", *self.notes, str(self.verdict)])
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, for notebooks."""
@@ -49,7 +53,7 @@ class SummaryTable(DataFrame):
         parts = [shown.to_html(formatters=self._formats(), max_rows=_MOST_ROWS, notebook=True)]
         parts += [f"<p>{escape(line)}</p>" for line in note]
         if self.verdict is not None:
-            parts.append(f"<pre>{escape(str(self.verdict))}</pre>")
+            parts.append(f"<pre>{escape(chr(10).join([*self.notes, str(self.verdict)]))}</pre>")
         return "\n".join(parts)
 
     def _formats(self) -> dict[Any, Any]:

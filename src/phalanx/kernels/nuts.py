@@ -8,6 +8,7 @@ trajectory are in `integrators/tree.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -21,7 +22,7 @@ from phalanx.kernels.integrators.leapfrog import PhasePoint, leapfrog
 from phalanx.kernels.integrators.tree import HALVES, Ends, Tree, u_turn
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, step_size_of, whole
+from phalanx.kernels.protocol.options import check_centring, check_metric, hyperparameter, listed, step_size_of, whole
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector, choose
 from phalanx.mesh.random_numbers import Words, threefry
@@ -185,6 +186,7 @@ def nuts(
     target_acceptance: float = 0.8,
     metric: str = "auto",
     relocate: bool = True,
+    centring: str | Sequence[str] | None = None,
 ) -> Kernel:
     r"""Return a kernel of the No-U-Turn sampler.
 
@@ -204,6 +206,9 @@ def nuts(
             With many coordinates correlations are learned along the few directions that matter most.
         relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of
             another chain; the verdict reports each move.
+        centring: variables whose position warm-up chooses between centred and non-centred, element by element: their
+            names, or "auto" for all latent variables of location-scale families whose location or scale depends on
+            other latent variables. None leaves the model as it is written. Draws are on the model's scale in any case.
 
     Returns:
         A kernel for `phx.mcmc`.
@@ -218,7 +223,8 @@ def nuts(
 
     Source:
         Hoffman, Gelman (2014), The No-U-Turn Sampler; Betancourt (2017), A conceptual introduction to Hamiltonian Monte
-        Carlo; Dance, Glaser, Orbanz, Adams (2025), Efficiently vectorized MCMC on modern accelerators, for the machine.
+        Carlo; Dance, Glaser, Orbanz, Adams (2025), Efficiently vectorized MCMC on modern accelerators, for the machine;
+        Gorinova, Moore, Hoffman (2020), Automatic reparameterisation of probabilistic programs, for the centring.
     """
     whole("nuts", "max_depth", max_depth)
     if max_depth > DEEPEST:
@@ -227,8 +233,10 @@ def nuts(
         )
     first_step_size = step_size_of("nuts", step_size, initial_step_size, target_acceptance)
     check_metric("nuts", metric)
+    centring = check_centring("nuts", centring)
+    more = "" if centring is None else f", centring={centring!r}"
     return Kernel(
-        name=f"nuts(max_depth={max_depth}, step_size={step_size})",
+        name=f"nuts(max_depth={max_depth}, step_size={step_size}{more})",
         machine=Nuts(max_depth),
         tuning=Tuning(first_step_size, hyperparameter(max_depth), None),
         tuners=listed(
@@ -237,4 +245,5 @@ def nuts(
         ),
         statistics=Info._fields,
         relocates=relocate,
+        centring=centring,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -265,6 +266,16 @@ def under(program: Program, tracer: Tracer) -> Program:
             return program(*args, **kwargs)
 
     return run
+
+
+def with_keyword(program: Callable[..., Any], model: Program, name: str, **attributes: Any) -> Program:
+    """Return `program`, which wraps `model` and takes an argument more, with its signature and these attributes."""
+    parameters = list(inspect.signature(model).parameters.values())
+    takes_any = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    more = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters.insert(len(parameters) - takes_any, more)
+    vars(program).update(__signature__=inspect.Signature(parameters), **attributes)
+    return program
 
 
 def _by_name(

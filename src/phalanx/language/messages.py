@@ -220,7 +220,7 @@ def _message(variable: RandomVariable, like: Message | None = None) -> Message:
     common = {"name": variable.name, "value": variable.value}
     own = {
         "axes": variable.axes, "natural": variable.natural, "parameter": variable.parameter, "given": variable.is_given,
-        "logit": (variable.logit, variable.value),
+        "centring": variable.centring, "density_at": (variable.logit, variable.residual, variable.value),
     }  # fmt: skip
     if variable.parameter is not None:  # a deterministic site, whose value may be set later
         like = {"args": (), "cond_indep_stack": [], **(like or {}), "kwargs": {"rng_key": variable.key}}
@@ -255,18 +255,19 @@ def _variable(message: Message) -> RandomVariable:
     distribution, kwargs = message["fn"], message["kwargs"]
     if value is None and kwargs.get("sample_shape"):
         distribution = distribution.expand((*kwargs["sample_shape"], *distribution.batch_shape))
-    logit, of_value = own.get("logit", (None, None))
+    logit, residual, of_value = own.get("density_at", (None, None, None))
     if of_value is not value:  # a handler gave the variable another value
-        logit = None
+        logit = residual = None
     if value is not None and (message["cond_indep_stack"] or "phalanx" not in message):
         shape = (*distribution.batch_shape, *distribution.event_shape)
-        value, logit = _broadcast(value, shape), None if logit is None else _broadcast(logit, shape)
+        value, logit, residual = (x if x is None else _broadcast(x, shape) for x in (value, logit, residual))
     scale = 1.0 if message["scale"] is None else message["scale"]
     axes, key = own.get("axes", ()), kwargs.get("rng_key")
     observed = bool(message["is_observed"])
     suggested = value is not None and not observed and not own.get("given", False)
     return RandomVariable(
-        name, distribution, value, observed, axes, scale, key, suggested=suggested, logit=logit, plates=plates
+        name, distribution, value, observed, axes, scale, key, suggested=suggested, logit=logit,
+        centring=own.get("centring"), residual=residual, plates=plates,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from numpyro.distributions import Distribution, Unit
 from phalanx.distributions.bernoulli import with_exact_gradient
 from phalanx.distributions.blocked import Blocked
 from phalanx.distributions.independent_entries import entries
+from phalanx.distributions.location_scale import at_residual
 from phalanx.distributions.logit_density import at_logit
 from phalanx.distributions.row_sums import total_of
 from phalanx.inputs.dataframe_input import as_named_array
@@ -38,6 +39,8 @@ class RandomVariable:
         suggested: whether a handler of NumPyro's, such as its `substitute`, gave the value: it is not data, and
             inference moves the variable, as NumPyro does.
         logit: unconstrained value of a latent variable on an interval, from which the density is computed.
+        centring: weight and unit of a latent variable's partial centring, see `PartlyCentred`; None without.
+        residual: value of a partially centred variable minus its location, from which the density is computed.
         plates: NumPyro's plates around it: name, batch dimension (counted from the last, -1) and size of each.
 
     Example:
@@ -58,6 +61,8 @@ class RandomVariable:
     parameter: Any = None
     suggested: bool = False
     logit: Any = None
+    centring: Any = None
+    residual: Any = None
     plates: tuple[tuple[str, int, int], ...] = ()
 
     def log_prob(self) -> Array:
@@ -67,6 +72,8 @@ class RandomVariable:
         distribution = with_exact_gradient(self.distribution)
         if self.logit is not None:
             distribution = at_logit(distribution, self.logit, self.value)
+        if self.residual is not None:
+            distribution = at_residual(distribution, self.residual)
         log_prob = jnp.asarray(distribution.log_prob(self.value))
         return log_prob if isinstance(self.scale, float) and self.scale == 1.0 else self.scale * log_prob
 

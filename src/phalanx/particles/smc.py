@@ -219,6 +219,11 @@ def _check(
 def _check_kernel(kernel: Kernel) -> None:
     """Raise unless `kernel` is a kernel that leaves its target invariant."""
     checks.check_kernel_type(kernel)
+    if kernel.centring is not None:
+        raise ValueError(
+            f"kernel: {kernel.name} learns a centring in a warm-up, and phx.smc has none. Leave out centring=: "
+            f"particles come from the prior, and the kernel moves each for a few draws only."
+        )
     if kernel.batch_size is not None or kernel.bias is not None:
         raise ValueError(
             f"kernel: {kernel.name} does not leave its target invariant, and the weights of particles, and so the "

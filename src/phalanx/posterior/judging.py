@@ -38,16 +38,17 @@ def judge_run(
         The verdict.
     """
     num_chains, num_draws = sizes
+    passed = (*record.passed, *record.notes)
     if checks and (record.independent or not num_draws):
         raise ValueError("verdict: checks= evaluates stored draws of chains; this run stored none.")
     if record.independent:
-        return judged(record.findings, record.passed)
+        return judged(record.findings, passed)
     if not stats and record.folded_draws:
         return judge_folded(
             reduced, record.diagnostics, num_chains=num_chains, divergences=record.divergences,
             acceptance_rate=record.acceptance_rate, constant=record.constant, findings=record.findings,
-            passed=record.passed, labels=record.labels,
+            passed=passed, labels=record.labels,
         )  # fmt: skip
     if not stats:
         raise ValueError("verdict: there are no draws to judge, stored or folded.")
-    return judge(table() if num_draws else None, stats, record.findings, record.passed, draws, record.labels, checks)
+    return judge(table() if num_draws else None, stats, record.findings, passed, draws, record.labels, checks)

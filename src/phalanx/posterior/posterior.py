@@ -219,7 +219,7 @@ class Posterior(Evaluations):
             return self._summarize(names, prob)
         whole = self._summary_of_all if prob == _PROB else self._summarize(self.draws, prob)
         table = whole.copy()
-        table.verdict, table.num_heads = self.verdict(), whole.num_heads
+        table.verdict, table.notes, table.num_heads = self.verdict(), self.record.notes, whole.num_heads
         return table
 
     @on_all_chains

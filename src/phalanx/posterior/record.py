@@ -75,6 +75,8 @@ class RunRecord:
         coords: by dimension, the names of the entries along it; an axis without a name is `<variable>_dim_0`, ....
         names: by data argument, the names of its levels or columns in the run's order; None in files of earlier
             releases, which do not record them.
+        centring: by partially centred variable, the mean, least and greatest weight of its elements: 1 is centred, 0
+            non-centred.
         scalars: data arguments that are numbers, flags, words or shapes; new data may leave them out.
     """
 
@@ -108,11 +110,20 @@ class RunRecord:
     source: str = field(default="", repr=False)
     dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict, repr=False)
     coords: Mapping[str, tuple[Word, ...]] = field(default_factory=dict, repr=False)
+    centring: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
     @property
     def axes(self) -> AxisNames:
         """Names of the axes of variables and data."""
         return AxisNames(self.dims, self.coords, self.labels)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on the coordinates in which the chains moved, if they are not the model's own."""
+        moved = [f"{name} {_weights(*weights)}" for name, weights in self.centring.items()]
+        if not moved:
+            return ()
+        return (f"Centring that warm-up chose (1 is centred, 0 non-centred): {', '.join(moved)}.",)
 
     def named_like(self, other: RunRecord) -> RunRecord:
         """Return the record with the names of axes of another run of the model, if it has any."""
@@ -155,13 +166,18 @@ class RunRecord:
         if names is not None:
             names = {name: (kind, tuple(words)) for name, (kind, words) in names.items()}
         scalars = {n: tuple(x) if isinstance(x, list) else x for n, x in entries.get("scalars", {}).items()}
-        named = {of: {name: tuple(x) for name, x in entries.get(of, {}).items()} for of in ("dims", "coords")}
+        tuples_of = ("dims", "coords", "centring")
+        named = {of: {name: tuple(x) for name, x in entries.get(of, {}).items()} for of in tuples_of}
         made = {**tuples, "findings": findings, "labels": labels, "names": names, "scalars": scalars, **named}
         fields = list(entries)  # earlier releases wrote `diagnostics` in the same place by another name
         fields[fields.index("passed") + 1] = "diagnostics"
         if unknown := set(fields).difference(cls.__dataclass_fields__):
             raise ValueError(f"its record has the unknown fields {', '.join(map(repr, sorted(unknown)))}")
         return cls(**{**dict(zip(fields, entries.values(), strict=True)), **made})
+
+
+def _weights(mean: float, least: float, greatest: float) -> str:
+    return f"{mean:.2g}" if least == greatest else f"{mean:.2g} ({least:.2g} to {greatest:.2g})"
 
 
 def _relocated(relocations: Sequence[Relocation], record: RunRecord) -> Finding:

@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from numpyro.distributions import Unit
-from numpyro.distributions.transforms import Transform
+from numpyro.distributions.transforms import ComposeTransform, IdentityTransform, Transform
 
 from phalanx.distributions.bijections import bijection_onto
 from phalanx.distributions.constraint_text import in_words, kind_of
 from phalanx.distributions.independent_entries import entries_of_support
+from phalanx.distributions.location_scale import LocationScale, PartlyCentred, location_scale
 from phalanx.distributions.logit_density import is_logit
 from phalanx.distributions.row_sums import total_of
 from phalanx.distributions.sharded import Sharded
@@ -147,7 +148,9 @@ def run_unconstrained(
         value = jnp.asarray(transform(given))
         used[variable.name] = given
         log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(given, value))
-        return _with_value(replace(variable, logit=given if is_logit(transform) else None), value)
+        logit = given if is_logit(transform) else None
+        residual = transform.residual(given) if isinstance(transform, PartlyCentred) else None
+        return _with_value(replace(variable, logit=logit, residual=residual), value)
 
     # validity is checked on concrete values, see `validity`
     with unvalidated(), tracing(place), tape() as variables, model_errors(program, variables, data):
@@ -290,7 +293,8 @@ def transform_of(variable: RandomVariable) -> Transform:
             f"or observe it with obs=."
         )
     try:
-        return bijection_onto(entries_of_support(distribution.support))
+        bijection = bijection_onto(entries_of_support(distribution.support))
+        return bijection if variable.centring is None else _centred(variable, bijection)
     except NotImplementedError:
         raise ValueError(
             f"Variable {variable.name!r}: no bijection is known from the real line onto the support of {kind}, "
@@ -298,3 +302,18 @@ def transform_of(variable: RandomVariable) -> Transform:
             f"vector of normals divided by its norm (numpyro.handlers.reparam does so for some distributions), or "
             f"observe it with obs=."
         ) from None
+
+
+def _centred(variable: RandomVariable, bijection: Transform) -> Transform:
+    """Return the transform of a partially centred position; `bijection` is that of a centred one."""
+    found = location_scale(variable.distribution)
+    assert found is not None  # `centring.find_sites` names variables that have both
+    location, scale = (jnp.broadcast_to(x, _shape(variable)) for x in found[:2])
+    factor = None if found.factor is None else _for_each(found.factor, location.ndim)
+    centred = PartlyCentred(LocationScale(location, scale, factor), jnp.asarray(variable.centring))
+    return centred if isinstance(bijection, IdentityTransform) else ComposeTransform([centred, bijection])
+
+
+def _for_each(factor: Array, dims: int) -> Array:
+    """Return a matrix for vectors in arrays of so many dimensions: JAX may refuse to add dimensions by itself."""
+    return factor.reshape((1,) * (dims + 1 - factor.ndim) + factor.shape)

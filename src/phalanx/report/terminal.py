@@ -41,6 +41,8 @@ def print_run(posterior: Reported, checks: Sequence[Check] = ()) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    for note in posterior.record.notes:
+        to.print(note, highlight=False, markup=False, soft_wrap=True)
     if posterior.num_draws or posterior.record.folded_draws:
         verdict = posterior.verdict(checks)
         # markup=False: names of elements have brackets

@@ -17,6 +17,7 @@ from phalanx.kernels.protocol.adapter import Rest
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.keys import is_key
 from phalanx.posterior.posterior import Posterior
+from phalanx.programs.centring import place_centring
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import ChainState
 from phalanx.run.device.executables import Executables, first_tuning
@@ -138,6 +139,7 @@ class Continuing:
                 stacklevel=2,
             )
             return
+        arrays = place_centring(blocks.target.arguments, arrays, state.centring, blocks.target.mesh)
         position = blocks.layout.of_whole(at.position, zero=True)
         found, known = self.executables.height(arrays, position), at.log_density.in_double()
         relative = RELATIVE if self.executables.matmul_precision == "float32" else ROUGHLY

@@ -13,10 +13,12 @@ from jax.sharding import PartitionSpec
 from phalanx.adaptation.metric import LowRankMetric
 from phalanx.adaptation.tuner import Sums
 from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import all_to_devices, to_devices, to_host
+from phalanx.programs.centring import Centrings, first_centring, place_centring, recentred
 from phalanx.run.checks import check_beginning
 from phalanx.run.device.advance import Advanced, Order, SinkState
-from phalanx.run.device.blocks import ChainState
+from phalanx.run.device.blocks import AtPositions, ChainState
 from phalanx.run.device.executables import Executables, order_of, order_specs, shardings
 from phalanx.run.host.recorded import rows_by_variable, rows_of
 from phalanx.run.host.reducer_state import HostReducers
@@ -41,6 +43,8 @@ class Engine:
     def __init__(self, executables: Executables, seed: int, arrays: tuple[Array, ...]):
         self.executables, self.blocks = executables, executables.blocks
         self.seed, self.arrays = np.uint32(seed), arrays
+        self.centring = first_centring(self.blocks.target.program)
+        """Centring of the partially centred variables, which is among the arrays; see `programs.centring`."""
         self._sent_seed = executables.sent.array(self.seed, PartitionSpec())
         self._tuning: Any = None
         """The tuning that was placed last; `_sent_tuning` is the same on the devices."""
@@ -66,6 +70,49 @@ class Engine:
         """Return chains at rest, each at the position of the chain that `sources` names."""
         lanes = self.blocks.machine.moved(chains.lanes, lambda leaf, axis: _taken(leaf, sources, axis))
         return chains._replace(lanes=lanes)
+
+    # -- partially centred variables -----------------------------------------------------------------------------------
+
+    def arrays_with(self, centring: Centrings) -> tuple[Array, ...]:
+        """Return the data with another centring."""
+        return place_centring(self.blocks.target.arguments, self.arrays, centring, self.blocks.target.mesh)
+
+    def use_centring(self, centring: Centrings) -> None:
+        """Use another centring from here on, for positions that belong to it; keep the present one if it is empty."""
+        if centring:
+            self.arrays, self.centring = self.arrays_with(centring), centring
+
+    def located(self, arrays: tuple[Array, ...], position: Vector) -> AtPositions:
+        """Return the log density, its gradient and residuals at host positions `(row, coordinate)`, by batches."""
+        count, (batch, num_chains, _) = len(position.parts[0]), self.blocks.batch_shapes().parts[0].shape
+        rows = batch * num_chains
+        found = []
+        for first in range(0, count, rows):
+            chosen = np.minimum(np.arange(first, first + rows), count - 1)
+            part = jax.tree.map(lambda x, at=chosen: x[at].reshape(batch, num_chains, -1), position)
+            found.append(self.executables.located(arrays, part))
+        log_density, gradient, residuals = jax.tree.map(
+            lambda *parts: np.concatenate([part.reshape(rows, *part.shape[2:]) for part in parts])[:count], *found
+        )
+        target = self.blocks.target
+        trimmed = {
+            name: jax.tree.map(lambda values, of=name: target.trim(of, values, 1), known)
+            for name, known in residuals.items()
+        }
+        return AtPositions(log_density, gradient, trimmed)
+
+    def recentred(self, chains: ChainState, centring: Centrings) -> ChainState:
+        """Return chains at rest at the same values, in positions of another centring, which is used from here on."""
+        layout = self.blocks.layout
+        rest = layout.fetched(self.executables.rest(chains))
+        at = rest.lanes.at
+        found = self.located(self.arrays, layout.of_whole(at.position, zero=True))
+        moved = {**at.position, **recentred(found.residuals, centring, layout.dtype)}
+        self.use_centring(centring)
+        there = self.located(self.arrays, layout.of_whole(moved, zero=True))
+        at = at._replace(position=moved, log_density=there.log_density, gradient=there.gradient.by_variable())
+        rest = rest._replace(lanes=rest.lanes._replace(at=at))
+        return self.executables.resume(self._sent_seed, self.arrays, layout.placed(rest, self.blocks.target.mesh))
 
     # -- moving ------------------------------------------------------------------------------------------------------
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jax import Array
 
 from phalanx.adaptation.stuck_chains import HostTarget
 from phalanx.mesh.position import Vector
 from phalanx.run.device.blocks import Blocks
-from phalanx.run.device.executables import Executables
+from phalanx.run.engine import Engine
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 
-def host_target_of(executables: Executables, arrays: Sequence[Array], seed: int) -> HostTarget:
-    """Return the target of a run, evaluated by calls from the host."""
-    blocks, numbers = executables.blocks, _coordinate_numbers(executables.blocks)
+def host_target_of(engine: Engine) -> HostTarget:
+    """Return the target of a run, evaluated by calls from the host in the engine's present coordinates."""
+    blocks, numbers = engine.blocks, _coordinate_numbers(engine.blocks)
     columns = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]
     ends, dtype = (
         np.cumsum(blocks.layout.whole_lengths),
@@ -32,13 +30,13 @@ def host_target_of(executables: Executables, arrays: Sequence[Array], seed: int)
         position = np.zeros((blocks.num_chains, ends[-1]), dtype)
         position[: len(rows), columns] = rows
         vector = Vector(tuple(np.split(position, ends[:-1], axis=1)), blocks.layout)
-        return executables.height(arrays, vector)[: len(rows)]
+        return engine.executables.height(engine.arrays, vector)[: len(rows)]
 
     def log_density(rows: Float[np.ndarray, "rows coordinates"]) -> Float[np.ndarray, "rows"]:
         count = blocks.num_chains
         return np.concatenate([of_chains(rows[i : i + count]) for i in range(0, len(rows), count)])
 
-    return HostTarget(columns, log_density, seed)
+    return HostTarget(columns, log_density, int(engine.seed))
 
 
 def _coordinate_numbers(blocks: Blocks) -> Int[np.ndarray, "padded_coordinates"]:

@@ -11,6 +11,7 @@ from jax import Array
 
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.interrupts import Interrupts, ended_by_interrupt
+from phalanx.programs.centring import Centrings
 from phalanx.run.device.executables import Executables
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
@@ -65,15 +66,16 @@ class Run:
         self._progress, self._looks = progress, [progress.show, *looks]
         self._acceptance = math.nan
 
-    def begin(self, initial: Initial, aim: Aim) -> None:
-        """Find initial positions, then warm up."""
+    def begin(self, initial: Initial, aim: Aim, centring: Centrings | None = None) -> None:
+        """Find initial positions, then warm up; a centring belongs to the tuning with which the kernel begins."""
         engine, num_chains = self.engine, self.engine.blocks.num_chains
+        engine.use_centring({} if centring is None else centring)
         chains, beginning = engine.begin(initial)
         warming = self._warming(aim)
         state = RunState(
             seed=int(engine.seed), aim=aim, chains=chains, tuning=self.kernel.tuning, mean_steps=1.0, warming=None,
             sinks=None, goal=0, stored=Stored.nothing(num_chains), reduced=Reduced(), next_look=0, stopped=False,
-            warmup=Work(evaluations=num_chains), sampling=Work(),
+            warmup=Work(evaluations=num_chains), sampling=Work(), centring=engine.centring,
         )  # fmt: skip
         self.state = warming.begin(state, beginning)
         if self.state.in_warm_up:
@@ -83,6 +85,7 @@ class Run:
     def resume(self, known: RunState) -> None:
         """Restore a fetched state, and complete its warm-up."""
         stores = self.engine.executables.stores_draws
+        self.engine.use_centring(known.centring)
         reduced = HostReducers.of(self.engine.executables.reducing).pooled(known.reduced)
         state = self.engine.placed(known._replace(reduced=reduced))
         warming = self._warming(state.aim)

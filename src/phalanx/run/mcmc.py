@@ -29,6 +29,7 @@ from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
+from phalanx.programs.centring import partly_centred
 from phalanx.programs.closure_key import captured_words
 from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.reducers.reducer import Reduce, Reducer
@@ -323,6 +324,10 @@ def _compile(
     arguments, whole = trace_with_values(
         arguments, lambda given: TracedProgram.of_whole(model, given, sizes), varies=IN_BATCHES if in_batches else ""
     )
+    if kernel.centring is not None:
+        model, data, said = partly_centred(model, data, kernel.centring, whole, mesh)
+        arguments, notices = split_arguments(model, data), [*notices, *said]
+        arguments, whole = trace_with_values(arguments, lambda given: TracedProgram.of_whole(model, given, sizes))
     check_same("phx.mcmc", lambda: {"the model, or a value that it reads,": captured_words(whole)})
     naming = Naming.of(whole, arguments, given)
     names = names_in_record(naming, arguments)
@@ -373,19 +378,10 @@ def _compile(
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))
         notices.append(PRIOR_ONLY)
     return Sampler(
-        executables=executables,
-        arrays=arrays,
-        kernel=kernel,
-        record=record,
-        rows=target.rows,
-        check=check,
-        compile_seconds=time.perf_counter() - began,
-        compilations=compilations,
-        notice="\n".join(filter(None, notices)) or None,
-        indices=indices,
-        naming=naming,
+        executables, arrays, kernel, record, target.rows, naming, check, time.perf_counter() - began, compilations,
+        notice="\n".join(filter(None, notices)) or None, indices=indices,
         continued={"on_block": run.on_block, "progress": run.progress},
-    )
+    )  # fmt: skip
 
 
 def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...], whole: TracedProgram) -> Blocks:

@@ -12,6 +12,7 @@ import numpy as np
 
 from phalanx.extras import require
 from phalanx.posterior.posterior import Posterior
+from phalanx.programs.centring import Centrings
 from phalanx.run.checks import check_on_block, check_sizes
 from phalanx.run.init_values import Initial, check_kind
 from phalanx.run.loop import UNTIL_ROOM
@@ -104,6 +105,11 @@ class RunOptions:
         """Return what processes must share besides the identity of a run, given the run that a checkpoint holds."""
         found = {name: str(getattr(self, name)) for name in ("num_samples", "until", "checkpoint", "store")}
         return found | {"the number of saved draws": str(None if saved is None else saved.num_draws)}
+
+    @property
+    def centring(self) -> Centrings:
+        """Centring of partially centred variables that belongs to the tuning of another run; empty if that has none."""
+        return {} if self.tuning is None else self.tuning.state.centring
 
     @property
     def num_stored(self) -> int:

@@ -119,4 +119,9 @@ class RunResults(NamedTuple):
             folded_draws=state.reduced.draws, acceptance_rate=state.reduced.acceptance_rate,
             divergences=state.reduced.divergences, diagnostics=reducers.reductions.statistics,
             constant=reducers.constant(state.reduced),
+            centring={name: _spread(np.asarray(centring[0])) for name, centring in state.centring.items()},
         )  # fmt: skip
+
+
+def _spread(weights: Shaped[np.ndarray, "..."]) -> tuple[float, float, float]:
+    return float(np.mean(weights)), float(np.min(weights)), float(np.max(weights))

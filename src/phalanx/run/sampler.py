@@ -24,6 +24,7 @@ from phalanx.mesh.agreement import check_same
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
+from phalanx.programs.centring import centred_first
 from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of
 from phalanx.run.checks import check_arrays, check_sizes, check_types
 from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, explained, plan_memory
@@ -157,7 +158,7 @@ class Sampler:
                 kernel = self._tuned(options)
                 if draws_to is not None:
                     draws_to.begin({**identity, **contents}, None if saves is None else saves.folder)
-                start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim))
+                start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim, options.centring))
                 return self._go(start, data_used, options, options.num_samples, saves, draws_to)
             with saves.explained():
                 state = self._state_of(before, data_used.arrays)
@@ -265,7 +266,7 @@ class Sampler:
                 before = saves.read({**identity, "call": "phx.stream"}, self.arguments(self.arrays).fingerprints())
             kernel = self._tuned(options) if before is None else self.kernel
             state = None if before is None else self._state_of(before, self.arrays)
-            start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim), before, state)
+            start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim, options.centring), before, state)
             looks = [] if options.on_block is None else [options.on_block]
             if saves is not None:
                 looks.append(lambda report: saves.offer(replace(report, done=stream.made)))
@@ -386,7 +387,7 @@ class Sampler:
         else:
             names = self.record.names if names is None else names
             known = KnownData.of(target.arguments.with_arrays(self.arrays), names)
-            given = impute_again(target.program, data)
+            given = centred_first(target.program, impute_again(target.program, data))
             arguments = known.split(target.program, given).fixing(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:

@@ -205,6 +205,7 @@ class RunState(NamedTuple):
         relocations: relocated chains: the chain, the chain beside which it continues, and the logarithm of its
             posterior mass.
         rounds: entries of the warm-up record, one for each round.
+        centring: of the partially centred variables, to which the chains' positions belong.
     """
 
     seed: int
@@ -223,6 +224,7 @@ class RunState(NamedTuple):
     sampling: Work
     relocations: tuple[tuple[int, int, float], ...] = ()
     rounds: tuple[dict[str, Any], ...] = ()
+    centring: Mapping[str, Any] = {}
 
     @property
     def in_warm_up(self) -> bool:

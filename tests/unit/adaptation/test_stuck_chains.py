@@ -15,6 +15,7 @@ from phalanx.adaptation import stuck_chains as stuck_module
 from phalanx.adaptation.mass_bounds import Region, log_mass_at_least, log_mass_at_most, normals
 from phalanx.adaptation.stuck_chains import SETTLED, HostTarget, StuckChains
 from phalanx.adaptation.tuner import Sample
+from phalanx.run.engine import Engine
 from phalanx.run.host_target import host_target_of
 
 
@@ -262,7 +263,7 @@ def test_on_every_mesh_the_same_chains_are_moved(devices):
     mesh = phx.make_mesh(chain=1, data=devices, devices=jax.devices()[:devices])
     data = {"y": phx.shard(np.zeros(11), mesh)}  # rows that no mesh of several devices divides
     sampler = phx.compile(groups, data, kernel=phx.hmc(5), num_chains=4, mesh=mesh)
-    host_target = host_target_of(sampler.executables, sampler.arrays, 0)
+    host_target = host_target_of(Engine(sampler.executables, 0, sampler.arrays))
     assert len(host_target.columns) == 24
     rows = np.linspace(-1, 1, 5 * 24).reshape(5, 24)
     each, centre, side = rows[:, 1:23], rows[:, :1], rows[:, 23]

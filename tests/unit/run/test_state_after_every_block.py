@@ -19,6 +19,7 @@ SIZES = {"num_chains": 4, "num_warmup": 40, "thin": 2, "progress": False}
 NUM_SAMPLES = 60
 KERNELS = {
     "nuts": phx.nuts(),
+    "nuts, centring": phx.nuts(centring="auto"),
     "chees": phx.chees(),
     "rwmh": phx.rwmh(),
     "hmc": phx.hmc(num_steps=3, metric="dense"),
@@ -31,8 +32,8 @@ KEPT = {
 
 
 def model(y):
-    mean = phx.sample("mean", dist.Normal(0.0, 5.0).expand([2]))
     scale = phx.sample("scale", dist.HalfNormal(2.0))
+    mean = phx.sample("mean", dist.Normal(0.0, scale).expand([2]))
     phx.sample("y", dist.Normal(mean.sum(), scale), obs=y)
 
 
@@ -66,7 +67,7 @@ def continue_all(name, kept, folder):
 
 @pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize(
-    "name", [name if name == "nuts" else pytest.param(name, marks=pytest.mark.slow) for name in KERNELS]
+    "name", [name if name == "nuts, centring" else pytest.param(name, marks=pytest.mark.slow) for name in KERNELS]
 )
 @pytest.mark.filterwarnings("ignore:continue_run. it was not checked")
 def test_after_every_block_in_a_new_process(name, kept, tmp_path):

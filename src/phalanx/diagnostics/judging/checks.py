@@ -50,8 +50,8 @@ TOGETHER = (
 """Advice for chains in different places that have too few effective draws."""
 
 REPARAMETRISED = (
-    "another parametrisation: for a hierarchy that is centred the non-centred one, for one that is non-centred the "
-    "centred one"
+    "another parametrisation: for a hierarchy that is centred phx.nuts(centring='auto') chooses it, one that is "
+    "non-centred must be written centred"
 )
 """Advice for a difficult geometry. The draws do not show which parametrisation the model has."""
 

@@ -127,6 +127,8 @@ class Kernel:
         relocates: true if warm-up moves chains that are stuck in regions of negligible posterior mass.
         batch_size: rows of an evaluation, which then gives an estimate of a draw's log density; None for all rows.
         bias: the bias of the draws, in a sentence, for a kernel that does not leave the target invariant.
+        centring: variables to be partially centred, with weights that warm-up learns: their names, or "auto"; None for
+            none.
     """
 
     name: str = field(compare=False)
@@ -138,6 +140,7 @@ class Kernel:
     relocates: bool = field(default=True, compare=False)
     batch_size: int | None = None
     bias: str | None = field(default=None, compare=False)
+    centring: str | tuple[str, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         known = isinstance(self.tuners, tuple) and all(isinstance(tuner, Tuner) for tuner in self.tuners)

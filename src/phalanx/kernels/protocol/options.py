@@ -46,6 +46,18 @@ def check_metric(kernel: str, metric: object, known: Sequence[str] = KINDS) -> N
         raise ValueError(f"{kernel}: metric must be one of {', '.join(map(repr, known))}; got {metric!r}.")
 
 
+def check_centring(kernel: str, centring: object) -> str | tuple[str, ...] | None:
+    """Return the variables to be partially centred: "auto", a tuple of names, or None; raise otherwise."""
+    if centring is None or centring == "auto":
+        return centring  # pyright: ignore[reportReturnType]
+    names = (centring,) if isinstance(centring, str) else centring
+    if isinstance(names, Sequence) and names and all(isinstance(name, str) for name in names):
+        return tuple(names)
+    raise ValueError(
+        f'{kernel}: centring must be "auto", names of variables such as ["theta"], or None; got {centring!r}.'
+    )
+
+
 def whole(kernel: str, name: str, value: object, least: int = 1) -> int:
     """Return a hyperparameter as a whole number; raise unless it is one of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:

@@ -19,6 +19,7 @@ from phalanx.language.refusals import is_term
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.virtual_mesh import alone
+from phalanx.programs.centring import CENTRING
 from phalanx.programs.unconstrained import run_unconstrained
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -77,7 +78,7 @@ class ModelData:
         whole = {
             name: to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
             for name, array, sharding in zip(given.names, given.arrays, given.shardings, strict=True)
-            if name not in self.only_observed and name not in missing and not name.startswith(f"{PLACES}[")
+            if name not in self.only_observed and name not in missing and not name.startswith((f"{PLACES}[", CENTRING))
         }
         numbers = {
             name: np.asarray(number) for name, number in scalars.items() if isinstance(number, bool | int | float)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from phalanx.adaptation.tuner import Sums
@@ -30,6 +30,7 @@ from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.position import ByVariable, Vector, VectorLayout
 from phalanx.mesh.random_numbers import rolled_hashes
 from phalanx.mesh.total import Total
+from phalanx.programs.centring import Residuals, first_centring
 from phalanx.programs.shares import Latent
 from phalanx.run.device.recorder import Recorder, RowLayout, Rows
 from phalanx.run.device.summing import Summing
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int, Shaped
 
 # The fields of these records are Any, since they hold arrays, their shapes, or their partitions.
+
+
+BATCH_ROWS = 256
+"""Positions of all chains that one call of `Blocks.located` evaluates; more if there are more chains."""
 
 
 class InitResult(NamedTuple):
@@ -58,6 +63,14 @@ class InitResult(NamedTuple):
     finite: Any
     misfits: Any
     invalid: Any
+
+
+class AtPositions(NamedTuple):
+    """Log density at positions, its gradient, and the residuals of partially centred variables by name."""
+
+    log_density: Any
+    gradient: Any
+    residuals: Any
 
 
 class ChainState(NamedTuple):
@@ -159,6 +172,17 @@ class Blocks:
         """Return the log density at one position for each chain, `(chain, coordinate)`."""
         return self.lanes(arrays).value(position.T)
 
+    def located(self, arrays: Sequence[Array], positions: Vector) -> AtPositions:
+        """Return the log density, its gradient and residuals at positions for each chain, `(batch, chain, ...)`."""
+
+        def one(position: Vector) -> AtPositions:
+            target = self.lanes(arrays)
+            log_density, gradient = target.value_and_grad(position.T)
+            residuals = over_lanes(target.density.residuals, self.count)(position.by_variable())
+            return AtPositions(log_density, gradient.T, residuals)
+
+        return lax.map(one, positions)
+
     def constrain(self, arrays: Sequence[Array], rows: Rows) -> dict[str, Shaped[Array, "slots lanes *shape"]]:
         """Return the variables to store, given recorded draws."""
         target = self.lanes(arrays)
@@ -238,6 +262,28 @@ class Blocks:
     def value_specs(self) -> dict[str, PartitionSpec]:
         """Return the partition of stored variables, `(slot, chain, ...)`."""
         return {name: self.target.sharding(name).spec(None, CHAIN) for name in self.names}
+
+    @property
+    def is_centred(self) -> bool:
+        """True if the program has partially centred variables."""
+        return bool(first_centring(self.target.program))
+
+    def batch_specs(self) -> Vector:
+        """Return the partition of the positions that `located` takes."""
+        return Vector(self.layout.specs(None, CHAIN), self.layout)
+
+    def batch_shapes(self) -> Vector:
+        """Return the shapes of the positions that `located` takes, on all devices: some for each chain."""
+        batch = max(1, BATCH_ROWS // self.num_chains)
+        of_groups = self.layout.whole_lengths
+        shapes = (jax.ShapeDtypeStruct((batch, self.num_chains, size), self.layout.dtype) for size in of_groups)
+        return Vector(tuple(shapes), self.layout)
+
+    def located_specs(self) -> AtPositions:
+        """Return the partition of the result of `located`."""
+        names = first_centring(self.target.program)
+        by_name = {name: Residuals(*[self.target.sharding(name).spec(None, CHAIN)] * 3) for name in names}
+        return AtPositions(PartitionSpec(None, CHAIN), self.batch_specs(), by_name)
 
     def tuning_specs(self, tuning: Any) -> Any:
         """Return the partition of a tuning: a metric is sharded as positions are, all else is replicated."""

@@ -28,7 +28,7 @@ from phalanx.run.compile.compilation import calls_libraries, communicates, compi
 from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.compile.stored_programs import StoredPrograms
 from phalanx.run.device.advance import Advance, Order
-from phalanx.run.device.blocks import Blocks, InitResult
+from phalanx.run.device.blocks import AtPositions, Blocks, InitResult
 from phalanx.run.device.recorder import Rows
 from phalanx.run.device.reducing import Reducing
 from phalanx.run.device.tally import Tally
@@ -53,10 +53,12 @@ class Executables:
         constrain: computes the stored variables of recorded draws; None without stored draws.
         reduce: passes recorded draws to reducers; None without stored draws or without reducers.
         fold, empty: advances chains, counts and reduces their draws; makes empty states. None if draws are stored.
+        locate: finds residuals and gradients at positions; None without partially centred variables.
         bytes_on_device: memory of the largest program on each device; 0 if the backend does not report it.
         matmul_precision: precision of matrix products.
         pace: estimate of the time of a tick.
         wide: true if compiled under `jax_enable_x64`.
+        rare: programs that few runs need, compiled at the first use by any of the models that these blocks serve.
     """
 
     blocks: Blocks
@@ -69,10 +71,12 @@ class Executables:
     reduce: Compiled | None = None
     fold: Compiled | None = None
     empty: Compiled | None = None
+    locate: Compiled | None = None
     bytes_on_device: int = 0
     matmul_precision: str = "float32"
     pace: Pace = field(default_factory=Pace)
     wide: bool = False
+    rare: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def sent(self) -> DeviceConstants:
@@ -84,6 +88,7 @@ class Executables:
         """Number of compiled programs."""
         programs = (
             self.begin, self.record, self.no_records, self.sums, self.constrain, self.reduce, self.fold, self.empty,
+            self.locate,
         )  # fmt: skip
         return sum(program is not None for program in programs)
 
@@ -110,31 +115,47 @@ class Executables:
         """Return the log density at one position for each chain; compiled at the first use, since few runs need it."""
         layout = shardings(self.blocks.target.mesh, self._of_chains)
         with jax.default_matmul_precision(self.matmul_precision):
-            heights = self._height(tuple(arrays), jax.tree.map(to_devices, position, layout))
+            heights = self._rare("height", self._height)(tuple(arrays), jax.tree.map(to_devices, position, layout))
         return jax.tree.map(to_host, heights).in_double()
 
-    @cached_property
     def _height(self) -> Any:
         specs = self.blocks.target.array_specs(), self._of_chains
         return jax.jit(self.blocks.on_mesh(self.blocks.height, specs, PartitionSpec(CHAIN)))
+
+    def located(self, arrays: Sequence[Array], positions: Vector) -> AtPositions:
+        """Return the result of `Blocks.located` on the host."""
+        assert self.locate is not None
+        placed = jax.tree.map(to_devices, positions, shardings(self.blocks.target.mesh, self.blocks.batch_specs()))
+        return jax.tree.map(to_host, self.locate(tuple(arrays), placed))
 
     @property
     def _of_chains(self) -> Vector:
         """Partition of vectors `(chain, coordinate)`."""
         return Vector(self.blocks.layout.specs(CHAIN), self.blocks.layout)
 
-    @cached_property
+    @property
     def rest(self) -> Callable[..., Any]:
         """Program of `Blocks.rest`; compiled when a run's state is first fetched."""
+        return self._rare("rest", self._rest)
+
+    def _rest(self) -> Callable[..., Any]:
         blocks = self.blocks
         return jax.jit(blocks.on_mesh(blocks.rest, (blocks.chain_specs(),), blocks.rest_specs()))
 
-    @cached_property
+    @property
     def resume(self) -> Callable[..., Any]:
         """Program of `Blocks.resume`; compiled when a run is first continued."""
+        return self._rare("resume", self._resume)
+
+    def _resume(self) -> Callable[..., Any]:
         blocks = self.blocks
         specs, made = (PartitionSpec(), blocks.target.array_specs(), blocks.rest_specs()), blocks.chain_specs()
         return jax.jit(blocks.on_mesh(blocks.resume, specs, made), out_shardings=shardings(blocks.target.mesh, made))
+
+    def _rare(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self.rare:
+            self.rare[name] = make()
+        return self.rare[name]
 
     def serving(self, program: Program, reductions: Reductions) -> Executables:
         """Return the executables for a model and reducers with the same traces, whose host functions may differ."""
@@ -244,6 +265,9 @@ class _Programs:
                 yield "reduce", reduce.lower(self._arrays, rows, self._order.draws, self._order.draws), {}
         if rows is not None:
             yield "sums", self._sums(rows), {}
+        if blocks.is_centred:
+            locate = self._jit(blocks.located, (self._data, blocks.batch_specs()), blocks.located_specs())
+            yield "locate", locate.lower(self._arrays, blocks.batch_shapes()), {}
 
     def _sums(self, rows: tuple[jax.ShapeDtypeStruct, ...]) -> Lowered:
         given = self._blocks.recorder.specs, self._shared, self._shared

@@ -35,8 +35,15 @@ def kernel_of_each(kernel: Kernel, sets: int) -> Kernel:
     """Return a kernel whose step size and metric are those of each data set.
 
     Raises:
-        ValueError: when a hyperparameter that is tuned, or a metric that is given, cannot be that of each data set.
+        ValueError: when a hyperparameter that is tuned, a metric that is given, or a centring cannot be that of each
+            data set.
     """
+    if kernel.centring is not None:
+        raise ValueError(
+            f"kernel: {kernel.name} learns a centring from the draws of all chains, and the chains of a run on many "
+            f"data sets have other posteriors. Leave out centring=; or leave out each=, and run phx.mcmc on one data "
+            f"set after the other."
+        )
     step_size = getattr(kernel.tuning, "step_size", None)
     tuners = [tuner for tuner in kernel.tuners if not isinstance(tuner, Metric | StepSize)]
     given = getattr(kernel.tuning, "metric", None) is not None

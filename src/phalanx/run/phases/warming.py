@@ -17,6 +17,7 @@ from phalanx.run.engine import Engine
 from phalanx.run.host.window import Window
 from phalanx.run.host_target import host_target_of
 from phalanx.run.phases.phase import Goal, Shown
+from phalanx.run.phases.recentring import recentring_of
 from phalanx.run.state import RunState, WarmingState
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Warming:
     def __init__(self, engine: Engine, kernel: Kernel, num_warmup: int):
         self._engine, self._kernel, self._num_warmup = engine, kernel, num_warmup
         blocks = engine.blocks
-        host_target = host_target_of(engine.executables, engine.arrays, int(engine.seed))
+        host_target = host_target_of(engine)
         stuck = StuckChains(blocks.num_chains, host_target) if kernel.relocates else None
         runs_ahead = not kernel.machine.in_lock_step
         self._warm_up = WarmUp(kernel.tuners, kernel.tuning, num_warmup, kernel.tuned_steps, stuck, runs_ahead)
@@ -49,6 +50,8 @@ class Warming:
     def begin(self, state: RunState, beginning: Sums) -> RunState:
         """Return the state before the first round, given sums over initial positions and their gradients."""
         blocks, groups = self._engine.blocks, self._warm_up.sampled_groups
+        if self._engine.centring:
+            groups = None
         one_of_each = blocks.num_chains * blocks.row_layout.widths[0]
         # omit chains only if stuck chains are not searched for
         window = Window(groups, 1 if groups is None else math.ceil(one_of_each / MOST_SAMPLED))
@@ -135,16 +138,21 @@ class Warming:
         if warm_up.ends_window(schedule):
             sample = warming.window.sample(self._engine.blocks.row_layout)
             warming = warming._replace(window=warming.window.emptied())
-        schedule, relocations = warm_up.learn(schedule, sums, sample)
+        moves = bool(self._engine.centring) and sample is not None and warm_up.tunes_next(schedule)
+        recentring = recentring_of(self._engine, sample) if moves and sample is not None else None
+        schedule, relocations = warm_up.learn(schedule, sums, sample, recentring and recentring.draws)
         chains = state.chains
         if relocations:
             sources = np.arange(self._engine.blocks.num_chains)
             for relocation in relocations:
                 sources[relocation.chain] = relocation.beside
             chains = self._engine.put_beside(chains, sources)
+        if recentring is not None:
+            chains = self._engine.recentred(chains, recentring.centring)
         noted = self._noted(used, schedule.iterations, sums, schedule.tuning, relocations)
         state = state._replace(
-            chains=chains, tuning=schedule.tuning, mean_steps=float(np.mean(sums.mean("num_steps"))),
+            chains=chains, centring=self._engine.centring, tuning=schedule.tuning,
+            mean_steps=float(np.mean(sums.mean("num_steps"))),
             warming=warming._replace(schedule=schedule), rounds=(*state.rounds, noted),
             relocations=(*state.relocations, *((r.chain, r.beside, r.log_share) for r in relocations)),
             warmup=state.warmup.more(evaluations=int(np.sum(sums.stats["num_steps"]))),

@@ -1,0 +1,209 @@
+"""Program with partially centred variables, whose centring is an argument: warm-up learns it, see `learn_centring`.
+
+Centrings are arrays among the data, so that others need no compilation. A variable has a weight for each of its
+elements or, if data are sharded, one for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from phalanx.distributions.constraint_text import kind_of
+from phalanx.distributions.location_scale import NAMES, location_scale
+from phalanx.errors.names import hint
+from phalanx.errors.words import first_few
+from phalanx.inputs.arguments import Arguments, by_keyword
+from phalanx.jaxprs.dependence import NOWHERE, varying_axes
+from phalanx.language.handlers import under, with_keyword
+from phalanx.language.random_variable import RandomVariable
+from phalanx.language.tracing import Forward, Program
+from phalanx.mesh.processes import to_devices
+from phalanx.programs.traced_program import TracedProgram
+from phalanx.programs.unconstrained import run_unconstrained
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+CENTRING = "_phalanx_centring"
+"""Argument of the program: the centring by variable."""
+
+FIRST = 0.5
+"""Weight of each element before any is learned: between the two, one of which may be far worse than the other."""
+
+NOTHING_TO_CENTRE = (
+    "centring: no variable has a location or scale that depends on another latent variable; the model stays as it is."
+)
+LATENT = frozenset({"latent"})
+"""Mark of values that depend on a latent variable."""
+
+Centrings = Mapping[str, Any]
+"""By variable the weight and the logarithm of the unit, `(2, *shape)`, or `(2,)` for all elements."""
+
+
+class PartlyCentredProgram(NamedTuple):
+    """A program with partially centred variables, its data, and lines to show."""
+
+    program: Program
+    data: Any
+    said: tuple[str, ...] = ()
+
+
+class Residuals(NamedTuple):
+    """Value of a variable minus its location, the location, and the logarithm of the scale, `(..., *shape)`."""
+
+    residual: Any
+    location: Any
+    log_scale: Any
+
+    def position(self, centring: Float[np.ndarray, "two *shape"]) -> Float[np.ndarray, "draw *shape"]:
+        """Return the partially centred position of host arrays."""
+        weight, unit = centring
+        with np.errstate(over="ignore"):
+            return weight * self.location + np.exp((weight - 1) * (self.log_scale - unit)) * self.residual
+
+
+def find_sites(whole: TracedProgram, centring: str | Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the variables to be partially centred, by name.
+
+    They are the latent variables of location-scale families with a location or scale that depends on other latent
+    variables; all of them for "auto", else those named.
+
+    Raises:
+        ValueError: when a name is not such a variable; the message says why.
+    """
+    found: dict[str, Any] = {}
+
+    def parameters(position: Any, arrays: Any) -> Any:
+        run = run_unconstrained(whole.program, position, whole.layout.join(arrays))
+        known = {name: location_scale(run.variables[name].distribution) for name in position}
+        found.update({name: run.variables[name].distribution for name in position})
+        return {name: (of.location, of.scale, of.factor) for name, of in known.items() if of is not None}
+
+    program, shapes = jax.make_jaxpr(parameters, axis_env=whole.axis_env, return_shape=True)(
+        whole.position, whole.shapes
+    )
+    inputs = [LATENT] * len(jax.tree.leaves(whole.position)) + [NOWHERE] * len(whole.shapes)
+    depends = jax.tree.unflatten(jax.tree.structure(shapes), varying_axes(program, inputs))
+    movable = [name for name, of in depends.items() if any(filter(None, of))]
+    if centring != "auto":
+        for name in centring:
+            if name not in movable:
+                raise ValueError(_refusal(name, whole, found, depends, movable))
+        movable = [name for name in movable if name in centring]
+    return {name: whole.position[name].shape for name in movable}
+
+
+def partly_centred(
+    model: Program, data: Any, centring: str | Sequence[str], whole: TracedProgram, mesh: Mesh
+) -> PartlyCentredProgram:
+    """Return the model with partially centred variables, and its data; the model itself if it has nothing to centre.
+
+    Args:
+        model: a program.
+        data: its keyword arguments.
+        centring: "auto", or names of variables.
+        whole: the program's trace.
+        mesh: the devices.
+    """
+    sites = find_sites(whole, centring)
+    if not sites:
+        return PartlyCentredProgram(model, data, (NOTHING_TO_CENTRE,))
+    return PartlyCentredProgram(*with_centring(model, data, sites, mesh))
+
+
+def with_centring(model: Program, data: Any, sites: Mapping[str, tuple[int, ...]], mesh: Mesh) -> tuple[Program, Any]:
+    """Return the program with an argument `CENTRING`, and its data; without the argument it is the model itself."""
+    by_element = math.prod(mesh.shape.values()) == mesh.shape["chain"]
+    first = {name: _first(shape if by_element else ()) for name, shape in sites.items()}
+
+    @wraps(model)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        centring = kwargs.pop(CENTRING, None) or {}
+
+        def mark(variable: RandomVariable, forward: Forward) -> RandomVariable:
+            return forward(replace(variable, centring=centring.get(variable.name)))
+
+        return under(model, mark)(*args, **kwargs)
+
+    program = with_keyword(run, model, CENTRING, first_centring=first)
+    return program, centred_first(program, data)
+
+
+def first_centring(program: Program) -> Centrings:
+    """Return the centring of a program before any is learned; empty without partially centred variables."""
+    return getattr(program, "first_centring", {})
+
+
+def centred_first(program: Program, data: Any) -> Any:
+    """Return data of a program with its first centring, if it has partially centred variables."""
+    first = first_centring(program)
+    return {**by_keyword(program, data), CENTRING: first} if first else data
+
+
+def place_centring(arguments: Arguments, arrays: Sequence[Array], centring: Centrings, mesh: Mesh) -> tuple[Array, ...]:
+    """Return the arrays of a run's data with this centring; unchanged without partially centred variables."""
+    replicated = NamedSharding(mesh, PartitionSpec())
+    own = {
+        f"{CENTRING}[{name!r}]": to_devices(np.asarray(of_one, np.float32), replicated)
+        for name, of_one in centring.items()
+    }
+    return tuple(own.get(name, array) for name, array in zip(arguments.names, arrays, strict=True))
+
+
+def residuals_of(variables: Mapping[str, RandomVariable]) -> dict[str, Residuals]:
+    """Return the residuals of the partially centred variables among those of a program."""
+    found: dict[str, Residuals] = {}
+    for name, variable in variables.items():
+        known = None if variable.centring is None or not variable.is_latent else location_scale(variable.distribution)
+        if known is None:
+            continue
+        residual, value = variable.residual, variable.value
+        if residual is None:  # of a LogNormal
+            residual = jnp.log(value) - known.location
+        location = known.location if known.factor is None else value - residual
+        shape = jnp.shape(residual)
+        log_scale = jnp.broadcast_to(jnp.log(known.scale), shape)
+        found[name] = Residuals(residual, jnp.broadcast_to(location, shape), log_scale)
+    return found
+
+
+def recentred(
+    residuals: Mapping[str, Residuals], centring: Centrings, dtype: Any
+) -> dict[str, Float[np.ndarray, "row *shape"]]:
+    """Return the positions of partially centred variables by name, for another centring."""
+    return {name: of.position(centring[name]).astype(dtype) for name, of in residuals.items()}
+
+
+def _first(shape: tuple[int, ...]) -> Float[np.ndarray, "two *shape"]:
+    return np.stack([np.full(shape, FIRST, np.float32), np.zeros(shape, np.float32)])
+
+
+def _refusal(
+    name: str, whole: TracedProgram, found: Mapping[str, Any], depends: Mapping[str, Any], movable: Sequence[str]
+) -> str:
+    """Return why a variable cannot be partially centred."""
+    centred = f"This model's are {first_few(list(map(repr, movable)))}." if movable else "This model has none."
+    if name not in found:
+        if name in whole.variables:
+            return f"centring: {name!r} is not latent, so that it has no position to choose. {centred}"
+        return f"centring: the model has no variable {name!r}.{hint(name, found)} {centred}"
+    kind = kind_of(found[name])
+    if name not in depends:
+        return (
+            f"centring: variable {name!r} is {kind}, and no location and scale of it are known; those of {NAMES} are. "
+            f"{centred}"
+        )
+    return (
+        f"centring: the location and scale of variable {name!r} ({kind}) are the same in every draw, since they depend "
+        f"on data and constants alone; every centring of it is as good as another. Leave it out. {centred}"
+    )
