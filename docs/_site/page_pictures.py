@@ -13,7 +13,7 @@ from pictures import save_small
 from thumbnails import STYLE
 
 DOCS = Path(__file__).parents[1]
-PAGES = ("quick-start", "many-data-sets")
+PAGES = ("quick-start", "many-data-sets", "centring")
 
 
 def run(page: str) -> None:

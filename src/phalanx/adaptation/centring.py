@@ -22,8 +22,11 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64
 
-GRID = np.linspace(0.0, 1.0, 21)
+GRID = np.linspace(0.0, 1.0, 11)
 """Weights among which the best is chosen: a posterior changes little between two of them."""
+
+NUMBERS = 2**20
+"""Maximal number of draws times elements that are evaluated at once."""
 
 FEWEST = 20
 """Draws of all chains from which weights are learned; of fewer, a standard deviation is too noisy."""
@@ -43,26 +46,33 @@ def learn_centring(
         log_scale: logarithm of the scale, by draw.
         before: weight and log unit before these draws; they stay if the draws are too few.
     """
-    arrays = [np.asarray(x, np.float64) for x in (residual, location, log_scale)]
-    finite = np.logical_and.reduce([np.isfinite(x).reshape(len(x), -1).all(1) for x in arrays])
-    if np.count_nonzero(finite) < FEWEST:
+    flat = [x.reshape(len(x), -1) for x in (residual, location, log_scale)]
+    finite = np.logical_and.reduce([np.isfinite(x).all(1) for x in flat])
+    count, size = int(finite.sum()), flat[0].shape[1]
+    if count < FEWEST:
         return before
-    residual, location, log_scale = (x[finite] for x in arrays)
-    unit = log_scale.mean(0)
-    if np.ndim(before) == 1:
-        unit = unit.mean()
-    terms = np.stack([_log_spread(weight, residual, location, log_scale - unit) for weight in GRID])
-    if np.ndim(before) == 1:
-        terms = terms.reshape(len(GRID), -1).sum(1)
-    return np.stack([GRID[np.argmin(terms, 0)], unit]).astype(before.dtype)
+    is_shared = np.ndim(before) == 1
+    unit = flat[2][finite].mean(0, np.float64)
+    if is_shared:
+        unit = np.full(size, unit.mean())
+    spreads = np.empty((len(GRID), size))
+    step = max(1, NUMBERS // count)
+    for first in range(0, size, step):
+        part = slice(first, first + step)
+        arrays = [x[finite, part].astype(np.float64) for x in flat]
+        arrays[2] -= unit[part]
+        spreads[:, part] = [_log_spread(weight, *arrays) for weight in GRID]
+    if is_shared:
+        return np.stack([GRID[spreads.sum(1).argmin()], unit[0]]).astype(before.dtype)
+    return np.stack([GRID[spreads.argmin(0)], unit]).reshape(before.shape).astype(before.dtype)
 
 
 def _log_spread(
     weight: float,
-    residual: Float64[np.ndarray, "draw *shape"],
-    location: Float64[np.ndarray, "draw *shape"],
-    log_scale: Float64[np.ndarray, "draw *shape"],
-) -> Float64[np.ndarray, "*shape"]:
+    residual: Float64[np.ndarray, "draw element"],
+    location: Float64[np.ndarray, "draw element"],
+    log_scale: Float64[np.ndarray, "draw element"],
+) -> Float64[np.ndarray, "element"]:
     """Return the logarithm of the standard deviation of each element's position, given scales relative to the unit."""
     with np.errstate(over="ignore", invalid="ignore"):
         spread = (weight * location + np.exp((weight - 1) * log_scale) * residual).std(0)

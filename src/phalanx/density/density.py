@@ -10,12 +10,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from phalanx.density.minibatch import MinibatchEstimate
+from phalanx.distributions.row_sums import total_of
 from phalanx.inputs.arguments import Layout
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.language.tracing import Program
 from phalanx.mesh.position import ByVariable, Shared, add_shares
 from phalanx.mesh.total import Total
-from phalanx.programs.centring import Residuals, residuals_of
+from phalanx.programs.centring import Residuals, log_jacobians, residuals_of
 from phalanx.programs.shares import Shares, Term
 from phalanx.programs.unconstrained import Evaluation, at_values, run_unconstrained, to_unconstrained
 from phalanx.programs.validity import doubts
@@ -115,6 +116,15 @@ class Density:
     def residuals(self, position: ByVariable) -> dict[str, Residuals]:
         """Return the residuals of the partially centred variables at a position."""
         return residuals_of(self._run(position).variables)
+
+    def centring_jacobian(self, position: ByVariable) -> Array:
+        """Return the part of the log density that is due to partially centred positions instead of values."""
+        terms, totals = self.shares.terms, log_jacobians(self._run(position).variables)
+        shares = [
+            self.shares.weigh((name, "jacobian"), total_of(terms[name, "jacobian"].keep_rows(term)))
+            for name, term in totals.items()
+        ]
+        return self._add(_sum_of(shares)).value
 
     def observations(self, position: ByVariable) -> dict[str, Array]:
         """Return the log density of each observation at a position, by observed variable."""

@@ -22,7 +22,7 @@ from jax import Array, random
 from numpyro.distributions import Independent
 
 from phalanx.exactness.padding import Padding, depends_on_number
-from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.arguments import ADDED, Arguments
 from phalanx.jaxprs.dependence import Axes, are_equal, uses_collective, varying_axes
 from phalanx.language.tracing import Program
 from phalanx.mesh.space import GLOBAL, RowSharding
@@ -304,4 +304,5 @@ def _value_at_a_point(traced: TracedProgram, term: Term, sizes: Mapping[str, int
 
 
 def _shapes(arguments: Arguments) -> str:
-    return ", ".join(f"{n} {s.shape}" for n, s in zip(arguments.names, arguments.local_shapes(), strict=True))
+    named = zip(arguments.names, arguments.local_shapes(), strict=True)
+    return ", ".join(f"{name} {s.shape}" for name, s in named if not name.startswith(ADDED))

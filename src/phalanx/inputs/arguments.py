@@ -28,6 +28,9 @@ from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.space import RowSharding
 
+ADDED = "_phalanx_"
+"""Beginning of the names of arguments that Phalanx adds to a program, which messages and records do not show."""
+
 COMPILED_IN = "its whole numbers, strings and flags"
 """Name in messages of the arguments that are part of the program."""
 
@@ -319,7 +322,9 @@ def _check_signature(program: Callable[..., Any], data: Mapping[str, Any]) -> No
     try:
         signature.bind(**data)
     except TypeError as error:
+        own = [parameter for name, parameter in signature.parameters.items() if not name.startswith(ADDED)]
+        given = [repr(name) for name in data if not name.startswith(ADDED)]
         raise TypeError(
-            f"data does not fit the model {getattr(program, '__name__', program)}{signature}: {error}. "
-            f"data gives {', '.join(map(repr, data)) or 'nothing'}."
+            f"data does not fit the model {getattr(program, '__name__', program)}{signature.replace(parameters=own)}: "
+            f"{error}. data gives {', '.join(given) or 'nothing'}."
         ) from None

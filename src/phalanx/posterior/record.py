@@ -123,7 +123,7 @@ class RunRecord:
         moved = [f"{name} {_weights(*weights)}" for name, weights in self.centring.items()]
         if not moved:
             return ()
-        return (f"Centring that warm-up chose (1 is centred, 0 non-centred): {', '.join(moved)}.",)
+        return (f"Centring of positions (1 is centred, 0 non-centred): {', '.join(moved)}.",)
 
     def named_like(self, other: RunRecord) -> RunRecord:
         """Return the record with the names of axes of another run of the model, if it has any."""

@@ -22,7 +22,7 @@ from phalanx.distributions.constraint_text import kind_of
 from phalanx.distributions.location_scale import NAMES, location_scale
 from phalanx.errors.names import hint
 from phalanx.errors.words import first_few
-from phalanx.inputs.arguments import Arguments, by_keyword
+from phalanx.inputs.arguments import ADDED, Arguments, by_keyword
 from phalanx.jaxprs.dependence import NOWHERE, varying_axes
 from phalanx.language.handlers import under, with_keyword
 from phalanx.language.random_variable import RandomVariable
@@ -34,7 +34,7 @@ from phalanx.programs.unconstrained import run_unconstrained
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-CENTRING = "_phalanx_centring"
+CENTRING = f"{ADDED}centring"
 """Argument of the program: the centring by variable."""
 
 FIRST = 0.5
@@ -94,7 +94,7 @@ def find_sites(whole: TracedProgram, centring: str | Sequence[str]) -> dict[str,
     )
     inputs = [LATENT] * len(jax.tree.leaves(whole.position)) + [NOWHERE] * len(whole.shapes)
     depends = jax.tree.unflatten(jax.tree.structure(shapes), varying_axes(program, inputs))
-    movable = [name for name, of in depends.items() if any(filter(None, of))]
+    movable = [name for name, of in depends.items() if any(filter(None, of)) and whole.position[name].size]
     if centring != "auto":
         for name in centring:
             if name not in movable:
@@ -177,6 +177,14 @@ def residuals_of(variables: Mapping[str, RandomVariable]) -> dict[str, Residuals
     return found
 
 
+def log_jacobians(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
+    """Return for each partially centred variable the log determinant of its value by its position, elementwise."""
+    return {
+        name: (1 - variables[name].centring[0]) * (residuals.log_scale - variables[name].centring[1])
+        for name, residuals in residuals_of(variables).items()
+    }
+
+
 def recentred(
     residuals: Mapping[str, Residuals], centring: Centrings, dtype: Any
 ) -> dict[str, Float[np.ndarray, "row *shape"]]:
@@ -198,6 +206,8 @@ def _refusal(
             return f"centring: {name!r} is not latent, so that it has no position to choose. {centred}"
         return f"centring: the model has no variable {name!r}.{hint(name, found)} {centred}"
     kind = kind_of(found[name])
+    if kind == "LatentEntries":
+        return f"centring: {name!r} are imputed entries, which stay as they are. {centred}"
     if name not in depends:
         return (
             f"centring: variable {name!r} is {kind}, and no location and scale of it are known; those of {NAMES} are. "

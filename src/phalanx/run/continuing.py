@@ -17,7 +17,7 @@ from phalanx.kernels.protocol.adapter import Rest
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.keys import is_key
 from phalanx.posterior.posterior import Posterior
-from phalanx.programs.centring import place_centring
+from phalanx.programs.centring import first_centring, place_centring
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import ChainState
 from phalanx.run.device.executables import Executables, first_tuning
@@ -114,6 +114,7 @@ class Continuing:
                 "tuning: the posterior is of a run that is still in warm-up. Complete it with continue_run, and give "
                 "the posterior that returns."
             )
+        self._check_centring(state)
         known, expected = state.tuning, unshard(first_tuning(blocks), blocks.layout)
         try:
             tuned = _like(expected, known, "what was tuned")
@@ -122,6 +123,17 @@ class Continuing:
             raise ValueError(f"tuning: the posterior has other variables or another metric: {error}.") from None
         tuned = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), tuned, expected)
         return reshard(tuned, blocks.layout)
+
+    def _check_centring(self, state: RunState) -> None:
+        """Raise unless the tuning belongs to positions of the same partially centred variables."""
+        first = first_centring(self.executables.blocks.target.program)
+        was, now = ({name: np.shape(of) for name, of in centring.items()} for centring in (state.centring, first))
+        if was != now:
+            had, has = (", ".join(map(repr, names)) or "no variable" for names in (was, now))
+            raise ValueError(
+                f"tuning: the posterior's step size and metric belong to positions with a centring of {had}, and those "
+                f"of this run have one of {has}. Give the same centring= and sharding, or leave out tuning=."
+            )
 
     def check_heights(self, state: RunState, arrays: tuple[jax.Array, ...], same_data: bool = False) -> None:
         """Raise unless the log density at the chains' positions equals the one that the run recorded.

@@ -12,7 +12,7 @@ from typing import Any
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target
 from phalanx.diagnostics import Finding
-from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.arguments import ADDED, Arguments
 from phalanx.inputs.dataframe_input import Labels, Levels
 from phalanx.inputs.held_contents import held_contents
 from phalanx.inputs.known_data import Names as NamesOfData
@@ -97,7 +97,10 @@ def call_words(program: Any, arguments: Arguments, **others: Any) -> dict[str, s
 def data_words(arguments: Arguments) -> dict[str, str]:
     """Return each array of the data in words: type, shape, sharding, and the names of its levels or columns."""
     known = zip(arguments.names, arguments.whole_shapes(), arguments.shardings, arguments.labels, strict=True)
-    return {name: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(words)}" for name, s, sharding, words in known}
+    return {
+        name: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(words)}"
+        for name, s, sharding, words in known if not name.startswith(ADDED)
+    }  # fmt: skip
 
 
 def versions() -> dict[str, str]:

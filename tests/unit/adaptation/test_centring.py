@@ -48,6 +48,17 @@ def test_draws_that_are_not_finite_are_left_out(bad):
     np.testing.assert_array_equal(learn_centring(residual, location, log_scale, FIRST), expected)
 
 
+def test_elements_are_evaluated_in_parts(monkeypatch):
+    wide = [np.tile(x, 50) for x in draws(0.1, count=300)]
+    first = np.stack([np.full(100, 0.5), np.zeros(100)]).astype(np.float32)
+    whole = learn_centring(*wide, before=first), learn_centring(*wide, before=np.zeros(2, np.float32))
+    monkeypatch.setattr("phalanx.adaptation.centring.NUMBERS", 2_000)
+    parts = learn_centring(*wide, before=first), learn_centring(*wide, before=np.zeros(2, np.float32))
+    np.testing.assert_array_equal(whole[0], parts[0])
+    np.testing.assert_array_equal(whole[1], parts[1])
+    assert whole[0].shape == (2, 100)
+
+
 def test_too_few_draws_change_nothing():
     few = [x[: FEWEST - 1] for x in draws(0.1)]
     assert learn_centring(*few, before=FIRST) is FIRST

@@ -74,7 +74,7 @@ def test_weights_follow_what_data_say_of_each_group(run):
 def test_summary_record_and_verdict_say_what_was_moved(run):
     mean, least, greatest = run.record.centring["theta"]
     weights = f"theta {mean:.2g} ({least:.2g} to {greatest:.2g})"
-    note = f"Centring that warm-up chose (1 is centred, 0 non-centred): {weights}."
+    note = f"Centring of positions (1 is centred, 0 non-centred): {weights}."
     assert note in str(run.summary()) and note in run.verdict().passed
     assert note in run.summary()._repr_html_()
 
@@ -108,6 +108,45 @@ def test_the_tuning_of_a_posterior_has_its_centring(sampler):
     np.testing.assert_array_equal(again.state.centring["theta"], first.state.centring["theta"])
     further = sampler.run(1, tuning=first, **SHORT)
     assert not np.array_equal(further.state.centring["theta"], first.state.centring["theta"])
+
+
+@pytest.mark.parametrize(("was", "now"), [("auto", None), (None, "auto"), (["theta"], ["x"])])
+def test_tuning_of_other_positions_is_refused(was, now):
+    def model(y, s):
+        hierarchy(y, s)
+        phx.sample("x", dist.Normal(phx.sample("a", dist.Normal(0.0, 1.0)), 1.0))
+
+    data = {"y": Y, "s": SCALES}
+    first = phx.mcmc(model, data, kernel=phx.nuts(3, centring=was), num_warmup=20, num_samples=5, progress=False)
+    with pytest.raises(ValueError, match="tuning: the posterior's step size and metric belong to positions with"):
+        phx.mcmc(model, data, kernel=phx.nuts(3, centring=now), tuning=first, num_warmup=0, progress=False)
+
+
+def test_log_density_is_that_of_the_models_own_position(run):
+    """It does not depend on what warm-up learned: with the Jacobian of log tau, and none of theta."""
+    tau, mu, theta = (np.asarray(run[name], float) for name in ("tau", "mu", "theta"))
+    expected = (
+        stats.norm.logpdf(mu, 0, 2) + stats.halfnorm.logpdf(tau) + np.log(tau)
+        + stats.norm.logpdf(theta, mu[..., None], tau[..., None]).sum(-1) + stats.norm.logpdf(Y, theta, SCALES).sum(-1)
+    )  # fmt: skip
+    np.testing.assert_allclose(run.stats["log_density"], expected, atol=2e-3)
+
+
+def test_a_variable_without_elements_is_left_alone():
+    def model(y, s):
+        hierarchy(y, s)
+        phx.sample("nothing", dist.Normal(phx.sample("a", dist.Normal(0.0, 1.0)), 1.0).expand([0]))
+
+    data = {"y": Y, "s": SCALES}
+    run = phx.mcmc(model, data, kernel=phx.nuts(3, centring="auto"), num_warmup=20, num_samples=5, progress=False)
+    assert set(run.record.centring) == {"theta"} and "nothing" in run.draws
+
+
+def test_messages_and_records_do_not_show_the_argument(sampler):
+    assert set(sampler.record.data) == {"y", "s"}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'z'") as error:
+        sampler.run(0, {"z": Y}, progress=False)
+    assert "_phalanx" not in str(error.value)
 
 
 def test_a_run_that_goes_on_is_one_longer_run(sampler, tmp_path):

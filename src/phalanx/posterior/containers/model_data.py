@@ -14,12 +14,12 @@ from jax.extend.core import Literal
 
 from phalanx.density.imputation import PLACES, masks_of_missing
 from phalanx.density.target import Target
+from phalanx.inputs.arguments import ADDED
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.virtual_mesh import alone
-from phalanx.programs.centring import CENTRING
 from phalanx.programs.unconstrained import run_unconstrained
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -78,7 +78,7 @@ class ModelData:
         whole = {
             name: to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
             for name, array, sharding in zip(given.names, given.arrays, given.shardings, strict=True)
-            if name not in self.only_observed and name not in missing and not name.startswith((f"{PLACES}[", CENTRING))
+            if name not in self.only_observed and name not in missing and not name.startswith((f"{PLACES}[", ADDED))
         }
         numbers = {
             name: np.asarray(number) for name, number in scalars.items() if isinstance(number, bool | int | float)

@@ -30,7 +30,7 @@ from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.position import ByVariable, Vector, VectorLayout
 from phalanx.mesh.random_numbers import rolled_hashes
 from phalanx.mesh.total import Total
-from phalanx.programs.centring import Residuals, first_centring
+from phalanx.programs.centring import CENTRING, Residuals, first_centring
 from phalanx.programs.shares import Latent
 from phalanx.run.device.recorder import Recorder, RowLayout, Rows
 from phalanx.run.device.summing import Summing
@@ -184,12 +184,14 @@ class Blocks:
         return lax.map(one, positions)
 
     def constrain(self, arrays: Sequence[Array], rows: Rows) -> dict[str, Shaped[Array, "slots lanes *shape"]]:
-        """Return the variables to store, given recorded draws."""
+        """Return the variables to store, given recorded draws; and by `CENTRING` what centring adds to the density."""
         target = self.lanes(arrays)
 
         def one(u: ByVariable, own: dict[int, Array]) -> dict[str, Array]:
-            values = target.density.with_own(own).constrain(u)
-            return {name: values[name] for name in self.names}
+            density = target.density.with_own(own)
+            values = density.constrain(u)
+            more = {CENTRING: density.centring_jacobian(u)} if self.is_centred else {}
+            return {name: values[name] for name in self.names} | more
 
         position = self.row_layout.vector(rows, 0).by_variable()
         return jax.vmap(jax.vmap(one), (0, None))(position, target.own_first)
@@ -261,7 +263,8 @@ class Blocks:
 
     def value_specs(self) -> dict[str, PartitionSpec]:
         """Return the partition of stored variables, `(slot, chain, ...)`."""
-        return {name: self.target.sharding(name).spec(None, CHAIN) for name in self.names}
+        more = {CENTRING: PartitionSpec(None, CHAIN)} if self.is_centred else {}
+        return {name: self.target.sharding(name).spec(None, CHAIN) for name in self.names} | more
 
     @property
     def is_centred(self) -> bool:

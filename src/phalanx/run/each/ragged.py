@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array, random
 
 from phalanx.errors.words import first_few
-from phalanx.inputs.arguments import split_arguments
+from phalanx.inputs.arguments import ADDED, split_arguments
 from phalanx.language.handlers import under
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
@@ -31,7 +31,7 @@ from phalanx.run.each.data_sets import DataSets
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-REAL = "_phalanx_real_rows"
+REAL = f"{ADDED}real_rows"
 """Argument with one for each row of a data set that counts, and zero for those that only fill it up."""
 
 POSITIONS = 4

@@ -15,6 +15,7 @@ from jax import Array
 
 from phalanx.density.target import Target
 from phalanx.mesh.chains import HeldChains
+from phalanx.programs.centring import CENTRING
 from phalanx.run.host.recorded import HostBlock, fetch_held
 from phalanx.run.state import Stored
 
@@ -61,7 +62,7 @@ class DrawBuffer:
 
         Args:
             stored: the draws before.
-            values: values `(slot, chain, ...)` of the variables on the devices.
+            values: values `(slot, chain, ...)` of the variables on the devices, by the names of `Blocks.constrain`.
             block: the block, with statistics.
             counts: number of its draws, of each of all chains.
             divergences: number of divergent ones.
@@ -69,10 +70,14 @@ class DrawBuffer:
         filled, draws, stats = block.filled, dict(stored.draws), dict(stored.stats)
         known = stored.counts - stored.moved
         own, needed = self.held.part(known), int((known + counts).max())
+        values, stored_stats = dict(values), block.stats
+        if (jacobian := values.pop(CENTRING, None)) is not None:  # the log density is that of the model's own positions
+            less = fetch_held(jacobian, len(filled), self.held)
+            stored_stats = {**stored_stats, "log_density": stored_stats["log_density"] - less}
         for name, array in values.items():
             rows = self.target.trim(name, fetch_held(array, len(filled), self.held), leading=2)
             draws[name] = self._written(draws.get(name), own, rows, filled, needed)
-        for name, rows in block.stats.items():
+        for name, rows in stored_stats.items():
             rows = rows.astype(STAT_TYPES.get(name, rows.dtype))
             stats[name] = self._written(stats.get(name), own, rows, filled, needed)
         return Stored(draws, stats, stored.counts + counts, stored.divergences + divergences, stored.moved)

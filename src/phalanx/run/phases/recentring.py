@@ -14,8 +14,9 @@ from phalanx.mesh.position import Vector
 from phalanx.programs.centring import Centrings, recentred
 from phalanx.run.engine import Engine
 
-MOST_ROWS = 4096
-"""Maximal number of a window's draws, of all chains, from which a centring and then a metric are learned."""
+MOST_ROWS, FEWEST_ROWS, NUMBERS = 4096, 256, 2**22
+"""Bounds on the number of a window's draws, of all chains, from which a centring and then a metric are learned, and on
+the numbers in them."""
 
 
 class Recentring(NamedTuple):
@@ -28,7 +29,8 @@ class Recentring(NamedTuple):
 def recentring_of(engine: Engine, sample: Sample) -> Recentring:
     """Return the centring that a window's draws suggest, and these draws in the new coordinates."""
     count, layout = len(sample.chain), engine.blocks.layout
-    chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(int))
+    most = min(max(NUMBERS // layout.coordinates, FEWEST_ROWS), MOST_ROWS)
+    chosen = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
     sample = jax.tree.map(lambda values: values[chosen], sample)
     position = Vector(tuple(sample.position), layout)
     found = engine.located(engine.arrays, position)
