@@ -57,7 +57,7 @@ def centred(mesh):
     """Chains and rows over processes, with a centring that all processes learn together."""
     kernel, placed = phx.nuts(4, centring="auto"), {"y": phx.shard(X[:, 0], mesh)}
     posterior = phx.mcmc(levels, placed, mesh=mesh, kernel=kernel, **SIZES)
-    return {"weights": np.array(posterior.record.centring["level"]), **posterior.draws}
+    return {"weights": np.array(posterior.record.centring["level"]), **posterior.gather().draws}
 
 
 def folded(mesh):
