@@ -43,6 +43,8 @@ FIRST = 0.5
 NOTHING_TO_CENTRE = (
     "centring: no variable has a location or scale that depends on another latent variable; the model stays as it is."
 )
+"""Line of a run whose model has nothing to centre."""
+
 LATENT = frozenset({"latent"})
 """Mark of values that depend on a latent variable."""
 
@@ -67,7 +69,7 @@ class Residuals(NamedTuple):
 
     def position(self, centring: Float[np.ndarray, "two *shape"]) -> Float[np.ndarray, "draw *shape"]:
         """Return the partially centred position of host arrays."""
-        weight, unit = centring
+        weight, unit = centring.astype(np.float64)  # the factor alone may exceed the largest float32
         with np.errstate(over="ignore"):
             return weight * self.location + np.exp((weight - 1) * (self.log_scale - unit)) * self.residual
 
@@ -167,11 +169,8 @@ def residuals_of(variables: Mapping[str, RandomVariable]) -> dict[str, Residuals
         known = None if variable.centring is None or not variable.is_latent else location_scale(variable.distribution)
         if known is None:
             continue
-        residual, value = variable.residual, variable.value
-        if residual is None:  # of a LogNormal
-            residual = jnp.log(value) - known.location
-        location = known.location if known.factor is None else value - residual
-        shape = jnp.shape(residual)
+        location = known.location if known.factor is None else variable.value - variable.residual
+        residual, shape = variable.residual, jnp.shape(variable.residual)
         log_scale = jnp.broadcast_to(jnp.log(known.scale), shape)
         found[name] = Residuals(residual, jnp.broadcast_to(location, shape), log_scale)
     return found

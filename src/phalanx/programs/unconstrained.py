@@ -149,7 +149,8 @@ def run_unconstrained(
         used[variable.name] = given
         log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(given, value))
         logit = given if is_logit(transform) else None
-        residual = transform.residual(given) if isinstance(transform, PartlyCentred) else None
+        first = transform.parts[0] if isinstance(transform, ComposeTransform) else transform
+        residual = first.residual(given) if isinstance(first, PartlyCentred) else None
         return _with_value(replace(variable, logit=logit, residual=residual), value)
 
     # validity is checked on concrete values, see `validity`

@@ -17,6 +17,7 @@ from phalanx.programs.centring import (
     CENTRING,
     centred_first,
     find_sites,
+    place_centring,
     recentred,
     residuals_of,
     with_centring,
@@ -142,6 +143,32 @@ def test_density_keeps_its_digits_where_the_scale_is_tiny():
     assert float(gradient["theta"]) == pytest.approx(-1.5, rel=1e-5)
     assert float(gradient["mu"]) == pytest.approx(0.0, abs=1e-6)
     assert float(gradient["log_tau"]) == pytest.approx(0.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["it's", 'say "x"', "a\\b", "x[0]", "g/x", "y.z", "two\nlines"])
+def test_any_name_finds_its_argument(name):
+    """A centring that found no argument would be ignored in silence."""
+
+    def model():
+        phx.sample(name, dist.Normal(phx.sample("mu", dist.Normal(0.0, 1.0)), 1.0))
+
+    program, data = with_centring(model, {}, {name: ()}, mesh())
+    arguments = split_arguments(program, data)
+    (array,) = place_centring(arguments, arguments.arrays, {name: np.array([0.25, 3.0])}, mesh())
+    np.testing.assert_array_equal(array, [0.25, 3.0])
+
+
+def test_log_normal_values_that_underflow_keep_their_position():
+    def model():
+        mu = phx.sample("mu", dist.Normal(0.0, 100.0))
+        phx.sample("x", dist.LogNormal(mu, 1.0))
+
+    program, data = with_centring(model, {}, {"x": ()}, mesh())
+    position = {"mu": jnp.float32(-150.0), "x": jnp.float32(-75.0)}
+    variables = run_unconstrained(program, position, data).variables
+    assert variables["x"].value == 0.0
+    moved = recentred(residuals_of(variables), {"x": np.array([1.0, 0.0], np.float32)}, np.float32)
+    np.testing.assert_allclose(moved["x"], -150.0)
 
 
 def test_without_its_argument_the_program_is_the_model():

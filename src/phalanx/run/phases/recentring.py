@@ -20,10 +20,11 @@ the numbers in them."""
 
 
 class Recentring(NamedTuple):
-    """A centring, and draws in the coordinates that belong to it."""
+    """A centring, draws in the coordinates that belong to it, and the gradients evaluated to find both."""
 
     centring: Centrings
     draws: Recentred
+    evaluations: int
 
 
 def recentring_of(engine: Engine, sample: Sample) -> Recentring:
@@ -39,7 +40,9 @@ def recentring_of(engine: Engine, sample: Sample) -> Recentring:
     position = layout.of_whole(values, zero=True)
     there = engine.located(engine.arrays_with(centring), position)
     moved = sample._replace(position=position.parts, gradient=there.gradient.parts)
-    return Recentring(centring, Recentred(moved, _moments(moved)))
+    # the chains themselves are located, too, before and after
+    evaluations = 2 * (len(chosen) + engine.blocks.num_chains)
+    return Recentring(centring, Recentred(moved, _moments(moved)), evaluations)
 
 
 def _moments(sample: Sample) -> Sums:

@@ -141,7 +141,7 @@ class Warming:
         moves = bool(self._engine.centring) and sample is not None and warm_up.tunes_next(schedule)
         recentring = recentring_of(self._engine, sample) if moves and sample is not None else None
         schedule, relocations = warm_up.learn(schedule, sums, sample, recentring and recentring.draws)
-        chains = state.chains
+        chains, located = state.chains, 0 if recentring is None else recentring.evaluations
         if relocations:
             sources = np.arange(self._engine.blocks.num_chains)
             for relocation in relocations:
@@ -155,7 +155,7 @@ class Warming:
             mean_steps=float(np.mean(sums.mean("num_steps"))),
             warming=warming._replace(schedule=schedule), rounds=(*state.rounds, noted),
             relocations=(*state.relocations, *((r.chain, r.beside, r.log_share) for r in relocations)),
-            warmup=state.warmup.more(evaluations=int(np.sum(sums.stats["num_steps"]))),
+            warmup=state.warmup.more(evaluations=int(np.sum(sums.stats["num_steps"])) + located),
         )  # fmt: skip
         return self._next_round(state)
 
