@@ -14,6 +14,7 @@ from phalanx.inputs.placement import shard as shard
 from phalanx.kernels.blackjax import from_blackjax as from_blackjax
 from phalanx.kernels.chees import chees as chees
 from phalanx.kernels.hmc import hmc as hmc
+from phalanx.kernels.laps import laps as laps
 from phalanx.kernels.mams import mams as mams
 from phalanx.kernels.nuts import nuts as nuts
 from phalanx.kernels.protocol.kernel import Kernel as Kernel

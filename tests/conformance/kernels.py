@@ -19,6 +19,7 @@ KERNELS = {
     "nuts, diagonal": phx.nuts(metric="diagonal", max_depth=5),
     "chees": phx.chees(),
     "mams": phx.mams(),
+    "laps": phx.laps(),
     "rwmh": phx.rwmh(),
     "hmc": phx.hmc(num_steps=8),
     "hmc, identity": phx.hmc(num_steps=8, metric="identity"),
@@ -33,13 +34,14 @@ KNOWING_MESHES = {
     "nuts": phx.nuts(),
     "chees": phx.chees(),
     "mams": phx.mams(),
+    "laps": phx.laps(),
     "rwmh": phx.rwmh(),
     "hmc": phx.hmc(num_steps=8),
     "mala of the docs": phx.from_draw(langevin, target_acceptance=0.574),
 }
 """Kernels that move variables sharded over devices, for positions of any shape."""
 
-NAMES = ["nuts", *(pytest.param(name, marks=pytest.mark.slow) for name in ("chees", "mams", "rwmh", "hmc"))]
+NAMES = ["nuts", *(pytest.param(name, marks=pytest.mark.slow) for name in ("chees", "mams", "laps", "rwmh", "hmc"))]
 """Kernels of Phalanx; tests of those that resemble nuts are slow."""
 
 ONE, BOTH, MANY, REST = (1, 1), (2, 4), (1, 8), ((2, 1), (1, 2))

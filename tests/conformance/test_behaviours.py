@@ -26,6 +26,7 @@ KERNELS = {
     "nuts": phx.nuts(step_size=0.15, max_depth=3),
     "chees": phx.chees(step_size=0.15, trajectory_length=0.8),
     "mams": phx.mams(step_size=0.4, trajectory_length=1.5),
+    "laps": phx.laps(step_size=0.4),
     "rwmh": phx.rwmh(step_size=0.1),
     "hmc": phx.hmc(num_steps=5, step_size=0.15),
 }
@@ -148,10 +149,10 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
     """14: warm-up learns from the draws of all chains, whole; what it finds is the same wherever it is used."""
     mesh, rounds, windows, learn = mesh_of(*sizes), [], [], WarmUp.learn
 
-    def listen(self, state, sums, sample):
+    def listen(self, state, sums, sample, *other):
         rounds.append(sums)
         windows.extend([] if sample is None else [sample])
-        return learn(self, state, sums, sample)
+        return learn(self, state, sums, sample, *other)
 
     monkeypatch.setattr(WarmUp, "learn", listen)
     sampler = phx.compile(mixed, data_on(mesh), kernel=getattr(phx, name)(), mesh=mesh, num_chains=CHAINS)
@@ -171,6 +172,6 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
 
 def test_tuning_the_length_of_trajectories_needs_two_chains(mesh_of):
     """15."""
-    for kernel in (phx.chees(), phx.mams()):
+    for kernel in (phx.chees(), phx.mams(), phx.laps()):
         with pytest.raises(ValueError, match="needs at least two"):
             phx.mcmc(everywhere_alike, {"x": X, "y": Y, "a": A}, kernel=kernel, num_chains=1, progress=False)

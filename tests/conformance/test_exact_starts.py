@@ -97,7 +97,8 @@ def changed(name, target, count, **tuning):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("hmc", "mams", "nuts") else []) for name in ADAPTIVE]
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in ("hmc", "laps", "mams", "nuts") else []) for n in ADAPTIVE],
 )  # these reach exact posteriors in other tests that are not slow
 def test_exact_draws_stay_exact(name):
     tuning = {"step_size": np.float32(0.7), "trajectory_length": np.float32(10.0), "max_depth": np.int32(4)}

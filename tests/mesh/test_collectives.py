@@ -90,17 +90,24 @@ def test_one_all_reduce_per_leapfrog_and_none_over_chains(model, num_chains, mes
 
 
 @pytest.mark.parametrize("model", [pytest.param(many_sites, marks=pytest.mark.slow), with_a_local_variable])
-@pytest.mark.parametrize("kernel, turning", [(phx.chees(), 0), (phx.mams(), 5)], ids=["chees", "mams"])
+@pytest.mark.parametrize(
+    "kernel, ways, turning",
+    [(phx.chees(), 1, 0), (phx.mams(), 1, 5), (phx.laps(), 2, 5)],
+    ids=["chees", "mams", "laps"],
+)
 @pytest.mark.slow
-def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, turning, mesh_of):
-    """MAMS more where variables are spread: each of two turns towards the whole gradient measures three lengths."""
+def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, ways, turning, mesh_of):
+    """MAMS more where variables are spread: each of two turns towards the whole gradient measures three lengths.
+
+    LAPS has two ways to make a trajectory, adjusted and not.
+    """
     mesh = mesh_of(2, 4)
     data = phx.shard({"x": X, "y": Y}, mesh)
     sampler = phx.compile(model, data, kernel=kernel, mesh=mesh, num_chains=4)
     bodies = loops(text_of(sampler.executables.record))
     calls = {name: [o for o in bodies if o != name and o in text] for name, text in bodies.items()}
     innermost = [text for name, text in bodies.items() if all_reduces(text) and not calls[name]]
-    assert [len(all_reduces(text)) for text in innermost] == [1 + turning * (model is with_a_local_variable)]
+    assert [len(all_reduces(text)) for text in innermost] == ways * [1 + turning * (model is with_a_local_variable)]
 
 
 def test_what_is_sent_is_the_gradient_of_the_global_variables_and_a_total(mesh_of):

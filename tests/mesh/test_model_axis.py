@@ -113,7 +113,9 @@ def correlated():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [phx.nuts(), phx.chees(), phx.mams()], ids=["nuts", "chees", "mams"])
+@pytest.mark.parametrize(
+    "kernel", [phx.nuts(), phx.chees(), phx.mams(), phx.laps()], ids=lambda k: k.name.split("(")[0]
+)
 def test_kernels_that_adapt_reach_the_exact_posterior(kernel, mesh_of):
     """A linear Gaussian model. Ten standard errors, of 8 means and 8 variances: failures are not to be expected."""
     prior_mean, variance = np.arange(8.0), np.linspace(0.5, 2.0, 8) ** 2

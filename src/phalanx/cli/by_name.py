@@ -14,6 +14,7 @@ from phalanx.cli.user_model import is_place, load, naming_lines_of, split_place
 from phalanx.inputs.known_data import is_required
 from phalanx.kernels.chees import chees
 from phalanx.kernels.hmc import hmc
+from phalanx.kernels.laps import laps
 from phalanx.kernels.mams import mams
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
@@ -24,7 +25,7 @@ from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.variational.guides import constructors as guides
 
 KERNELS: dict[str, Callable[..., Kernel]] = {
-    "nuts": nuts, "hmc": hmc, "rwmh": rwmh, "chees": chees, "mams": mams, "sgld": sgld, "sghmc": sghmc,
+    "nuts": nuts, "hmc": hmc, "rwmh": rwmh, "chees": chees, "mams": mams, "laps": laps, "sgld": sgld, "sghmc": sghmc,
 }  # fmt: skip
 """Built-in kernels whose choices the options of the command cover."""
 

@@ -45,7 +45,7 @@ def sample(
     model: ModelPlace,
     data: DataFiles = None,
     kernel: Annotated[
-        str, typer.Option(help="The kernel: nuts, hmc, rwmh, chees, mams, sgld, sghmc, or FILE.py:NAME.")
+        str, typer.Option(help="The kernel: nuts, hmc, rwmh, chees, mams, laps, sgld, sghmc, or FILE.py:NAME.")
     ] = "nuts",
     reducer: Annotated[
         list[str] | None, typer.Option(help="A reducer, such as moments, or FILE.py:NAME that makes one; repeatable.")

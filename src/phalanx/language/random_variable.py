@@ -131,9 +131,9 @@ class RandomVariable:
         if self.value is None:
             return replace(self, value=self._draw())
         value = jnp.asarray(self._given())
-        if self.distribution is not None:
-            self._check_shape(jnp.shape(value))
-        return replace(self, value=value)
+        if self.distribution is None:
+            return replace(self, value=value)
+        return replace(self, value=value, distribution=self._distribution_of(jnp.shape(value)))
 
     def _given(self) -> Any:
         """Return the value; a table, list or tensor becomes an array and is checked like data."""
@@ -160,13 +160,17 @@ class RandomVariable:
                 f"Give it a value with obs=, phx.condition or phx.substitute."
             ) from None
 
-    def _check_shape(self, given: tuple[int, ...]) -> None:
+    def _distribution_of(self, given: tuple[int, ...]) -> Distribution:
+        """Return the distribution of a given value: of data, batch dimensions of size one take the value's size."""
         assert self.distribution is not None
-        expected = (*self.distribution.batch_shape, *self.distribution.event_shape)
-        if given[max(0, len(given) - len(expected)) :] != expected:
+        batch, event = tuple(self.distribution.batch_shape), tuple(self.distribution.event_shape)
+        ends = len(given) - len(event)
+        found = given[max(0, ends - len(batch)) : max(0, ends)]
+        stretched = tuple(n if m == 1 and self.observed else m for m, n in zip(batch, found, strict=False))
+        if given[max(0, ends) :] != event or found != stretched or len(found) != len(batch):
             raise ValueError(
                 f"Variable {self.name!r}: the value has shape {given}, but its distribution "
-                f"{type(self.distribution).__name__} needs shape {expected} (batch {self.distribution.batch_shape} + "
-                f"event {self.distribution.event_shape}), or that with sample dimensions in front. "
-                f"Reshape the value or the distribution's parameters."
+                f"{type(self.distribution).__name__} needs shape {(*batch, *event)} (batch {batch} + event {event}), "
+                f"or that with sample dimensions in front. Reshape the value or the distribution's parameters."
             )
+        return self.distribution if found == batch else self.distribution.expand(found)

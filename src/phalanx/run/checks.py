@@ -175,7 +175,7 @@ def _named_kernel(kernel: Any) -> str:
     name = kernel.lower() if isinstance(kernel, str) else getattr(kernel, "__name__", "")
     if name in ("sgld", "sghmc"):
         return f"; give kernel=phx.{name}(step_size=..., batch_size=...)"
-    return f"; give kernel=phx.{name}()" if name in ("nuts", "hmc", "rwmh", "chees", "mams") else ""
+    return f"; give kernel=phx.{name}()" if name in ("nuts", "hmc", "rwmh", "chees", "mams", "laps") else ""
 
 
 def check_mesh_type(mesh: Any) -> None:

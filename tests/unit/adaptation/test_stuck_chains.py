@@ -246,7 +246,7 @@ def test_two_modes_that_both_count_keep_their_chains():
     assert (posterior.draws["x"] < 0).any() and (posterior.draws["x"] > 0).any()
 
 
-@pytest.mark.parametrize("kernel", [phx.nuts, phx.hmc, phx.chees, phx.mams, phx.rwmh])
+@pytest.mark.parametrize("kernel", [phx.nuts, phx.hmc, phx.chees, phx.mams, phx.laps, phx.rwmh])
 def test_every_kernel_that_is_tuned_can_leave_chains_where_they_are(kernel):
     assert kernel().relocates and not kernel(relocate=False).relocates
 

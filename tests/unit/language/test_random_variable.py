@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from hypothesis import given as given_cases
+from hypothesis import settings
+from hypothesis import strategies as st
 from numpyro.distributions import constraints
 
 import phalanx as phx
@@ -51,7 +54,36 @@ def test_a_given_value_may_have_sample_dimensions_in_front():
     assert variable.observed and not variable.is_latent
 
 
+@settings(max_examples=60, deadline=None)
+@given_cases(
+    sizes=st.lists(st.integers(1, 3), max_size=3), ones=st.lists(st.booleans(), min_size=3, max_size=3),
+    front=st.lists(st.integers(1, 2), max_size=1), event=st.booleans(),
+)  # fmt: skip
+def test_data_stretch_batch_dimensions_of_size_one(sizes, ones, front, event):
+    """The density is that of the distribution with its parameters repeated, as NumPyro has it."""
+    batch = tuple(1 if one else size for size, one in zip(sizes, ones, strict=False))
+    if event:
+        base, repeated = (dist.Dirichlet(jnp.full((*shape, 3), 2.0)) for shape in (batch, tuple(sizes)))
+    else:
+        loc = np.arange(np.prod(batch), dtype=np.float32).reshape(batch)
+        base, repeated = dist.Normal(loc, 2.0), dist.Normal(np.broadcast_to(loc, sizes), 2.0)
+    value = np.full((*front, *sizes, *base.event_shape), 1 / 3, np.float32)
+    with jax.numpy_rank_promotion("allow"):
+        variable = drawn(base, obs=value)
+        found, expected = variable.log_prob(), repeated.log_prob(value)
+    assert variable.distribution.batch_shape == tuple(sizes)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_only_data_do():
+    """A latent variable has the shape that its distribution says, whatever it begins at."""
+    with pytest.raises(ValueError, match=re.escape("needs shape (1,)")):
+        phx.substitute(lambda: phx.sample("x", dist.Normal(jnp.zeros(1), 1.0)), {"x": np.zeros(3)})()
+
+
 @pytest.mark.parametrize("distribution, given, words", [
+    (dist.Normal(jnp.zeros((1, 3)), 1.0), np.zeros((3, 1)), "needs shape (1, 3) (batch (1, 3) + event ())"),
+    (dist.Normal(jnp.zeros((1, 3)), 1.0), np.zeros(3), "needs shape (1, 3)"),
     (dist.Normal(jnp.zeros(3), 1.0), np.zeros(2),
      "Variable 'x': the value has shape (2,), but its distribution Normal needs shape (3,) (batch (3,) + event ()), or "
      "that with sample dimensions in front. Reshape the value or the distribution's parameters."),

@@ -40,7 +40,7 @@ def draws(turned_off: str, kernel: str) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["hmc", "nuts", "rwmh", "chees", "mams"])
+@pytest.mark.parametrize("kernel", ["hmc", "nuts", "rwmh", "chees", "mams", "laps"])
 def test_draws_agree_up_to_rounding_with_all_turned_off(kernel):
     np.testing.assert_allclose(draws("off", kernel), draws("", kernel), atol=1e-4)
 

@@ -25,6 +25,7 @@ KERNELS = {
     "rwmh": phx.rwmh(step_size=0.5),
     "chees": phx.chees(),
     "mams": phx.mams(),
+    "laps": phx.laps(),
     "sgld": phx.sgld(0.01, 2),
     "sghmc": phx.sghmc(0.1, 2, num_steps=3),
     "blackjax": phx.from_blackjax(lambda f: blackjax.mala(f, 0.1)),

@@ -1,0 +1,101 @@
+"""LAPS: what each part of warm-up does, and draws that are of the posterior."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import phalanx as phx
+from phalanx.adaptation.late_adjustment import LEAST_FACTOR, MOST_FACTOR, LateAdjustment, LateAdjustmentState
+from phalanx.adaptation.moments import VectorMoments
+from phalanx.adaptation.tuner import Stage, Sums
+
+SIZES = {"num_chains": 64, "num_warmup": 60, "num_samples": 100, "progress": False}
+UNADJUSTED = Stage(0, 3, 3, True)
+
+
+def model():
+    x = phx.sample("x", dist.Normal(jnp.array([0.0, 3.0]), jnp.array([1.0, 20.0])))
+    phx.sample("y", dist.Normal(x[0], 1.0), obs=1.0)
+
+
+def test_draws_are_of_the_posterior_and_warm_up_has_two_parts():
+    posterior = phx.mcmc(model, kernel=phx.laps(), **SIZES)
+    adjusted = np.asarray(posterior.warmup["adjusted"])
+    # no draw of warm-up is adjusted before its last window, which has 20 draws
+    iteration = np.asarray(posterior.warmup["iteration"])
+    assert not adjusted[iteration < 40].any() and adjusted[iteration > 40].all()
+    assert (posterior.stats["log_energy_variance"] == 0).all()
+    x = posterior.draws["x"].reshape(-1, 2)
+    summary = posterior.summary()
+    # six standard errors of two means: not to be expected to fail
+    error = np.asarray(summary.filter(like="x[", axis=0)["mcse_mean"])
+    np.testing.assert_array_less(np.abs(x.mean(0) - [0.5, 3.0]), 6 * error)
+    np.testing.assert_allclose(x.std(0), [np.sqrt(0.5), 20.0], rtol=0.15)
+
+
+def test_without_warm_up_every_draw_is_adjusted():
+    posterior = phx.mcmc(model, kernel=phx.laps(step_size=0.3), **{**SIZES, "num_warmup": 0, "num_samples": 5})
+    assert (posterior.stats["log_energy_variance"] == 0).all()
+
+
+def test_a_step_size_that_is_given_is_kept():
+    posterior = phx.mcmc(model, kernel=phx.laps(step_size=0.3), **SIZES)
+    assert np.unique(posterior.stats["step_size"]) == np.float32(0.3)
+    assert set(np.asarray(posterior.warmup["step_size"], np.float32)) == {np.float32(0.3)}
+
+
+def test_one_coordinate_has_no_direction():
+    with pytest.raises(ValueError, match="at least 2 coordinates, and this model has 1"):
+        phx.mcmc(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), kernel=phx.laps(), **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("choices", "named"),
+    [
+        ({"step_size": -1.0}, "step_size"),
+        ({"target_acceptance": 1.0}, "target_acceptance"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"metric": "round"}, "metric"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(choices, named):
+    with pytest.raises(ValueError, match=f"laps: .*{named}|{named}.*laps"):
+        phx.laps(**choices)
+
+
+def after(imbalance, variance, diverging=0.0, spread=1.0):
+    """The state after a draw of one chain with these statistics, in a metric of unit variances."""
+
+    class Tuning:
+        class metric:
+            variance = (np.ones(2, np.float32),)
+
+    position = (VectorMoments(10, np.zeros(2), np.full(2, 9 * spread**2)),)
+    stats = {"imbalance": imbalance, "log_energy_variance": np.log(variance), "diverging": diverging}
+    state = LateAdjustmentState(1.0, 1.0, 2)
+    return LateAdjustment().update(state, Sums(1, stats, 1.0, position, position), Tuning, UNADJUSTED)
+
+
+def test_the_step_size_follows_the_energy_variance():
+    assert np.isclose(after(1.0, 0.1).step_size, 1.0)
+    assert np.isclose(after(1.0, 0.1 / 2**6).step_size, 2.0)
+    assert after(1e4, 0.1).step_size > 1.4  # far from equipartition, errors may be larger
+    assert after(1e-4, 0.1).step_size < 0.7
+    assert after(1.0, 1e-20).step_size == MOST_FACTOR and after(1e-12, 1.0).step_size == LEAST_FACTOR
+    assert after(1e3, 0.1).step_size == after(1e9, 0.1).step_size
+    assert after(np.nan, 0.1).step_size == after(1.0, 0.1, diverging=0.1).step_size == 0.5
+
+
+def test_trajectories_are_as_long_as_the_chains_are_spread():
+    assert np.isclose(after(1.0, 0.1).trajectory_length, 1.9)
+    assert np.isclose(after(1.0, 0.1, spread=3.0).trajectory_length, 5.7)
+    assert after(1.0, 0.1, spread=0.0).trajectory_length == after(1.0, 0.1, spread=np.nan).trajectory_length == 1.0
+
+
+def test_the_acceptance_rate_to_aim_at_depends_on_the_number_of_coordinates():
+    rates = [LateAdjustment()._step_size(LateAdjustmentState(1.0, 1.0, n)).target for n in (200, 201)]
+    assert rates == [0.7, 0.9]
+    assert LateAdjustment(0.8)._step_size(LateAdjustmentState(1.0, 1.0, 2)).target == 0.8
