@@ -104,4 +104,4 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert 'href="reference/generated/phx.fit.html#phx.fit"' in guide and 'href="glossary.html#guide"' in guide
     assert "https://cdn" not in page
     posterior = (tmp_path / "site/reference/generated/phx.Posterior.html").read_text()
-    assert "Stored draws of each chain: fewer" in posterior and "&lt;factory&gt;" not in posterior
+    assert "statistics of the sampler" in posterior and "&lt;factory&gt;" not in posterior

@@ -19,6 +19,8 @@ from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
 
+LATE = 2
+"""Tuned windows in which chains are no longer freed: from the first of them comes the metric that is kept."""
 
 Numbers = Flags = Any
 """A number or a truth value, or an array with one for each data set."""
@@ -71,6 +73,9 @@ class StepSize(Tuner):
         bound: the hyperparameter that bounds a trajectory: set to 1, it makes a single leapfrog, on which step sizes
             are first tried. None if a draw is a single step.
         of_trajectories: true if a draw's rate is that of the end of its trajectory, False if a mean over all points.
+            Rates of trajectories are averaged so that stuck chains weigh more; see `phalanx.adaptation.acceptance`.
+        frees_chains: true to average so, whatever the rates, until the last two windows: chains that begin where
+            trajectories fail then move on, and the final step size is that of the mean rate.
 
     Example:
         >>> import phalanx as phx
@@ -81,6 +86,7 @@ class StepSize(Tuner):
     target: float
     bound: str | None = None
     of_trajectories: bool = False
+    frees_chains: bool = False
     sets: ClassVar[tuple[str, ...]] = ("step_size",)
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> StepSizeState:
@@ -99,7 +105,7 @@ class StepSize(Tuner):
             return StepSizeState(averaging, None if search.found.all() else search)
         if not stage.tunes:
             return state
-        if self.of_trajectories:
+        if self.of_trajectories or (self.frees_chains and stage.window < stage.tuned - LATE):
             target = harmonic_mean_of_normal_errors(target)
             acceptance = harmonic_mean(sums.inverse_rates / sums.draws, target)
         return state._replace(averaging=dual_averaging.update(state.averaging, acceptance, target))

@@ -241,7 +241,7 @@ def nuts(
         tuning=Tuning(first_step_size, hyperparameter(max_depth), None),
         tuners=listed(
             Metric(metric, early_bound=("max_depth", EARLY_DEPTH)),
-            StepSize(target_acceptance, bound="max_depth") if step_size is None else None,
+            StepSize(target_acceptance, "max_depth", frees_chains=True) if step_size is None else None,
         ),
         statistics=Info._fields,
         relocates=relocate,

@@ -89,6 +89,16 @@ def check_many_chains(entry, **options):
     assert found.r_hat.max() < 1.03
 
 
+STUCK = "lotka_volterra"
+"""A chain or two of NUTS begin where the system of equations has no solution in float32, and stay there."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in (FUNNEL, STUCK)])
+def test_many_chains_of_the_default_kernel(name):
+    check_many_chains(entry_of(name), kernel=phx.nuts())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ENTRIES if name != FUNNEL])
 def test_many_chains_of_one_trajectory_length(name):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 import jax
+import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.adaptation.step_size import StepSizeSearch
+from phalanx.adaptation import dual_averaging
+from phalanx.adaptation.step_size import StepSize, StepSizeSearch, StepSizeState
+from phalanx.adaptation.tuner import Stage, Sums
 
 TARGET = 0.8
 BEST = -math.log(TARGET)
@@ -51,3 +54,39 @@ def test_a_random_walk_finds_the_order_of_its_step_size_in_a_short_warm_up(scale
     mesh = phx.make_mesh(devices=jax.devices()[:1])
     posterior = phx.mcmc(model, kernel=phx.rwmh(), mesh=mesh, **sizes)
     assert 0.1 < posterior.stats["acceptance_rate"].mean() < 0.4
+
+
+def tuned(window: int, stuck: int, **options: bool) -> float:
+    """Return the step size after rounds in which so many of 64 chains fail, and all others accept 0.95."""
+    tuner, stage = StepSize(TARGET, "max_depth", **options), Stage(window, 5, 5)
+    rates = np.where(np.arange(64) < stuck, 0.0, 0.95)
+    sums = Sums(64, {"acceptance_rate": rates.sum()}, (1 / np.maximum(rates, 0.01)).sum())
+    state = StepSizeState(dual_averaging.start(np.float64(1.0)))
+    for _ in range(5):
+        state = tuner.update(state, sums, None, stage)
+    return float(state.averaging.step_size)
+
+
+@pytest.mark.parametrize("stuck", [1, 10, 32])
+def test_a_few_stuck_chains_make_the_step_size_shrink_in_early_windows(stuck):
+    assert all(tuned(window, stuck, frees_chains=True) < 0.5 for window in (0, 1, 2))
+    assert tuned(4, stuck, frees_chains=True) == tuned(3, stuck, frees_chains=True) == tuned(0, stuck)
+    assert tuned(0, 0, frees_chains=True) > 1  # none is stuck: the rate is above the target
+
+
+def test_chains_that_begin_far_away_arrive():
+    """A regression in raw units, whose log densities begin at -1e6: with the plain mean eight of 64 chains stay."""
+    random, rows = np.random.default_rng(0), 400
+    iq, works = random.normal(100, 15, rows), np.arange(rows) % 2
+    x = np.stack([np.ones(rows), iq, works, iq * works], 1).astype(np.float32)
+    y = (x @ np.array([30, 0.5, 10, 0.1]) + 18 * random.normal(size=rows)).astype(np.float32)
+
+    def model(x, y):
+        w = phx.sample("w", dist.Normal(0.0, 100.0).expand([4]))
+        phx.sample("y", dist.Normal(x @ w, phx.sample("sigma", dist.HalfCauchy(2.5))), obs=y)
+
+    sizes = {"num_chains": 64, "num_warmup": 200, "num_samples": 50, "progress": False}
+    posterior = phx.mcmc(model, {"x": x, "y": y}, **sizes)
+    assert not posterior.stats["diverging"].any()
+    assert posterior.stats["acceptance_rate"].mean(1).min() > 0.5
+    assert posterior.summary()["r_hat"].max() < 1.06

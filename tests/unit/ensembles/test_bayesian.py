@@ -85,7 +85,7 @@ def test_the_curvature_is_the_hessian(monkeypatch):
     np.testing.assert_allclose(fitted.factor @ fitted.factor.T, hessian, rtol=1e-3, atol=1e-3)
     draws = 20_000
     probabilities = phx.ensembles.last_layer_probabilities(fitted, features[:2], jax.random.key(0), draws)
-    covariance = np.linalg.inv(hessian)
+    covariance = np.linalg.inv(np.asarray((hessian + hessian.T) / 2, np.float64))
     exact = np.random.default_rng(1).multivariate_normal(np.asarray(weights.T.ravel()), covariance, draws)
     logits = np.einsum("nf,dcf->dnc", np.asarray(features[:2]), exact.reshape(-1, 4, 3))
     np.testing.assert_allclose(probabilities, jax.nn.softmax(logits, -1).mean(0), atol=5 * 0.5 * (2 / draws) ** 0.5)

@@ -66,7 +66,8 @@ def test_kernels_of_one_function_compile_once():
             progress=False,
         )  # fmt: skip
 
-    assert [run(seed).timing.compilations for seed in (0, 1)] == [3, 0]
+    first, second = (run(seed).timing.compilations for seed in (0, 1))
+    assert first > 0 and second == 0
 
 
 def test_numbers_of_one_draw_are_unrelated_and_info_may_be_of_all_lanes():

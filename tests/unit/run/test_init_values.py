@@ -108,8 +108,8 @@ def test_a_function_of_a_key_is_called_with_each_chains_own(sampler, init):
 
 def test_the_prior(sampler):
     found, posterior = begun(sampler, "prior")
-    other, _ = begun(sampler, "prior", seed=1)
-    assert posterior.record.init.startswith("draws from the prior") and posterior.timing.compilations == 0
+    other, again = begun(sampler, "prior", seed=1)
+    assert posterior.record.init.startswith("draws from the prior") and again.timing.compilations == 0
     assert (found["below"] < found["scale"]).all() and (found["mean"] != other["mean"]).all()
     keys = jax.random.split(jax.random.key(0), (100, 4))  # as many at a time as there are chains: that is compiled
     several = [sampler.executables.prior(four, sampler.arrays) for four in keys]
