@@ -89,4 +89,4 @@ def test_chains_that_begin_far_away_arrive():
     posterior = phx.mcmc(model, {"x": x, "y": y}, **sizes)
     assert not posterior.stats["diverging"].any()
     assert posterior.stats["acceptance_rate"].mean(1).min() > 0.5
-    assert posterior.summary()["r_hat"].max() < 1.06
+    assert np.max(posterior.summary()["r_hat"]) < 1.06

@@ -71,7 +71,7 @@ def test_data_stretch_batch_dimensions_of_size_one(sizes, ones, front, event):
     with jax.numpy_rank_promotion("allow"):
         variable = drawn(base, obs=value)
         found, expected = variable.log_prob(), repeated.log_prob(value)
-    assert variable.distribution.batch_shape == tuple(sizes)
+    assert variable.distribution is not None and variable.distribution.batch_shape == tuple(sizes)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
