@@ -3,10 +3,11 @@
 What hardware does not change is the number of gradients that must be computed one after the other, by all chains side
 by side. For each length of warm-up the chains of four seeds are held against the reference posterior after their next
 draw. The bias of a mean is measured in standard deviations, that of a variance relative to the variance, over the root
-of two: both squared, and the worst of all parameters. A length is found once that is below .01, where the chance error
-of 4 x 512 draws is some .003. A run is the worst of those of its kernel if no length suffices.
+of two: both squared, and the worst of all parameters. Chains have arrived if it is below .01; the chance error of
+4 x 512 draws is some .003.
 
-All begin uniformly in (-2, 2), unconstrained. BlackJAX's ends its first phase by itself; its second has ten draws.
+All begin uniformly in (-2, 2), unconstrained. BlackJAX's ends its first phase by itself; its second has ten draws. It
+refuses a model with a scan, such as garch11.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import side_by_side
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-NAMES = ("ark", "garch11", "eight_schools_noncentered", "mesquite", "nes")
+NAMES = ("ark", "eight_schools_noncentered", "mesquite", "nes")
 CHAINS, SEEDS, ENOUGH = 512, 4, 0.01
 LENGTHS = (30, 50, 100, 200, 400, 800)
 """Draws of a warm-up of ours, of several leapfrogs each."""
 
-BLACKJAX_LENGTHS = (100, 300, 1000)
+BLACKJAX_LENGTHS = (100, 300)
 """The most leapfrogs of the first phase of BlackJAX's, which ends it by itself after a fifth or more."""
 
 DRAWS, LEAPFROGS = 10, 15
@@ -112,14 +113,19 @@ def worst_bias(entry: Any, runs: list[Draws]) -> float:
 
 
 def arrived(entry: Any, run: Run, lengths: tuple[int, ...]) -> dict[str, float | None]:
-    """Return the gradients until the chains have arrived, None if they have not, and the last bias."""
-    length, bias, gradients = 0, np.nan, 0.0
+    """Return the fewest gradients after which the chains have arrived, None if they have not, and the bias."""
+    best: dict[str, float | None] = {"gradients": None}
     for length in lengths:
         made = [run(entry, length, seed) for seed in range(SEEDS)]
         bias, gradients = worst_bias(entry, [draws for draws, _ in made]), float(np.mean([n for _, n in made]))
-        if bias < ENOUGH:
-            return {"gradients": gradients, "length": length, "bias": bias}
-    return {"gradients": None, "length": length, "bias": bias, "tried": gradients}
+        fewest = best["gradients"]
+        if bias < ENOUGH and (fewest is None or gradients < fewest):
+            best = {"gradients": gradients, "length": length, "bias": bias}
+        if fewest is not None:  # a longer warm-up may take fewer gradients than the shortest that suffices
+            break
+        if best["gradients"] is None:
+            best = {"gradients": None, "length": length, "bias": bias, "tried": gradients}
+    return best
 
 
 def main() -> None:

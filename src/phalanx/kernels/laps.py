@@ -46,7 +46,7 @@ LEAST_VARIANCE, MOST_VARIANCE = 1e-20, 1e10
 class Tuning(NamedTuple):
     """Hyperparameters: step size, longest trajectory, the most leapfrogs, the metric, and whether draws are adjusted.
 
-    Trajectories are in units of the step size. `adjusted` is true where a Metropolis decision ends each draw.
+    The length of a trajectory has the units of the step size. `adjusted` is true where a Metropolis decision ends each draw.
     """
 
     step_size: Any
@@ -137,7 +137,7 @@ def _imbalance(at: Point, target: LaneTarget) -> Float[Array, "lanes"]:
     balance = jax.tree.map(lambda part, like: jnp.broadcast_to(part, like.shape), balance, apart)
     # the square of 1 + balance, multiplied out: coordinates of padded rows have no part in it
     squares, total = target.inner_products((balance, balance), (apart, at.gradient))
-    return 1 + (squares + 2 * target.mean_over_chains(total)) / target.coordinates
+    return jnp.maximum(1 + (squares + 2 * target.mean_over_chains(total)) / target.coordinates, 0)
 
 
 def laps(

@@ -21,6 +21,7 @@ KERNELS = {
     "nuts": phx.nuts(),
     "nuts, centring": phx.nuts(centring="auto"),
     "chees": phx.chees(),
+    "laps": phx.laps(),
     "rwmh": phx.rwmh(),
     "hmc": phx.hmc(num_steps=3, metric="dense"),
     "sgld": phx.sgld(0.01, 2),
