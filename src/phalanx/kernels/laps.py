@@ -46,7 +46,7 @@ LEAST_VARIANCE, MOST_VARIANCE = 1e-20, 1e10
 class Tuning(NamedTuple):
     """Hyperparameters: step size, longest trajectory, the most leapfrogs, the metric, and whether draws are adjusted.
 
-    The length of a trajectory has the units of the step size. `adjusted` is true where a Metropolis decision ends each draw.
+    The length of a trajectory has the units of the step size. `adjusted` is true if a Metropolis decision ends a draw.
     """
 
     step_size: Any
