@@ -57,7 +57,7 @@ def is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def install_command(package: str) -> str:
-    """Return the shell command that installs an optional package, given the name that is imported."""
-    wanted = DISTRIBUTIONS.get(package, (package,))
+def install_command(*packages: str) -> str:
+    """Return the shell command that installs optional packages, given the names that are imported."""
+    wanted = dict.fromkeys(name for package in packages for name in DISTRIBUTIONS.get(package, (package,)))
     return " ".join(["pip install", *(f'"{name}"' if ">" in name else name for name in wanted)])

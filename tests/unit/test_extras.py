@@ -3,8 +3,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from phalanx.extras import DISTRIBUTIONS, is_installed, require
+from phalanx.cli import app
+from phalanx.extras import DISTRIBUTIONS, install_command, is_installed, require
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("docs", "release")
@@ -28,6 +30,23 @@ def test_what_is_installed_under_another_name_is_named_so(monkeypatch):
     message = r'^sklearn is needed here and is not installed: pip install "scikit-learn>=1.5"$'
     with pytest.raises(ImportError, match=message):
         require("sklearn")
+
+
+def test_several_are_installed_by_one_command():
+    assert install_command("matplotlib", "jinja2", "sklearn", "other") == (
+        'pip install "arviz>=0.20" "jinja2>=3.1" "matplotlib>=3.8" "scikit-learn>=1.5" other'
+    )
+
+
+def test_a_demo_names_all_that_it_lacks_before_it_runs(monkeypatch):
+    module = sys.modules["phalanx.cli.demo"]  # in the package its name is that of the command
+    monkeypatch.setattr(module, "is_installed", lambda package: package == "jinja2")
+    done = CliRunner().invoke(app, ["demo", "digits"])
+    assert isinstance(done.exception, ImportError)
+    assert str(done.exception) == (
+        "the demo digits needs matplotlib and sklearn: "
+        'pip install "arviz>=0.20" "jinja2>=3.1" "matplotlib>=3.8" "scikit-learn>=1.5"'
+    )
 
 
 def test_a_package_that_is_broken_raises_its_own_error(tmp_path, monkeypatch):

@@ -58,7 +58,7 @@ def bench(
     out.parent.mkdir(parents=True, exist_ok=True)
     for name in chosen:
         if lacking := [package for package in BENCHMARKS[name].needs if not is_installed(package)]:
-            console.print(f"{name} is skipped: it needs {' and '.join(lacking)}. {install_command(lacking[0])}")
+            console.print(f"{name} is skipped: it needs {' and '.join(lacking)}. {install_command(*lacking)}")
             continue
         console.print(f"{name}: {BENCHMARKS[name].what}")
         records.append(run_script(folder / f"{name}.py", rounds))

@@ -22,7 +22,7 @@ from phalanx.cli.options import (
     start_devices,
 )
 from phalanx.demos.options import DemoOptions
-from phalanx.extras import require
+from phalanx.extras import install_command, is_installed
 from phalanx.posterior.posterior import Posterior
 
 
@@ -39,6 +39,13 @@ class Demo(StrEnum):
     vae = "vae"
     image_transformer = "image-transformer"
 
+
+_REPORT = ("matplotlib", "jinja2")
+_NEEDS = {
+    Demo.digits: ("sklearn",), Demo.movielens: ("sklearn",), Demo.ensemble: ("flax", "optax"),
+    Demo.vae: ("flax", "optax"), Demo.image_transformer: ("flax", "optax"),
+}  # fmt: skip
+"""Optional packages that every demo needs, and those of each: they are asked for before it runs, all together."""
 
 _ONLY = {
     "samples": (Demo.mixture,), "members": (Demo.ensemble,), "binary": (Demo.vae,),
@@ -74,8 +81,8 @@ def demo(
     """Run a headline workload: print the model, progress, summary and results; write a report and pictures."""
     sizes = {"samples": samples, "members": members, "epochs": epochs, "chains": chains, "warmup": warmup}
     _check(name, **sizes, draws=draws, data_shards=data_shards, binary=binary or None)
-    for module in ("matplotlib", "jinja2"):
-        require(module)  # needed after the run: fail before it
+    if lacking := [package for package in (*_REPORT, *_NEEDS.get(name, ())) if not is_installed(package)]:
+        raise ImportError(f"the demo {name.value} needs {' and '.join(lacking)}: {install_command(*lacking)}")
     start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)
