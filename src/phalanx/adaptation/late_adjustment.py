@@ -32,9 +32,6 @@ LEAST_FACTOR, MOST_FACTOR = 0.3, 3.0
 LENGTH = 1.9
 """Length of a trajectory, in standard deviations of the chains."""
 
-MOST_STEPS = 15
-"""Leapfrogs of the longest adjusted trajectory."""
-
 FEW, LENIENT, STRICT = 200, 0.7, 0.9
 """Coordinates up to which the lower acceptance rate is aimed at, and both rates."""
 
@@ -116,7 +113,7 @@ class LateAdjustment(Tuner):
 
     def apply(self, state: LateAdjustmentState, tuning: Any, stage: Stage) -> Any:
         """Set what is tuned."""
-        dtype, adjusted = tuning.step_size.dtype, state.adjusted
+        dtype, adjusted, most = tuning.step_size.dtype, state.adjusted, int(tuning.max_steps)
         length = state.trajectory_length
         if not self.tunes_step_size:
             step_size = tuning.step_size
@@ -126,7 +123,7 @@ class LateAdjustment(Tuner):
             tuning = self._step_size(state).apply(adjusted, tuning, stage)
             step_size = tuning.step_size
         if adjusted is not None:
-            length = min(length, MOST_STEPS * float(step_size))
+            length = min(length, most * float(step_size))
         return tuning._replace(
             step_size=step_size, trajectory_length=np.asarray(length, dtype), adjusted=np.bool_(adjusted is not None)
         )

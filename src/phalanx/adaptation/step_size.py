@@ -20,7 +20,7 @@ SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
 
 LATE = 2
-"""Tuned windows in which chains are no longer freed: from the first of them comes the metric that is kept."""
+"""The last tuned windows, in which chains are no longer freed: from the first of them comes the metric that is kept."""
 
 Numbers = Flags = Any
 """A number or a truth value, or an array with one for each data set."""

@@ -80,10 +80,7 @@ class SharedLength(Machine):
         self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Tuning
     ) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
         """Make a draw of every lane."""
-        # evenly spaced fractions in (0, 1], the same for all lanes, so that no lane waits
-        share = 1 - radical_inverse(now.draw[0]).astype(target.dtype)
-        time = share * tuning.trajectory_length
-        steps = jnp.clip(jnp.ceil(time / tuning.step_size), 1, tuning.max_steps).astype(jnp.int32)
+        time, steps = shared_length(now.draw[0], tuning, target.dtype)
         key = keys.of_draw(now.draw)
         new, info, end = draw_by_trajectory(self.dynamics, key, now.at, steps, tuning.step_size, target, tuning.metric)
 
@@ -96,6 +93,15 @@ class SharedLength(Machine):
         none = jnp.zeros_like(info.acceptance_rate)
         gained, jumped = lax.cond(tuning.learns, gradients, lambda: (none, none))
         return LaneState(now.draw + 1, new, ()), jnp.ones(target.count, bool), Info(*info, gained, jumped)
+
+
+def shared_length(draw: Integer[Array, ""], tuning: Any, dtype: Any) -> tuple[Float[Array, ""], Integer[Array, ""]]:
+    """Return the length of a draw's trajectory, and its leapfrogs.
+
+    Lengths are evenly spaced fractions in (0, 1] of the longest, the same for all lanes, so that no lane waits.
+    """
+    time = (1 - radical_inverse(draw).astype(dtype)) * tuning.trajectory_length
+    return time, jnp.clip(jnp.ceil(time / tuning.step_size), 1, tuning.max_steps).astype(jnp.int32)
 
 
 def radical_inverse(number: Integer[Array, ""]) -> Float[Array, ""]:

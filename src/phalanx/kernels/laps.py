@@ -20,7 +20,7 @@ from jax import Array, lax
 
 from phalanx.adaptation.late_adjustment import LENGTH, LateAdjustment
 from phalanx.adaptation.metric import Metric
-from phalanx.kernels.chees import radical_inverse
+from phalanx.kernels.chees import shared_length
 from phalanx.kernels.integrators.acceptance import decide
 from phalanx.kernels.integrators.leapfrog import PhasePoint
 from phalanx.kernels.integrators.trajectory import draw_by_trajectory
@@ -91,9 +91,7 @@ class LateAdjusted(Machine):
         none = jnp.zeros_like(now.at.log_density.fine)
 
         def adjusted() -> tuple[Point, Info]:
-            # evenly spaced fractions in (0, 1], as in ChEES
-            time = (1 - radical_inverse(now.draw[0]).astype(target.dtype)) * tuning.trajectory_length
-            steps = jnp.clip(jnp.ceil(time / tuning.step_size), 1, tuning.max_steps).astype(jnp.int32)
+            _, steps = shared_length(now.draw[0], tuning, target.dtype)
             new, info, _ = draw_by_trajectory(self.dynamics, key, now.at, steps, tuning.step_size, target, metric)
             return new, Info(*info, none, none)
 
@@ -145,7 +143,7 @@ def laps(
     *,
     initial_step_size: float = 0.1,
     target_acceptance: float | None = None,
-    max_steps: int = 1000,
+    max_steps: int = 15,
     metric: str = "auto",
     relocate: bool = True,
 ) -> Kernel:
@@ -163,7 +161,7 @@ def laps(
         step_size: length of a leapfrog; None tunes it.
         initial_step_size: the step size with which tuning starts.
         target_acceptance: the acceptance rate in sampling; None takes .7 up to 200 coordinates, and .9 beyond.
-        max_steps: the most leapfrogs of a trajectory.
+        max_steps: the most leapfrogs of an adjusted trajectory; where draws are correlated, more may pay.
         metric: the form of the covariance that warm-up learns: "diagonal", "dense" or "auto"; see `phx.nuts`.
         relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of
             another chain; the verdict reports each move.
