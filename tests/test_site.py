@@ -5,6 +5,7 @@ Only the slow test builds it; the others read its sources.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.browser import measured, need_browser
 
 import phalanx as phx
 
@@ -92,16 +94,68 @@ def test_every_finding_has_its_section() -> None:
     assert topics == set(re.findall(r"^### (.*)$", page, re.MULTILINE))
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+PHONE, DESK = 390, 1280
+"""Widths in pixels at which all pages are looked at."""
+
+MEASURE = """<script>
+addEventListener("load", () => {
+  const scrolls = (part) => {
+    for (; part && part !== document.body; part = part.parentElement)
+      if (["auto", "scroll", "hidden"].includes(getComputedStyle(part).overflowX)) return true;
+    return false;
+  };
+  const wide = (part) => part.getBoundingClientRect().right > innerWidth + 1 && !scrolls(part.parentElement);
+  const beyond = [...document.querySelectorAll("article *")].filter(wide).map((part) => part.outerHTML.slice(0, 80));
+  const broken = [...document.images].filter((one) => one.complete && !one.naturalWidth).map((one) => one.src);
+  const width = document.documentElement.scrollWidth;
+  parent.postMessage({ ok: width <= innerWidth && !beyond.length && !broken.length, width, beyond, broken }, "*");
+});
+</script>"""
+
+EVERY_PAGE = """<!doctype html><meta charset="utf-8"><body><script>
+const found = {}, left = PAGES.flatMap((page) => WIDTHS.map((width) => [page, width]));
+const frame = document.body.appendChild(document.createElement("iframe"));
+const next = () => {
+  document.documentElement.dataset.measured = JSON.stringify(found);
+  if (left.length) [frame.src, frame.width] = left[0];
+};
+addEventListener("message", (event) => { found[left.shift().join(" ")] = event.data; next(); });
+frame.height = 800;
+next();
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built."""
     pytest.importorskip("sphinx_book_theme", reason="the extra `docs` is not installed")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", DOCS, tmp_path / "site"]
+    folder = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", DOCS, folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
-    page = (tmp_path / "site/reference/generated/phx.nuts.html").read_text()
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(site: Path) -> None:
+    page = (site / "reference/generated/phx.nuts.html").read_text()
     assert 'id="phx.nuts"' in page and "<math" in page and 'href="phx.mcmc.html#phx.mcmc"' in page
-    guide = (tmp_path / "site/variational.html").read_text()
+    guide = (site / "variational.html").read_text()
     assert 'href="reference/generated/phx.fit.html#phx.fit"' in guide and 'href="glossary.html#guide"' in guide
     assert "https://cdn" not in page
-    posterior = (tmp_path / "site/reference/generated/phx.Posterior.html").read_text()
+    posterior = (site / "reference/generated/phx.Posterior.html").read_text()
     assert "statistics of the sampler" in posterior and "&lt;factory&gt;" not in posterior
+
+
+@pytest.mark.slow
+def test_no_page_is_wider_than_a_phone_or_a_desk(site: Path, tmp_path: Path) -> None:
+    need_browser()
+    pages = [page for page in site.rglob("*.html") if not page.relative_to(site).parts[0].startswith("_")]
+    for page in pages:
+        page.write_text(page.read_text().replace("<head>", f"<head>{MEASURE}", 1))
+    names = [str(page.relative_to(site)) for page in pages]
+    every = EVERY_PAGE.replace("PAGES", json.dumps(names)).replace("WIDTHS", json.dumps([PHONE, DESK]))
+    (site / "every.html").write_text(every)
+    found, _ = measured(site / "every.html", tmp_path / "profile", seconds=600, timeout=1200)
+    assert len(found) == 2 * len(names) > 200
+    assert {page: seen for page, seen in found.items() if not seen["ok"]} == {}

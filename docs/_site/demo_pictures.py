@@ -23,6 +23,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks/results"
 DEMOS: dict[str, tuple[str, list[str]]] = {
     "digits": ("", ["accuracy", "weights", "reliability"]),
     "chains": ("", ["draws"]),
+    "mixture": ("", ["histogram", "time_against_samples", "memory_against_samples"]),
+    "movielens": ("", ["recommendations", "reliability"]),
 }
 """Options, and the pictures that the tutorial shows."""
 

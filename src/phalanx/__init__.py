@@ -73,6 +73,7 @@ if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when
     from phalanx.posterior.prior import predictive as predictive
     from phalanx.posterior.recovery import recover as recover
     from phalanx.run.each.posteriors import Posteriors as Posteriors
+    from phalanx.variational.each.fits import Fits as Fits
     from phalanx.variational.fit import fit as fit
     from phalanx.variational.guides import constructors as guides  # noqa: F401
     from phalanx.variational.importance import importance as importance
@@ -91,6 +92,7 @@ _PACKAGES = {
 }
 _LATER = {
     "Fit": "variational.result",
+    "Fits": "variational.each.fits",
     "FitError": "variational.methods.method",
     "Particles": "particles.result",
     "Posteriors": "run.each.posteriors",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, random
 from jax.sharding import PartitionSpec
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
@@ -153,6 +154,16 @@ def with_parameters(program: Program, values: Mapping[str, Any]) -> Program:
         return RandomVariable(variable.name, None, values[variable.name], parameter=variable.parameter)
 
     return under(program, give)
+
+
+def at_initial_values(program: Program) -> Program:
+    """Return `program` with its parameters at their initial values, of one key, in every call."""
+
+    @wraps(program)
+    def begun(**data: Any) -> Any:
+        return initialized(program, random.key(0), {})(**data)
+
+    return begun
 
 
 def initialized(program: Program, key: Array, met: dict[str, tuple[Parameter, Any]]) -> Program:

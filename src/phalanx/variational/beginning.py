@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -75,15 +76,9 @@ class FirstParameters:
         cls, pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Init | None
     ) -> FirstParameters:
         """Check the user's `init`, and start to compile."""
-        given = _init_of(init, pair)
+        given = init_of(init, pair)
 
-        def first(seed: Array, arrays: Sequence[Array], given: Params) -> tuple[Params, Misfits, Misfits]:
-            key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
-            begun = pair.problem.alone(lambda: begin(pair, key, data, given))
-            free = pair.learned.free(begun.values)
-            return free, pair.learned.misfits(begun.values, free), begun.misfits
-
-        traced_once, arguments = jax.jit(first), (np.uint32(seed), arrays, given)
+        traced_once, arguments = jax.jit(partial(first_values, pair)), (np.uint32(seed), arrays, given)
 
         def laid_out() -> tuple[Any, ...]:
             free, *flags = jax.eval_shape(traced_once, *arguments)
@@ -120,9 +115,7 @@ class FirstParameters:
             ValueError: when a given value lies outside of its constraint or support, naming it.
         """
         free, *flags = self.program(*self.arguments)
-        for (_, sentence), bad in (item for misfits in flags for item in misfits.items()):
-            if np.asarray(bad):
-                raise ValueError(sentence)
+        check_misfits(*flags)
         return free
 
     def as_given(self) -> dict[str, Any]:
@@ -132,11 +125,26 @@ class FirstParameters:
         return {**free, **{name: all_to_devices(value, _layout(free[name])) for name, value in kept.items()}}
 
 
+def first_values(pair: Pair, seed: Array, arrays: Sequence[Array], given: Params) -> tuple[Params, Misfits, Misfits]:
+    """Return the initial parameters on the real line, and flags of given values that do not fit."""
+    key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
+    begun = pair.problem.alone(lambda: begin(pair, key, data, given))
+    free = pair.learned.free(begun.values)
+    return free, pair.learned.misfits(begun.values, free), begun.misfits
+
+
+def check_misfits(*flags: Misfits) -> None:
+    """Raise if a given value lies outside of its constraint or support."""
+    for (_, sentence), bad in (item for misfits in reversed(flags) for item in misfits.items()):  # variables first
+        if np.any(np.asarray(bad)):
+            raise ValueError(sentence)
+
+
 def _layout(value: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.sharding, value)
 
 
-def _init_of(init: Init | None, pair: Pair) -> dict[str, Any]:
+def init_of(init: Init | None, pair: Pair) -> dict[str, Any]:
     """Return the user's `init` by name, in the types of the parameters and variables."""
     if init is None:
         return {}

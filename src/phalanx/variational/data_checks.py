@@ -52,8 +52,8 @@ class DataChecks:
 
         A batch is checked on one device: a sum over devices could deadlock with a sum of the step that is running.
         """
-        if self._identity is not None or any(check.applies for check in self._checks):
-            self._compiled = self._compiler(self._any_outside, list(arrays), rarely=once, identity=self._identity)
+        if self._identity is not None or self.apply:
+            self._compiled = self._compiler(self.any_outside, list(arrays), rarely=once, identity=self._identity)
 
     def look(self, arrays: Rows) -> Array | None:
         """Return a flag that is true if an index or a value is out of range, without waiting; see `begin`."""
@@ -81,7 +81,13 @@ class DataChecks:
         """Check without compiling; warn of indices and values that cannot be checked."""
         _warn([*self.unseen(arguments), *self._supports.check(arguments)])
 
-    def _any_outside(self, arrays: Sequence[Array]) -> Array:
+    @property
+    def apply(self) -> bool:
+        """True if data alone determine an index or a value to be checked."""
+        return any(check.applies for check in self._checks)
+
+    def any_outside(self, arrays: Sequence[Array]) -> Array:
+        """Return whether an index or a value may be out of range. Call it inside a compiled function."""
         return jnp.any(jnp.stack([check.any_outside(arrays, self._shardings) for check in self._checks]))
 
 

@@ -78,11 +78,11 @@ class Drawing:
         shards_draws = mesh.shape[CHAIN] > 1 and size % mesh.shape[CHAIN] == 0
 
         def batch(free: Params, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]) -> Drawn:
-            data, base = self.pair.problem.data(arrays), random.fold_in(random.key(seed), STREAM)
+            data, base = self.pair.problem.data(arrays), stream_key(seed)
             if shards_draws:
                 numbers = lax.with_sharding_constraint(numbers, NamedSharding(mesh, PartitionSpec(CHAIN)))
             return self.pair.problem.alone(
-                lambda: jax.vmap(lambda i: _one(self.pair, free, random.fold_in(base, i), data))(numbers)
+                lambda: jax.vmap(lambda i: one_draw(self.pair, free, random.fold_in(base, i), data))(numbers)
             )
 
         given = self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays
@@ -113,7 +113,13 @@ def on_host(batches: Iterator[tuple[Drawn, int]], names: Sequence[str] | None = 
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-def _one(pair: Pair, free: Params, key: Array, data: Values) -> Drawn:
+def stream_key(seed: Array) -> Array:
+    """Return the key of all draws with a seed."""
+    return random.fold_in(random.key(seed), STREAM)
+
+
+def one_draw(pair: Pair, free: Params, key: Array, data: Values) -> Drawn:
+    """Return one draw: all its values, and its log densities under model and guide."""
     params = pair.learned.constrain(free)
     draw = pair.draw(params, pair.noise(key), data)
     log_p = jnp.asarray(sum(pair.log_model(params, draw, data).values()))
@@ -136,7 +142,7 @@ def quartiles_of(pair: Pair, count: int) -> Callable[[Any, Array, Sequence[Array
 
     def quartiles(free: Params, seed: Array, arrays: Sequence[Array]) -> Float[Array, "3 coordinate"]:
         data = pair.problem.step_data(arrays, random.key(seed))  # one key: the same minibatch each time
-        keys = jax.vmap(lambda i: random.fold_in(random.fold_in(random.key(seed), STREAM), i))(jnp.arange(count))
+        keys = jax.vmap(lambda i: random.fold_in(stream_key(seed), i))(jnp.arange(count))
 
         def coordinates() -> Array:
             params = pair.learned.constrain(free)
@@ -148,13 +154,16 @@ def quartiles_of(pair: Pair, count: int) -> Callable[[Any, Array, Sequence[Array
     return quartiles
 
 
-def change_between(a: Float[np.ndarray, "3 coordinate"], b: Float[np.ndarray, "3 coordinate"]) -> float:
+def change_between(
+    a: Float[np.ndarray, "*guides 3 coordinate"], b: Float[np.ndarray, "*guides 3 coordinate"]
+) -> Float[np.ndarray, "*guides"]:
     """Return the distance between guides with these quartiles: the largest of all coordinates.
 
     It is the difference of medians in standard deviations, or of widths in parts of themselves.
     """
     with np.errstate(all="ignore"):  # a value that is not finite counts as a change
-        middles, widths = [q[1] for q in (a, b)], [(q[2] - q[0]) / SPREAD for q in (a, b)]
+        middles, widths = zip(*((q[..., 1, :], (q[..., 2, :] - q[..., 0, :]) / SPREAD) for q in (a, b)), strict=True)
         floor = 1e-4 * (1e-4 + np.abs(middles[1]))  # of a guide that draws one value
         width = np.maximum(np.minimum(*widths), floor)
-        return float(np.max(np.maximum(np.abs(middles[0] - middles[1]), np.abs(widths[0] - widths[1])) / width))
+        moved = np.maximum(np.abs(middles[0] - middles[1]), np.abs(widths[0] - widths[1])) / width
+    return np.asarray(np.max(moved, axis=-1))

@@ -87,6 +87,7 @@ def fit(
     coords: Coords | None = None,
     matmul_precision: str = "float32",
     missing: str | None = None,
+    each: str | Mapping[str, int] | None = None,
     on_block: Callable[[Report], Any] | None = None,
     progress: bool = True,
 ) -> Fit:
@@ -141,13 +142,15 @@ def fit(
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
         missing: "impute" makes the missing entries of observed variables latent, as for `phx.mcmc`; a guide of your own
             needs the variable `y_missing`, too. Not for data in batches.
+        each: the column with the name of each row's data set, or the axes of arguments along which there is an entry
+            for each data set, as in `{"y": 0}`: fits of many data sets at once, see docs/many-data-sets.md.
         on_block: a function called after each block of steps with a report: steps done and in total, the bound and its
             error. An exception from it ends the fit.
         progress: whether to show the progress of the fit.
 
     Returns:
-        The fit. Its parameters are averages over the last steps; with `training=` those of the best evaluation, or the
-        last if no rows are held out. Ctrl-C returns what was learned so far.
+        The fit; with `each=`, `phx.Fits`. Its parameters are averages over the last steps; with `training=` those of
+        the best evaluation, or the last if no rows are held out. Ctrl-C returns what was learned so far.
 
     Raises:
         TypeError: when data do not fit the model, or the optimiser, the objective or the guide has another type.
@@ -179,6 +182,22 @@ def fit(
     stops = guide is not None and training is None and until is not False
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
     check_missing(missing)
+    if each is not None:
+        from phalanx.variational.each.fit_each import FitOptions, fit_each
+
+        options = FitOptions(
+            objective, int(num_steps), int(num_particles), int(seed), until, stops, init, dims, coords,
+            matmul_precision, on_block, progress,
+        )  # fmt: skip
+        fits: Any = fit_each(
+            model, guide, data, each, mesh, optimizer, options,
+            lambda pair, shapes: steps_of(pair, objective, optimizer, num_particles, num_steps, shapes),
+            {
+                "training": training, "checkpoint": checkpoint, "batch_size": batch_size, "num_rows": num_rows,
+                "missing": missing,
+            },
+        )  # fmt: skip
+        return fits
     said: tuple[str, ...] = ()
     if missing is not None:
         if data is not None and not isinstance(data, Mapping) and columns_of(data) is None:
@@ -283,18 +302,24 @@ def _method(
         matching = Steps(pair, objective, None, num_particles, match_scores)
         begins, settling = partial(FitState.of, optimizer=()), Settling.begin(num_steps, stops, FIRST_MATCHES)
         return Stochastic(matching, begins, shapes, seed, arrays, 1.0, settling, compiler)
+    steps, rate, falls = steps_of(for_steps(pair), objective, optimizer, num_particles, num_steps, shapes)
+    return Stochastic(
+        steps, partial(steps.begin, averages=training is None), shapes, seed, arrays, rate,
+        Settling.begin(num_steps, stops), compiler, stream, falls, training, policy, first_batch=seen,
+    )  # fmt: skip
+
+
+def steps_of(
+    pair: Pair, objective: Objective, optimizer: Any, num_particles: int, num_steps: int, shapes: dict[str, Any]
+) -> tuple[Steps, float, bool]:
+    """Return the steps of an optimiser of optax, the factor on its changes, and whether its rate falls to zero."""
     falls, longest = _is_default(optimizer) and pair.guide.traits.rate_falls, None
     if _is_default(optimizer) and pair.guide.traits.by_widths:
         longest = max(LONGEST, USUAL * math.sqrt(size_of(pair.problem.latents)))
     if not _is_default(optimizer):
         checks.check_update(optimizer, shapes)
     rate, transform = _optimizer_of(optimizer, longest, num_steps if falls else None)
-    steps = Steps(for_steps(pair), objective, transform, num_particles)
-    return Stochastic(
-        steps, lambda free: FitState.of(free, transform.init(free), averages=training is None), shapes, seed, arrays,
-        rate, Settling.begin(num_steps, stops), compiler, stream, falls,
-        training, policy, first_batch=seen,
-    )  # fmt: skip
+    return Steps(pair, objective, transform, num_particles), rate, falls
 
 
 def _optimizer_of(optimizer: Any, longest: float | None, falls_for: int | None) -> tuple[float, Any]:

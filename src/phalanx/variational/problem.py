@@ -25,7 +25,7 @@ from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.needed_values import IN_BATCHES, trace_with_values
 from phalanx.inputs.placement import partition_spec
 from phalanx.language.handlers import tape
-from phalanx.language.parameters import Parameter, initialized, with_parameters
+from phalanx.language.parameters import Parameter, at_initial_values, initialized, with_parameters
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, Tracer, tracing
 from phalanx.mesh.agreement import check_same
@@ -162,12 +162,7 @@ class Problem:
     @property
     def at_start(self) -> Program:
         """The model with its parameters at their initial values."""
-
-        @wraps(self.model)
-        def started(**data: Any) -> Any:
-            return initialized(self.model, random.key(0), {})(**data)
-
-        return started
+        return at_initial_values(self.model)
 
     @cached_property
     def _shardings(self) -> dict[str, RowSharding]:

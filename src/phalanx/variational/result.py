@@ -134,7 +134,7 @@ class Fit:
             ValueError: when `n` is not a whole number above zero, a name is unknown, or the fit was read from a file.
         """
         check_seed(seed)
-        _check_number(n)
+        check_number(n)
         known = self.proposals.names
         if unknown := [name for name in names or () if name not in known]:
             raise ValueError(
@@ -164,7 +164,7 @@ class Fit:
             ValueError: when `n` or a name is wrong, or the fit was read from a file.
         """
         check_seed(seed)
-        _check_number(n)
+        check_number(n)
         verdict, record = self.verdict(), replace(self.record, num_samples=n, num_chains=1, seed=seed, independent=True)
         return posterior_of(self._drawing, record, self.timing, self.params, keep, reducers or {}, verdict)
 
@@ -182,7 +182,7 @@ class Fit:
             ValueError: when the fit was read from a file, or its data came in batches.
         """
         check_seed(seed)
-        _check_number(num_draws)
+        check_number(num_draws)
         return self._weighed_draws.evidence(seed, num_draws)
 
     def covariance(
@@ -220,7 +220,7 @@ class Fit:
             Giordano, Broderick, Jordan (2018), Covariances, robustness, and variational Bayes.
         """
         check_seed(seed)
-        _check_number(num_draws)
+        check_number(num_draws)
         check_all_there(self.proposals.pair.problem, "covariance")
         return covariance_of(self.proposals, names, list(self.record.latents), num_draws, seed)
 
@@ -253,7 +253,7 @@ class Fit:
             Burda, Grosse, Salakhutdinov (2016), Importance weighted autoencoders.
         """
         check_seed(seed)
-        _check_number(num_draws)
+        check_number(num_draws)
         return row_bounds(*self._live("to bound rows"), data, int(num_draws), seed, self.record.matmul_precision)
 
     def verdict(self, num_draws: int = JUDGED) -> Verdict:
@@ -271,7 +271,7 @@ class Fit:
         """
         if self.pair is None and "verdict" in self.known:
             return self.known["verdict"]
-        _check_number(num_draws)
+        check_number(num_draws)
         ended: dict[str, Any] = {"settled": self.unsettled, "steps": self.steps, "failed": self.failed}
         if self.pair and not self.pair.guide.traits.has_draws:
             return judge_likelihood(**ended)
@@ -386,6 +386,7 @@ class Fit:
         return as_html("Fit", {**facts, "settled": self.unsettled or "yes"}, self.params)
 
 
-def _check_number(n: object) -> None:
+def check_number(n: object) -> None:
+    """Raise unless `n` is a number of draws."""
     if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
         raise ValueError(f"The number of draws must be a whole number, at least 1; got {n!r}.")

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
 from dataclasses import replace
-from html import unescape
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from tests.browser import measured, need_browser
 from tests.unit.report.posteriors import make_posterior, with_divergences
 
 from phalanx.report import write_report
 from phalanx.report.plots.style import new_figure
 
 pytestmark = pytest.mark.slow
-
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-OPTIONS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-    "--enable-logging=stderr", "--virtual-time-budget=4000",
-]  # fmt: skip
 
 WIDTHS = (390, 820, 1440)
 
@@ -74,8 +62,7 @@ addEventListener("load", () => {
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """A page with long names, many rows, divergences, another run beside, and a figure of the user."""
-    if BROWSER is None:
-        pytest.skip("no Chromium is installed: the page was not looked at in a browser")
+    need_browser()
     random = np.random.default_rng(0)
     weights = random.normal(size=(4, 60, 120)) + np.linspace(-1, 1, 120)
     variables = {
@@ -96,19 +83,13 @@ def page(tmp_path_factory):
 
 def look(page, *, dark):
     """Open the page; return what it measured by its width, and a screenshot."""
-    assert BROWSER is not None
     picture = page.with_name("dark.png" if dark else "light.png")
-    command = [
-        BROWSER, *OPTIONS, f"--user-data-dir={page.parent / picture.stem}", f"--window-size={sum(WIDTHS)},2000",
-        f"--blink-settings=preferredColorScheme={0 if dark else 1}", f"--screenshot={picture}", "--dump-dom",
-        page.as_uri(),
-    ]  # fmt: skip
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    logged = [line for line in run.stderr.splitlines() if "CONSOLE" in line]
+    size = f"--window-size={sum(WIDTHS)},2000"
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    profile = page.parent / picture.stem
+    found, logged = measured(page, profile, size, scheme, f"--screenshot={picture}", seconds=4)
     assert not logged, "\n".join(logged)
-    found = re.search(r'data-measured="([^"]*)"', run.stdout)
-    assert found, run.stderr[-2000:]
-    return {int(width): measured for width, measured in json.loads(unescape(found[1])).items()}, imread(picture)
+    return {int(width): of_width for width, of_width in found.items()}, imread(picture)
 
 
 @pytest.fixture(scope="module")
@@ -118,16 +99,16 @@ def light(page):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_overflows_and_tables_sort_and_search(light, width):
-    measured, left = light[0][width], sum(one for one in WIDTHS if one < width)
-    assert measured["errors"] == [] and measured["inside"] == width
-    assert measured["width"] <= width and measured["beyond"] == []
+    found, left = light[0][width], sum(one for one in WIDTHS if one < width)
+    assert found["errors"] == [] and found["inside"] == width
+    assert found["width"] <= width and found["beyond"] == []
     picture = light[1][:, left : left + width, :3]
     assert picture.shape[1] == width and picture.std() > 0.02  # something is on it
-    assert len(measured["first"]) > 40 and "log_density" in measured["first"]
-    assert sorted(name for name in measured["found"] if name.startswith("weight")) == ["weight[117]", "weight[17]"]
-    largest = [int(number) for number in re.findall(r"weight\[(\d+)\]", " ".join(measured["sorted"]))][:10]
+    assert len(found["first"]) > 40 and "log_density" in found["first"]
+    assert sorted(name for name in found["found"] if name.startswith("weight")) == ["weight[117]", "weight[17]"]
+    largest = [int(number) for number in re.findall(r"weight\[(\d+)\]", " ".join(found["sorted"]))][:10]
     assert np.mean(largest) > 100
-    assert measured["more"] > len(measured["first"])
+    assert found["more"] > len(found["first"])
 
 
 def test_a_dark_page_for_those_who_prefer_it(page, light):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
@@ -67,12 +67,22 @@ def explain(figure: Figure) -> None:
     else:
         return
     tight = {"columnspacing": 1.3, "handlelength": 1.4, "handletextpad": 0.5, "frameon": False, "fontsize": 8.5}
-    legend = figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), **tight)
+    columns = _columns(labels, figure.get_figwidth())
+    legend = figure.legend(handles, labels, loc="outside upper right", ncols=columns, **tight)
     for text in legend.get_texts():
         text.set_color(INK)
     # Traces are too thin to show their colour.
     for line in legend.get_lines():
         line.set(linewidth=2, alpha=1)
+
+
+def _columns(labels: Sequence[str], width: float) -> int:
+    """Return the most columns of a legend that fit into so many inches, about .075 for a letter and .4 for a line."""
+
+    def fits(columns: int) -> bool:
+        return sum(0.4 + 0.075 * max(map(len, of_one)) for of_one in np.array_split(labels, columns)) <= width
+
+    return next((columns for columns in range(len(labels), 1, -1) if fits(columns)), 1)
 
 
 def whole_numbers(axis: Axis, most: int = 6) -> None:

@@ -18,6 +18,7 @@ from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.needed_values import trace_with_values
+from phalanx.language.parameters import at_initial_values
 from phalanx.language.tracing import Program
 from phalanx.mesh.devices import CHAIN, axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.processes import to_host
@@ -60,8 +61,10 @@ class ModelOnSets:
     notices: list[str | None]
 
     @classmethod
-    def of(cls, model: Program, data: Any, each: Each, mesh: Mesh | None, given: GivenNames) -> ModelOnSets:
-        """Divide the data, and trace the model on one data set.
+    def of(
+        cls, model: Program, data: Any, each: Each, mesh: Mesh | None, given: GivenNames, learns: bool = False
+    ) -> ModelOnSets:
+        """Divide the data, and trace the model on one data set; with `learns` it may have parameters (`phx.param`).
 
         Raises:
             TypeError, ValueError: when data, model, mesh and `each` do not fit; the message names the argument.
@@ -71,21 +74,33 @@ class ModelOnSets:
             notice, mesh = use_every_core(), default_mesh(sets.count)
         checks.check_not_traced(data)
         program, by_row = model, frozenset()
+        begun = at_initial_values(model) if learns else model
         if sets.rows is not None:
-            program = with_real_rows(model, sets.most)
-            by_row = check_ragged(model, program, sets)
+            program, alone = with_real_rows(model, sets.most), begun
+            begun = with_real_rows(begun, sets.most)
+            by_row = check_ragged(alone, begun, sets)
         arguments = split_arguments(program, _filled(sets, 0))
         mesh = choose_mesh(arguments, mesh)
         _check_mesh(mesh, sets)
         sizes, varies = axes_but_chain(mesh), dict.fromkeys((*sets.own, REAL), "it differs by data set")
-        arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(program, a, sizes), varies)
-        check_latents(program, whole)
+        arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(begun, a, sizes), varies)
+        if not learns:
+            check_latents(program, whole)
         arrays, own = _arrays(arguments, sets)
         indices = IndexCheck.of(whole)
         _check_indices(indices, arguments, arrays, own, sets)
         notices = [notice, *indices.check(arguments)]  # of what could not be checked
         names = names_in_record(Naming.of(whole, arguments, given), arguments)
         return cls(model, program, sets, mesh, arguments, whole, arrays, own, by_row, names, notices)
+
+    @property
+    def filled(self) -> dict[str, Any]:
+        """The data of the first data set, with the rows that fill it up."""
+        return _filled(self.sets, 0)
+
+    def arrays_of(self, number: int) -> list[Any]:
+        """Return the arrays of one data set."""
+        return [array[number] if place in self.own else array for place, array in enumerate(self.arrays)]
 
     @property
     def latents(self) -> dict[str, tuple[int, ...]]:

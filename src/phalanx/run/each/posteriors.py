@@ -114,7 +114,7 @@ class Posteriors:
         Raises:
             ValueError: if no data set has this name, or it failed.
         """
-        number = self._number(name)
+        number = number_of_set("posteriors", name, self.sets)
         if name in self.failed:
             raise ValueError(f"posteriors.of({name!r}): this data set was not sampled: {self.failed[name]}.")
         return replace(self._posterior(number), target=self.target_of(number))
@@ -197,13 +197,18 @@ class Posteriors:
             row for name, v in variables.items() for row in element_names(name, v.shape[3:], self.record.labels)
         ]  # fmt: skip
 
-    def _number(self, name: Any) -> int:
-        if name not in self.sets:
-            raise ValueError(
-                f"posteriors.of({name!r}): no data set has this name; there are "
-                f"{first_few(list(map(repr, self.sets)))}."
-            )
-        return self.sets.index(name)
+
+def number_of_set(result: str, name: Any, sets: tuple[Any, ...]) -> int:
+    """Return the number of a data set.
+
+    Raises:
+        ValueError: if no data set has this name.
+    """
+    if name not in sets:
+        raise ValueError(
+            f"{result}.of({name!r}): no data set has this name; there are {first_few(list(map(repr, sets)))}."
+        )
+    return sets.index(name)
 
 
 def _figures(values: np.ndarray, prob: float) -> Float64[np.ndarray, "sets elements columns"]:

@@ -121,7 +121,7 @@ def _change_by_padding(ragged: Program, sets: DataSets, of_rows: set[str]) -> tu
         def at(position: Mapping[str, Array]) -> dict[str, Array]:
             return _looked(run_unconstrained(ragged, position, {**shared, **own, REAL: real}))
 
-        return jax.vmap(at)(positions)
+        return jax.vmap(at, axis_size=POSITIONS)(positions)  # a model may have no latent variable
 
     evaluate: Callable[..., Any] = jax.jit(jax.vmap(looked))
     filled = ({name: x.astype(data[name].dtype) for name, x in of.items()} for of in (arrays, others))

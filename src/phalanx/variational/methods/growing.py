@@ -215,7 +215,7 @@ class Growing:
         fresh = self._hold(self.seed, np.uint32(state.number), np.int32(state.chunks))
         gain, error = map(float, self._gain(before, state.free, fresh, self.arrays))
         now = np.asarray(self._quartiles(state.free, self.seed, self.arrays))
-        change = math.inf if state.quartiles is None else change_between(state.quartiles, now)
+        change = math.inf if state.quartiles is None else float(change_between(state.quartiles, now))
         state = state._replace(quartiles=now)
         if state.number > 1 and gain <= max(NATS, 2.0 * error) and change <= CHANGED:
             return state._replace(over=True)

@@ -115,6 +115,10 @@ class Steps:
     num_particles: int
     rule: Callable[..., tuple[Params, Array]] | None = None
 
+    def begin(self, free: dict[str, Any], averages: bool = True) -> FitState:
+        """Return the first state at these parameters, with an average of the steps or without."""
+        return FitState.of(free, self.optimizer.init(free), averages)
+
     def identity(self, state: FitState) -> Hashable | None:
         """Return the key of a block of these steps; None where only its trace determines what it computes."""
         pair = key_of(self.pair)
@@ -145,7 +149,7 @@ class Steps:
 
             def move(state: FitState) -> tuple[FitState, StepBounds]:
                 state, bound = self.one(state, mine, data, order.rate)
-                return state, StepBounds(bound.mean(), self._error(bound))
+                return state, StepBounds(bound.mean(), self.error(bound))
 
             apart = ahead is not None and self._is_small((state, mine, arrays))
             state, found = _in_branch(move, number < order.count, state) if apart else move(state)
@@ -161,9 +165,10 @@ class Steps:
         key = step_key(seed, state.step)
         state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
         state, bound = self.one(state, self.noise(key), self.pair.problem.step_data(arrays, key), order.rate)
-        return state, StepBounds(bound.mean()[None], self._error(bound)[None])
+        return state, StepBounds(bound.mean()[None], self.error(bound)[None])
 
-    def _error(self, bound: Float[Array, "estimate"]) -> Float[Array, ""]:
+    def error(self, bound: Float[Array, "estimate"]) -> Float[Array, ""]:
+        """Return the Monte-Carlo error of the mean of a step's bounds; NaN where it is not known."""
         if self.is_antithetic:
             bound = bound.reshape(-1, 2).mean(1)  # a pair is one draw
         known = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise

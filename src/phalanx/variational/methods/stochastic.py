@@ -130,8 +130,7 @@ class Stochastic:
             out_shardings=lambda: (self._layout, made), identity=self.steps.identity(state),
         )  # fmt: skip
         if self.settling.stops:
-            size = sum(leaf.size for leaf in jax.tree.leaves(state.free))
-            count, pair = max(16, min(COMPARED, NUMBERS // size)), self.steps.pair
+            count, pair = draws_to_compare(state.free), self.steps.pair
             arguments, identity = (state.free, self.seed, self.arrays), key_of(pair, "quartiles", count)
             self._quartiles = self.compiler(quartiles_of(pair, count), *arguments, rarely=True, identity=identity)
 
@@ -213,7 +212,7 @@ class Stochastic:
             dict(free), Losses.of((*state.made, *state.fresh)), step, step * self.steps.num_particles,
             int(state.state.failed), seen=self.first_batch + step if ordered else 0,
             looks=self.watch.looks if self.watch else (),
-            unsettled=self._unsettled(state, stopped),
+            unsettled=why_unsettled(state.settling, state.step, self.falls, stopped),
         )  # fmt: skip
 
     def report(self, state: Course) -> FitReport:
@@ -244,21 +243,6 @@ class Stochastic:
     @property
     def _num_steps(self) -> int:
         return self.settling.num_steps
-
-    def _unsettled(self, state: Course, stopped: Stop | None) -> str:
-        """Return why learning may not have ended; empty if it has."""
-        ended = state.step == self._num_steps
-        if state.settling.settled or (self.falls and ended and state.settling.agreements):
-            return ""  # the last window of a rate that falls to zero has at most a third of the rate before
-        steps = count(state.step, "step")
-        if stopped is not None:
-            ends = {Stop.INTERRUPTED: "Ctrl-C ended the fit", Stop.TIME: "Time was over", Stop.DATA: "The data ended"}
-            return f"{ends[stopped]} after {steps}, before the guide stopped changing."
-        if not self.settling.stops:
-            return f"The fit made {steps} and did not check whether the parameters still change."
-        return (
-            f"After {steps} the guide still changes from one window of steps to the next, or where the rate is halved."
-        )
 
     def _resumed(self, course: Course, watch: FitWatch) -> Course:
         """Return the state of the checkpoint, if there is one."""
@@ -323,9 +307,34 @@ class Stochastic:
         return course._replace(settling=settling, free=free, averaged=free, quartiles=quartiles)
 
 
+def draws_to_compare(free: Params) -> int:
+    """Return the number of draws that compare two guides."""
+    return max(16, min(COMPARED, NUMBERS // sum(leaf.size for leaf in jax.tree.leaves(free))))
+
+
+def why_unsettled(settling: Settling, step: int, falls: bool, stopped: Stop | None) -> str:
+    """Return why learning may not have ended after so many steps; empty if it has.
+
+    Args:
+        settling: windows and rates.
+        step: steps made.
+        falls: whether the rate falls to zero over the steps.
+        stopped: reason why the fit was stopped; None if it was not.
+    """
+    if settling.settled or (falls and step == settling.num_steps and settling.agreements):
+        return ""  # the last window of a rate that falls to zero has at most a third of the rate before
+    steps = count(step, "step")
+    if stopped is not None:
+        ends = {Stop.INTERRUPTED: "Ctrl-C ended the fit", Stop.TIME: "Time was over", Stop.DATA: "The data ended"}
+        return f"{ends[stopped]} after {steps}, before the guide stopped changing."
+    if not settling.stops:
+        return f"The fit made {steps} and did not check whether the parameters still change."
+    return f"After {steps} the guide still changes from one window of steps to the next, or where the rate is halved."
+
+
 def _tolerances(then: Float[np.ndarray, "3 coordinate"] | None, now: Float[np.ndarray, "3 coordinate"]) -> float:
     """Return the distance between two guides, in tolerances."""
-    return inf if then is None else change_between(then, now) / TOLERANCE
+    return inf if then is None else float(change_between(then, now)) / TOLERANCE
 
 
 def _shapes_of(begins: Callable[[dict[str, Any]], FitState], shapes: dict[str, Any]) -> FitState:

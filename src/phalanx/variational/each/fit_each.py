@@ -1,0 +1,253 @@
+"""`phx.fit(..., each=)`: divide the data, compile one program for all data sets, learn, and return the fits."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from phalanx.density.given_names import Coords, Dims, GivenNames
+from phalanx.language.tracing import Program
+from phalanx.learning.compiled import Compiler
+from phalanx.learning.loop import Loop
+from phalanx.mesh.devices import make_mesh
+from phalanx.mesh.processes import to_host
+from phalanx.posterior.record import Timing
+from phalanx.run.each.data_sets import Each
+from phalanx.run.each.model_on_sets import ModelOnSets
+from phalanx.run.progress.display import make_progress, waiting
+from phalanx.run.progress.watchdog import watched
+from phalanx.run.until import Until
+from phalanx.variational import checks
+from phalanx.variational.beginning import Init, check_misfits, init_of, pair_of
+from phalanx.variational.data_checks import DataChecks
+from phalanx.variational.drawing import MOST
+from phalanx.variational.each.fits import Fits, chosen_names
+from phalanx.variational.each.learning import LearningOfSets, SetsCourse
+from phalanx.variational.each.programs import LanePrograms
+from phalanx.variational.guides.pair import Pair, alignment_of
+from phalanx.variational.methods.settling import Settling
+from phalanx.variational.methods.step import Steps
+from phalanx.variational.methods.stochastic import why_unsettled
+from phalanx.variational.monitoring.recording import names_for, record_of
+from phalanx.variational.objective import Objective
+from phalanx.variational.result import Fit
+from phalanx.variational.unbounded import check_bounded
+
+NUMBERS = 2**24
+"""Most numbers in draws that are made at once, over all data sets."""
+
+StepsOf = Callable[[Pair, dict[str, Any]], tuple[Steps, float, bool]]
+"""Function from a pair and the shapes of its parameters to steps, the factor on changes, and whether the rate falls."""
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """Arguments of `phx.fit` that fits of many data sets take as well, checked."""
+
+    objective: Objective
+    num_steps: int
+    num_particles: int
+    seed: int
+    until: Until | bool | None
+    stops: bool
+    init: Init | None
+    dims: Dims | None
+    coords: Coords | None
+    matmul_precision: str
+    on_block: Callable[[Any], Any] | None
+    progress: bool
+
+
+def fit_each(
+    model: Program, guide: Any, data: Any, each: Each, mesh: Mesh | None, optimizer: Any, options: FitOptions,
+    steps_of: StepsOf, refused: Mapping[str, Any],
+) -> Fits:  # fmt: skip
+    """Return the fits of many data sets; see `phx.fit`."""
+    began = time.perf_counter()
+    _check(options, optimizer, refused)
+    on_sets = ModelOnSets.of(model, data, each, mesh, GivenNames.of(options.dims, options.coords), learns=True)
+    sets = on_sets.sets
+    alone = make_mesh(devices=on_sets.mesh.devices.flat[:1])
+    pair = pair_of(on_sets.program, guide, on_sets.filled, alone, None, None)
+    _check_guide(pair)
+    checks.check_particles(options.num_particles, pair)
+    checks.check_learned(pair.learned, pair.guide.name)
+    check_bounded(pair)
+    checks.check_estimator(options.objective, alignment_of(pair).scored, options.num_particles)
+    compiler = Compiler(options.matmul_precision)
+    programs, data_checks = LanePrograms(pair, on_sets, compiler), DataChecks(pair, compiler)
+    seeds = np.uint32(options.seed) + np.arange(sets.count, dtype=np.uint32)
+    lanes = np.arange(programs.lanes_for(sets.count)) % sets.count
+    arrays = programs.arrays(lanes)
+    with waiting(options.progress, "compiling"):
+        failed = _invalid(programs, data_checks, arrays)
+        given = init_of(options.init, pair)
+        free, *flags = programs.begun(seeds[lanes], arrays, given)
+        check_misfits(*flags)
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), free)
+        steps, rate, falls = steps_of(pair, shapes)
+        settling = Settling.begin(options.num_steps, options.stops)
+        method = LearningOfSets(programs, steps, seeds, rate, settling)
+        loop = Loop(method, method.begin(free, lanes, arrays, frozenset(failed)))
+    compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
+    with watched(make_progress(options.progress)) as display:
+        for notice in filter(None, [*on_sets.notices, *data_checks.unseen(pair.problem.arguments)]):
+            display.say(notice)
+        seconds = options.until.seconds if isinstance(options.until, Until) else None
+        looks = [] if options.on_block is None else [options.on_block]
+        deque(loop.blocks(display, looks, seconds), maxlen=0)
+    course = method.outcome(loop.state)
+    failed |= {
+        number: f"its loss, or the loss's gradient, was not finite at the last of {course.steps[number]:,} steps."
+        for number in course.gave_up
+    }
+    if len(failed) == sets.count:
+        raise ValueError(
+            f"each: none of the {sets.count:,} data sets can be fitted; of the first, {failed[0]} Run phx.fit on it "
+            f"alone to see more."
+        )
+    whole = {
+        number: why_unsettled(course.settling[number], int(course.steps[number]), falls, loop.stopped)
+        for number in range(sets.count) if number not in failed
+    }  # fmt: skip
+    timing = Timing(
+        compile=compiled - began, warmup=0.0, sampling=time.perf_counter() - compiled,
+        gradient_evaluations=int(course.steps.sum()) * options.num_particles, compilations=compiler.count,
+    )  # fmt: skip
+    record = record_of(
+        pair, options.objective, options.num_steps, options.num_particles, options.seed, started,
+        loop.stopped is not None, names_for(pair, options.dims, options.coords),
+    )  # fmt: skip
+    result = _Result(guide, on_sets, course, programs, failed, whole, timing, record, options)
+    elbo, error = result.bounds()
+    return Fits(
+        params=result.params, elbo=elbo, error=error, steps=course.steps, sets=sets.names,
+        failed={sets.names[number]: reason for number, reason in sorted(failed.items())},
+        unsettled={sets.names[number]: why for number, why in whole.items() if why}, timing=timing,
+        record=replace(record, matmul_precision=options.matmul_precision), fit_of=result.fit_of,
+        draws_of=result.draws_of,
+    )  # fmt: skip
+
+
+class _Result:
+    """Parameters, bounds and draws of all data sets, and the fit of one."""
+
+    def __init__(
+        self, guide: Any, on_sets: ModelOnSets, course: SetsCourse, programs: LanePrograms, failed: Mapping[int, str],
+        unsettled: Mapping[int, str], timing: Timing, record: Any, options: FitOptions,
+    ):  # fmt: skip
+        self.guide, self.on_sets, self.course, self.programs = guide, on_sets, course, programs
+        self.failed, self.unsettled, self.timing, self.record, self.options = (
+            list(failed), unsettled, timing, record, options,
+        )  # fmt: skip
+        self._lanes = np.arange(programs.lanes_for(on_sets.sets.count)) % on_sets.sets.count
+        self._free = jax.tree.map(lambda leaf: leaf[self._lanes], course.free)
+        values = jax.tree.map(to_host, programs.values(self._free))
+        self.params = jax.tree.map(lambda leaf: self._blanked(leaf[: on_sets.sets.count]), values)
+
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bound of each data set, averaged over the steps of its last window, and its error."""
+        found = np.full((2, self.on_sets.sets.count), np.nan)
+        for number in range(found.shape[1]):
+            if number in self.failed:
+                continue
+            losses, window = self.course.losses(number), self.course.settling[number].window
+            last = slice(min(window.begin, max(len(losses.elbo) - 1, 0)), None)
+            elbo, error = losses.elbo[last], losses.error[last]
+            finite = np.isfinite(elbo)
+            if finite.any():
+                found[:, number] = elbo[finite].mean(), np.sqrt(np.square(error[finite]).sum()) / finite.sum()
+        return found[0], found[1]
+
+    def fit_of(self, number: int) -> Fit:
+        """Return the fit of one data set, with its own rows alone."""
+        data = self.on_sets.sets.one(number, padded=False)
+        options, course = self.options, self.course
+        pair = pair_of(self.on_sets.model, self.guide, data, self.programs.pair.problem.mesh, None, None)
+        seed = int(np.uint32(options.seed) + np.uint32(number))
+        record = record_of(
+            pair, options.objective, options.num_steps, options.num_particles, seed, self.record.started,
+            self.record.interrupted, names_for(pair, options.dims, options.coords),
+        )  # fmt: skip
+        free, params = (jax.tree.map(lambda leaf: leaf[number], of) for of in (course.free, self.params))
+        return Fit(
+            params, course.losses(number), self.timing, replace(record, matmul_precision=options.matmul_precision),
+            self.unsettled[number], int(course.steps[number]), int(course.failed[number]), free=free, pair=pair,
+            arrays=pair.problem.place_arrays(),
+        )  # fmt: skip
+
+    def draws_of(self, seed: int, n: int, names: Sequence[str] | None) -> dict[str, np.ndarray]:
+        """Return draws from the guides, `(set, draw, ...)`."""
+        pair, count = self.programs.pair, self.on_sets.sets.count
+        if not pair.guide.traits.has_draws:
+            raise ValueError("sample: these fits are of maximum likelihood, and have values alone: fits.params.")
+        known = pair.problem.whole.values
+        names = chosen_names(names, list(known), [name for name in known if name not in self.on_sets.by_row])
+        if rows := [name for name in names if name in self.on_sets.by_row]:
+            raise ValueError(
+                f"sample: {rows[0]!r} has an element for each row, and the data sets differ in their numbers of rows. "
+                f"Draw it with fits.of(name).sample()."
+            )
+        arrays, lanes = self.programs.arrays(self._lanes), len(self._lanes)
+        seeds = (np.uint32(seed) + np.arange(count, dtype=np.uint32))[self._lanes]
+        each = lanes * sum(max(1, leaf.size) for leaf in jax.tree.leaves(known))
+        size, parts = int(max(1, min(MOST, n, NUMBERS // each))), []
+        for first in range(0, n, size):
+            numbers = np.arange(first, first + size, dtype=np.uint32)
+            drawn = self.programs.draws(self._free, seeds, numbers, arrays).values
+            parts.append({name: to_host(drawn[name])[:count, : n - first] for name in names})
+        return {name: self._blanked(np.concatenate([part[name] for part in parts], axis=1)) for name in names}
+
+    def _blanked(self, values: np.ndarray) -> np.ndarray:
+        values = np.array(values)
+        values[self.failed] = np.nan if values.dtype.kind == "f" else 0
+        return values
+
+
+def _invalid(programs: LanePrograms, checks: DataChecks, arrays: Sequence[Any]) -> dict[int, str]:
+    """Return the data sets with an index or a value out of range, with the reason."""
+    sets, arguments, found = programs.on_sets.sets, programs.pair.problem.arguments, {}
+    for number in np.flatnonzero(programs.invalid(checks, arrays)[: sets.count]):
+        own = programs.on_sets.arrays_of(int(number))
+        try:
+            checks.check_now(arguments.with_arrays(own))
+        except ValueError as error:
+            found[int(number)] = str(error)
+    return found
+
+
+def _check(options: FitOptions, optimizer: Any, refused: Mapping[str, Any]) -> None:
+    for name, value in refused.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}: fits with each= do not take {name}=. Leave it out; or run phx.fit on one data set after the "
+                f"other."
+            )
+    if isinstance(optimizer, str):
+        raise ValueError(
+            f"optimizer: with each= expected a rate or one of optax's optimisers; got {optimizer!r}. Leave it out; or "
+            f"run phx.fit on one data set after the other."
+        )
+    if options.num_steps == 0:
+        raise ValueError("num_steps: with each= expected one step or more; got 0.")
+    if options.init is not None and not isinstance(options.init, Mapping):
+        raise ValueError(
+            f"init: with each= expected a dict of values by parameter or variable, with which all data sets begin; got "
+            f"{type(options.init).__name__}."
+        )
+
+
+def _check_guide(pair: Pair) -> None:
+    if pair.guide.traits.is_solved:
+        raise ValueError(
+            f"guide: {pair.guide.name} is found without steps, and with each= guides are learned by steps. Take "
+            f"phx.guides.mean_field() or full_rank(); or run phx.fit on one data set after the other."
+        )
