@@ -1,4 +1,5 @@
-"""One model on many data sets of 30 rows: one run with `each=`, against a compiled sampler on one after the other.
+"""One model on many data sets of 30 rows: one run with `each=`, against a compiled sampler on one after the other;
+and the same for fits of a mean-field normal.
 
 Two models: a normal hierarchy of five groups, and a logistic regression of three columns. The sampler runs on some of
 the data sets, and both times are given for one data set.
@@ -53,6 +54,10 @@ MODELS: dict[str, tuple[Any, Callable[[int], tuple[dict[str, Any], dict[str, int
 }
 
 
+def fitted(model: Any, data: Any, seed: int, **options: Any) -> Any:
+    return phx.fit(model, phx.guides.mean_field(), data, seed=seed, progress=False, **options)
+
+
 def main() -> None:
     parser = side_by_side.arguments(__doc__ or "", rounds=3)
     parser.add_argument("--sets", type=int, default=10_000)
@@ -79,9 +84,22 @@ def main() -> None:
                 own = {key: values[number] if key in each else values for key, values in data.items()}
                 sampler.run(number, own, **SIZES)
             times.setdefault(f"{name}, one after the other", []).append((time.perf_counter() - began) / options.alone)
+            fits: Any = fitted(model, data, turn, each=each)
+            times.setdefault(f"{name}, fits at once", []).append(fits.timing.total / options.sets)
+            if not turn:
+                found[name] |= {"fits_seconds": round(fits.timing.total, 1), "fits_unsettled": len(fits.unsettled)}
+            began = time.perf_counter()
+            for number in range(options.alone):
+                fitted(model, {key: values[number] if key in each else values for key, values in data.items()}, number)
+            times.setdefault(f"{name}, fits one by one", []).append((time.perf_counter() - began) / options.alone)
     rows = [
         side_by_side.compare(
             f"a data set of 30 rows, {name}", f"{name}, at once", f"{name}, one after the other", times, at_most=0.1
+        )
+        for name in MODELS
+    ] + [
+        side_by_side.compare(
+            f"a fit to 30 rows, {name}", f"{name}, fits at once", f"{name}, fits one by one", times, at_most=0.1
         )
         for name in MODELS
     ]

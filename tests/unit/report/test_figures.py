@@ -120,3 +120,14 @@ def test_names_fit_on_one_line_of_known_characters():
     assert printable("w[0]\n数") == "w[0]□□"
     assert printable("x" * 100) == "x" * 43 + "…"
     assert printable("μ σ²") == "μ σ²"
+
+
+def test_a_legend_of_long_names_stays_inside_of_its_figure():
+    figure = new_figure(7.5, 3)
+    axes = figure.subplots()
+    for number in range(7):
+        axes.plot([0, 1], [0, number], label=f"the sampler with number {number} of them")
+    explain(figure)
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width
