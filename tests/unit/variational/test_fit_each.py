@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -49,9 +50,7 @@ def fit_each(*arguments: Any, **options: Any) -> Fits:
 def assert_same(fit: phx.Fit, other: phx.Fit) -> None:
     assert fit.steps == other.steps and fit.unsettled == other.unsettled and fit.failed == other.failed
     np.testing.assert_allclose(fit.losses.elbo, other.losses.elbo, rtol=2e-3, atol=2e-3)
-    assert sorted(fit.params) == sorted(other.params)
-    for name, value in fit.params.items():
-        np.testing.assert_allclose(value, other.params[name], rtol=2e-3, atol=2e-3)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3), fit.params, other.params)
 
 
 def amortised(x, y=None):
@@ -163,6 +162,19 @@ def test_a_bad_data_set_is_named_and_spoils_no_other():
     data["x"][:, 0] = 1.0
     with pytest.raises(ValueError, match="none of the 4 data sets can be fitted"):
         fit_each(counts, phx.guides.mean_field(), data, each=AXES, **QUICK)
+
+
+def test_discrete_variables_of_a_guide_that_is_a_program():
+    def model(x, y):
+        on = phx.sample("on", dist.Bernoulli(0.5))
+        phx.sample("y", dist.Normal(3.0 * x * on, 1.0), obs=y)
+
+    def guide():
+        phx.sample("on", dist.Bernoulli(phx.param("p", 0.5, dist.constraints.unit_interval)))
+
+    x = np.ones((2, 6))
+    fits = fit_each(model, guide, {"x": x, "y": x * [[3.0], [0.0]]}, each=AXES, num_steps=400, progress=False)
+    assert fits.params["p"][0] > 0.9 and fits.params["p"][1] < 0.1
 
 
 def test_summaries_are_those_of_the_draws():

@@ -83,7 +83,9 @@ class ModelOnSets:
         mesh = choose_mesh(arguments, mesh)
         _check_mesh(mesh, sets)
         sizes, varies = axes_but_chain(mesh), dict.fromkeys((*sets.own, REAL), "it differs by data set")
-        arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(begun, a, sizes), varies)
+        arguments, whole = trace_with_values(
+            arguments, lambda a: TracedProgram.of_whole(begun, a, sizes, learns), varies
+        )
         if not learns:
             check_latents(program, whole)
         arrays, own = _arrays(arguments, sets)

@@ -127,9 +127,9 @@ def fit_each(
         loop.stopped is not None, names_for(pair, options.dims, options.coords),
     )  # fmt: skip
     result = _Result(guide, on_sets, course, programs, failed, whole, timing, record, options)
-    elbo, error = result.bounds()
     return Fits(
-        params=result.params, elbo=elbo, error=error, steps=course.steps, sets=sets.names,
+        params=result.params, elbo=result.blanked(course.elbo), error=result.blanked(course.error),
+        steps=course.steps, sets=sets.names,
         failed={sets.names[number]: reason for number, reason in sorted(failed.items())},
         unsettled={sets.names[number]: why for number, why in whole.items() if why}, timing=timing,
         record=replace(record, matmul_precision=options.matmul_precision), fit_of=result.fit_of,
@@ -151,28 +151,14 @@ class _Result:
         self._lanes = np.arange(programs.lanes_for(on_sets.sets.count)) % on_sets.sets.count
         self._free = jax.tree.map(lambda leaf: leaf[self._lanes], course.free)
         values = jax.tree.map(to_host, programs.values(self._free))
-        self.params = jax.tree.map(lambda leaf: self._blanked(leaf[: on_sets.sets.count]), values)
-
-    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bound of each data set, averaged over the steps of its last window, and its error."""
-        found = np.full((2, self.on_sets.sets.count), np.nan)
-        for number in range(found.shape[1]):
-            if number in self.failed:
-                continue
-            losses, window = self.course.losses(number), self.course.settling[number].window
-            last = slice(min(window.begin, max(len(losses.elbo) - 1, 0)), None)
-            elbo, error = losses.elbo[last], losses.error[last]
-            finite = np.isfinite(elbo)
-            if finite.any():
-                found[:, number] = elbo[finite].mean(), np.sqrt(np.square(error[finite]).sum()) / finite.sum()
-        return found[0], found[1]
+        self.params = jax.tree.map(lambda leaf: self.blanked(leaf[: on_sets.sets.count]), values)
 
     def fit_of(self, number: int) -> Fit:
         """Return the fit of one data set, with its own rows alone."""
         data = self.on_sets.sets.one(number, padded=False)
         options, course = self.options, self.course
         pair = pair_of(self.on_sets.model, self.guide, data, self.programs.pair.problem.mesh, None, None)
-        seed = int(np.uint32(options.seed) + np.uint32(number))
+        seed = (options.seed + number) % 2**32
         record = record_of(
             pair, options.objective, options.num_steps, options.num_particles, seed, self.record.started,
             self.record.interrupted, names_for(pair, options.dims, options.coords),
@@ -204,9 +190,10 @@ class _Result:
             numbers = np.arange(first, first + size, dtype=np.uint32)
             drawn = self.programs.draws(self._free, seeds, numbers, arrays).values
             parts.append({name: to_host(drawn[name])[:count, : n - first] for name in names})
-        return {name: self._blanked(np.concatenate([part[name] for part in parts], axis=1)) for name in names}
+        return {name: self.blanked(np.concatenate([part[name] for part in parts], axis=1)) for name in names}
 
-    def _blanked(self, values: np.ndarray) -> np.ndarray:
+    def blanked(self, values: np.ndarray) -> np.ndarray:
+        """Return values of data sets with NaN, or zero, for those that failed."""
         values = np.array(values)
         values[self.failed] = np.nan if values.dtype.kind == "f" else 0
         return values

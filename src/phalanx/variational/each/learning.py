@@ -53,6 +53,7 @@ class SetsCourse(NamedTuple):
         free: parameters of each data set on the real line: averages over its last window, if one has ended.
         quartiles: quartiles of each data set's guide at its last two windows, the latest first; NaN before.
         steps, failed: steps that each data set has made, and how many of them were left out.
+        elbo, error: the bound of each data set, averaged over its last window, and its error; NaN before.
         gave_up: data sets whose loss was not finite for many steps in a row.
         bounds: bounds of all blocks.
     """
@@ -67,6 +68,8 @@ class SetsCourse(NamedTuple):
     quartiles: tuple[Any, Any]
     steps: Int[np.ndarray, "sets"]
     failed: Int[np.ndarray, "sets"]
+    elbo: Float[np.ndarray, "sets"]
+    error: Float[np.ndarray, "sets"]
     gave_up: frozenset[int] = frozenset()
     bounds: tuple[Bounds, ...] = ()
 
@@ -135,7 +138,7 @@ class LearningOfSets:
         of_sets = jax.tree.map(lambda leaf: to_host(leaf)[:count].copy(), free)
         return SetsCourse(
             0, jax.vmap(self.steps.begin)(free), sets, moves, arrays, (self.settling,) * count, of_sets, (None, None),
-            np.zeros(count, int), np.zeros(count, int),
+            np.zeros(count, int), np.zeros(count, int), np.full(count, np.nan), np.full(count, np.nan),
         )  # fmt: skip
 
     def step(self, state: SetsCourse, say: Callable[[str], None]) -> Iterator[SetsCourse]:
@@ -184,7 +187,11 @@ class LearningOfSets:
                 found = _with(found, [number], jax.tree.map(lambda leaf, lane=lane: leaf[[lane]], mean))
             elif not course.settling[number].compared:
                 found = _with(found, [number], jax.tree.map(lambda leaf, lane=lane: leaf[[lane]], free))
-        return course._replace(free=found)
+        elbo, error = course.elbo.copy(), course.error.copy()
+        for number in course.sets[moving]:
+            if np.isnan(elbo[number]) and course.step:
+                elbo[number], error[number] = course.losses(number).mean
+        return course._replace(free=found, elbo=elbo, error=error)
 
     def _compared(self, course: SetsCourse) -> SetsCourse:
         """Return the state after the ends of windows, given their averages and those of the two windows before."""
@@ -196,21 +203,40 @@ class LearningOfSets:
         free = _with(course.free, numbers, jax.tree.map(lambda leaf: to_host(leaf)[lanes], course.state.mean))
         changes, quartiles = np.full((2, len(lanes)), np.inf), course.quartiles
         if self.settling.stops:
-            count = draws_to_compare(jax.tree.map(lambda leaf: leaf[0], course.free))
-            seeds = self._seeds_of(course.sets)
-            now = self.programs.quartiles(count, course.state.mean, seeds, course.arrays)[lanes]
+            now = self._quartiles(course, lanes)
             none = np.full((len(self.seeds), *now.shape[1:]), np.nan, now.dtype)
             quartiles = tuple(none if then is None else then for then in quartiles)
             found = np.stack([change_between(then[numbers], now) for then in quartiles]) / TOLERANCE
             begun = np.stack([np.isfinite(then[numbers]).any((1, 2)) for then in quartiles])
             changes = np.where(begun, found, np.inf)
             quartiles = _with(quartiles[0], numbers, now), _with(quartiles[1], numbers, quartiles[0][numbers])
-        settling = list(course.settling)
+        settling, elbo, error = list(course.settling), course.elbo.copy(), course.error.copy()
         for lane, number, change, across in zip(lanes, numbers, *changes, strict=True):
             rule = settling[number]
-            bounds = _bounds_of(course, lane, rule.window.begin)
-            settling[number] = rule.look(course.step, bounds, float(change), float(across))
-        return course._replace(settling=tuple(settling), free=free, quartiles=quartiles)
+            made = _bounds_of(course, lane, rule.window.begin)
+            settling[number] = rule.look(course.step, made.elbo, float(change), float(across))
+            elbo[number], error[number] = made.mean
+        return course._replace(settling=tuple(settling), free=free, quartiles=quartiles, elbo=elbo, error=error)
+
+    def _quartiles(
+        self, course: SetsCourse, lanes: Int[np.ndarray, "ended"]
+    ) -> Float[np.ndarray, "ended 3 coordinate"]:
+        """Return the quartiles of the guides of some lanes, by a program for so many lanes, or up to four times more.
+
+        Windows end at different steps, and all lanes would take as long each time.
+        """
+        size = self.programs.lanes_for(1)
+        while size < len(lanes):
+            size *= FEWER
+        filled, mean, arrays = np.resize(lanes, size), course.state.mean, course.arrays
+        if size < len(course.sets):
+            mean = jax.tree.map(lambda leaf: to_host(leaf)[filled], mean)
+            arrays = self.programs.arrays(course.sets[filled])
+        else:
+            filled = np.arange(len(course.sets))
+        count = draws_to_compare(jax.tree.map(lambda leaf: leaf[0], course.free))
+        found = self.programs.quartiles(count, mean, self._seeds_of(course.sets[filled]), arrays)
+        return found[: len(lanes)] if size < len(course.sets) else found[lanes]
 
     def _without_ended(self, course: SetsCourse) -> SetsCourse:
         """Return the state where data sets that have settled, or gave up, do not move."""
@@ -240,15 +266,15 @@ class LearningOfSets:
         return self.seeds[sets]
 
 
-def _bounds_of(course: SetsCourse, lane: int, begin: int) -> Float[np.ndarray, "step"]:
+def _bounds_of(course: SetsCourse, lane: int, begin: int) -> Losses:
     """Return the bounds of a lane's data set since a step at which a block began."""
     number, found = course.sets[lane], []
     for block in reversed(course.bounds):
         if block.first < begin:
             break
         own = lane if lane < len(block.sets) and block.sets[lane] == number else np.argmax(block.sets == number)
-        found.append(block.made.bound[:, own])
-    return np.concatenate(found[::-1])
+        found.append(StepBounds(*(part[:, own] for part in block.made)))
+    return Losses.of(found[::-1])
 
 
 def _with(of_sets: Any, numbers: Sequence[int] | np.ndarray, values: Any) -> Any:

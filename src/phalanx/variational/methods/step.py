@@ -93,6 +93,14 @@ class Losses(NamedTuple):
     elbo: Float[np.ndarray, "step"]
     error: Float[np.ndarray, "step"]
 
+    @property
+    def mean(self) -> tuple[float, float]:
+        """The bound averaged over steps that were not left out, and its error; NaN if all were."""
+        finite = np.isfinite(self.elbo)
+        if not finite.any():
+            return np.nan, np.nan
+        return float(self.elbo[finite].mean()), float(np.sqrt(np.square(self.error[finite]).sum()) / finite.sum())
+
     @classmethod
     def of(cls, blocks: Sequence[StepBounds] = ()) -> Losses:
         """Return the bounds of all blocks of steps."""

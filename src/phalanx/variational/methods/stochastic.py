@@ -219,10 +219,7 @@ class Stochastic:
         """Return the progress of the fit, with bounds averaged over the last block."""
         made = state.made[-1]
         watched: dict[str, Any] = {}
-        finite = np.isfinite(made.bound)
-        elbo = float(made.bound[finite].mean()) if finite.any() else nan
-        errors = made.error[finite]
-        error = float(np.sqrt((errors**2).sum()) / len(errors)) if len(errors) else nan
+        elbo, error = Losses.of([made]).mean
         if (watch := self.watch) is not None and self.training is not None:
             looks, scale = watch.looks, watch.scale
             watched = {
