@@ -10,7 +10,7 @@ from phalanx.report import save_figures
 from phalanx.report.plots.chosen import Quantity, choose_quantities
 from phalanx.report.plots.energy import energy_figure
 from phalanx.report.plots.ranks import rank_counts, rank_figure
-from phalanx.report.plots.style import ALARM, printable
+from phalanx.report.plots.style import ALARM, explain, new_figure, printable
 from phalanx.report.plots.traces import trace_figure
 
 

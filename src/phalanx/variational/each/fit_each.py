@@ -96,7 +96,7 @@ def fit_each(
         steps, rate, falls = steps_of(pair, shapes)
         settling = Settling.begin(options.num_steps, options.stops)
         method = LearningOfSets(programs, steps, seeds, rate, settling)
-        loop = Loop(method, method.begin(free, lanes, arrays, frozenset(failed)))
+        loop = Loop(method, method.begin(dict(free), lanes, arrays, frozenset(failed)))
     compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
     with watched(make_progress(options.progress)) as display:
         for notice in filter(None, [*on_sets.notices, *data_checks.unseen(pair.problem.arguments)]):

@@ -36,9 +36,9 @@ class LaneOrder(NamedTuple):
     """Arguments of a block: the number of steps, and of each lane whether it moves, its rate, and if averages begin."""
 
     count: ArrayLike
-    moves: Bool[np.ndarray, "lanes"]
-    rate: Float[np.ndarray, "lanes"]
-    anew: Bool[np.ndarray, "lanes"]
+    moves: Bool[Array | np.ndarray, "lanes"]
+    rate: Float[Array | np.ndarray, "lanes"]
+    anew: Bool[Array | np.ndarray, "lanes"]
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class LanePrograms:
 
             return lax.while_loop(lambda carry: carry[0] < order.count, step, (jnp.int32(0), state, made))[1:]
 
-        orders = LaneOrder(SHARED, OF_LANES, OF_LANES, OF_LANES)
-        specs = (OF_LANES, OF_LANES, self._specs, orders)
+        orders: Any = (SHARED, OF_LANES, OF_LANES, OF_LANES)
+        specs = (OF_LANES, OF_LANES, self._specs, LaneOrder(*orders))
         state, made = self._call(of_lanes, specs, (OF_LANES, PartitionSpec(None, CHAIN)), state, seeds, arrays, order)
         return state, jax.tree.map(lambda bounds: np.asarray(bounds)[: int(np.asarray(order.count))], made)
 
