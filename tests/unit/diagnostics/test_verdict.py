@@ -335,3 +335,9 @@ def test_many_short_chains_are_told_that_they_are_short():
 def test_without_statistics_there_is_nothing_to_judge_by():
     with pytest.raises(ValueError, match=r"^judge: there are no statistics; give one array of shape"):
         judge(make_posterior().summary(), {})
+
+
+def test_chains_that_stand_still_far_apart_have_places(converged):
+    stuck = np.repeat(1e6 * np.arange(4.0)[:, None], 1000, axis=1)
+    text = str(with_draws(converged, b=stuck).verdict())
+    assert "different places: b is, in chain 0 near 0" in text

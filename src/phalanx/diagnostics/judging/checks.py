@@ -132,7 +132,7 @@ class CheckedRun:
             if all(places.get(name) for name in names):
                 yield np.array([places[name].pop(0) for name in names], int), values.reshape(*values.shape[:2], -1)
 
-    @property
+    @cached_property
     def least_ess(self) -> np.ndarray:
         """The lesser of bulk and tail ESS of each quantity."""
         return np.fmin(self.table["ess_bulk"].to_numpy(), self.table["ess_tail"].to_numpy())

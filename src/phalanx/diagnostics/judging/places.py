@@ -65,7 +65,8 @@ def _gap(values: np.ndarray, groups: list[np.ndarray]) -> float:
     """Return the widest gap between neighbouring groups, in median widths of a chain."""
     low, high = np.quantile(values, WITHIN, axis=1)
     gaps = [low[b].min() - high[a].max() for a, b in pairwise(groups)]
-    return max(gaps) / max(float(np.median(high - low)), np.finfo(float).tiny)
+    with np.errstate(over="ignore"):  # chains that stand still have no width
+        return max(gaps) / max(float(np.median(high - low)), np.finfo(float).tiny)
 
 
 def _sentence(name: str, values: np.ndarray, groups: list[np.ndarray]) -> str:
