@@ -84,12 +84,14 @@ def test_a_data_set_has_the_fit_of_its_own(guide):
 
 def test_each_data_set_ends_when_its_own_guide_has_settled(monkeypatch):
     data = {name: np.resize(values, (32, 8)) for name, values in regressions(4).items()}
-    lanes, place = [], LanePrograms.arrays
+    lanes, place, made, block = [], LanePrograms.arrays, [], LanePrograms.block
     monkeypatch.setattr(LanePrograms, "arrays", lambda self, sets: lanes.append(len(sets)) or place(self, sets))
+    monkeypatch.setattr(LanePrograms, "block", lambda *given: made.append(block(*given)) or made[-1])
     seen, options = [], {"num_steps": 1500, "progress": False}
     fits = fit_each(line, phx.guides.mean_field(), data, each=AXES, seed=1, on_block=seen.append, **options)
     assert len(set(fits.steps)) > 2 and not fits.unsettled and seen[-1].moving == 0
-    assert lanes[0] == 32 and 4 * lanes[1] <= 32  # the last ones go on in a smaller program
+    assert lanes[0] == 32 and 4 * min(lanes) <= 32  # the last ones go on in a smaller program
+    assert all(part.base is None for _, bounds in made for part in bounds)  # views keep the room of whole blocks
     for number in (int(np.argmax(fits.steps)), int(np.argmin(fits.steps))):
         own = {name: values[number] for name, values in data.items()}
         assert_same(phx.fit(line, phx.guides.mean_field(), own, seed=1 + number, **options), fits.of(number))

@@ -121,7 +121,8 @@ class LanePrograms:
         orders: Any = (SHARED, OF_LANES, OF_LANES, OF_LANES)
         specs = (OF_LANES, OF_LANES, self._specs, LaneOrder(*orders))
         state, made = self._call(of_lanes, specs, (OF_LANES, PartitionSpec(None, CHAIN)), state, seeds, arrays, order)
-        return state, jax.tree.map(lambda bounds: np.asarray(bounds)[: int(np.asarray(order.count))], made)
+        count = int(np.asarray(order.count))
+        return state, jax.tree.map(lambda bounds: np.asarray(bounds)[:count].copy(), made)  # a view keeps all the room
 
     def quartiles(
         self, count: int, free: Params, seeds: UInt32[np.ndarray, "lanes"], arrays: Sequence[Array]
