@@ -166,6 +166,21 @@ def test_a_bad_data_set_is_named_and_spoils_no_other():
         fit_each(counts, phx.guides.mean_field(), data, each=AXES, **QUICK)
 
 
+def test_a_data_set_that_cannot_begin_spoils_no_other():
+    def model(y):
+        mean = phx.sample("mean", dist.Normal(0.0, 5.0))
+        width = phx.sample("width", dist.Uniform(0.0, jnp.max(y)))
+        phx.factor("near", -jnp.sum((y - mean) ** 2) * width)
+
+    y = np.ones((3, 4))
+    y[1, 2] = np.inf
+    for init in (None, {"width": 0.5}):
+        fits = fit_each(model, phx.guides.mean_field(), {"y": y}, each={"y": 0}, init=init, **QUICK)
+        assert list(fits.failed) == [1] and np.isfinite(fits.params["mean.loc"][[0, 2]]).all()
+    with pytest.raises(ValueError, match="'width' lies outside"):
+        phx.fit(model, phx.guides.mean_field(), {"y": np.ones((3, 4))}, each={"y": 0}, init={"width": 2.0}, **QUICK)
+
+
 def test_discrete_variables_of_a_guide_that_is_a_program():
     def model(x, y):
         on = phx.sample("on", dist.Bernoulli(0.5))

@@ -26,7 +26,7 @@ from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.until import Until
 from phalanx.variational import checks
-from phalanx.variational.beginning import Init, check_misfits, init_of, pair_of
+from phalanx.variational.beginning import Init, Misfits, init_of, pair_of
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.drawing import MOST
 from phalanx.variational.each.fits import Fits, chosen_names
@@ -34,7 +34,7 @@ from phalanx.variational.each.learning import LearningOfSets, SetsCourse
 from phalanx.variational.each.programs import LanePrograms
 from phalanx.variational.guides.pair import Pair, alignment_of
 from phalanx.variational.methods.settling import Settling
-from phalanx.variational.methods.step import Steps
+from phalanx.variational.methods.step import PATIENCE, Steps
 from phalanx.variational.methods.stochastic import why_unsettled
 from phalanx.variational.monitoring.recording import names_for, record_of
 from phalanx.variational.objective import Objective
@@ -91,7 +91,7 @@ def fit_each(
         failed = _invalid(programs, data_checks, arrays)
         given = init_of(options.init, pair)
         free, *flags = programs.begun(seeds[lanes], arrays, given)
-        check_misfits(*flags)
+        failed = _misfits(flags, sets.count) | failed
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), free)
         steps, rate, falls = steps_of(pair, shapes)
         settling = Settling.begin(options.num_steps, options.stops)
@@ -106,7 +106,7 @@ def fit_each(
         deque(loop.blocks(display, looks, seconds), maxlen=0)
     course = method.outcome(loop.state)
     failed |= {
-        number: f"its loss, or the loss's gradient, was not finite at the last of {course.steps[number]:,} steps."
+        number: f"its loss, or the loss's gradient, was not finite for {PATIENCE} steps, one after the other."
         for number in course.gave_up
     }
     if len(failed) == sets.count:
@@ -208,6 +208,20 @@ def _invalid(programs: LanePrograms, checks: DataChecks, arrays: Sequence[Any]) 
             checks.check_now(arguments.with_arrays(own))
         except ValueError as error:
             found[int(number)] = str(error)
+    return found
+
+
+def _misfits(flags: Sequence[Misfits], sets: int) -> dict[int, str]:
+    """Return the data sets whose initial parameters, or the user's values, are not valid, with the reason.
+
+    Raises:
+        ValueError: when those of all are not valid.
+    """
+    found: dict[int, str] = {}
+    for (_, sentence), bad in (item for misfits in reversed(flags) for item in misfits.items()):
+        found = dict.fromkeys(np.flatnonzero(to_host(bad)[:sets]).tolist(), sentence) | found
+    if len(found) == sets:
+        raise ValueError(found[0])
     return found
 
 

@@ -178,15 +178,14 @@ class LearningOfSets:
         moving = np.flatnonzero(course.moves)
         if not len(moving):
             return course
-        found, mean, free = course.free, *(jax.tree.map(to_host, of) for of in (course.state.mean, course.state.free))
-        averaged = to_host(course.state.averaged)
-        for lane in moving:
-            number = course.sets[lane]
-            window = course.settling[number].window
-            if averaged[lane] >= max((window.end - window.begin) // 2, 1):
-                found = _with(found, [number], jax.tree.map(lambda leaf, lane=lane: leaf[[lane]], mean))
-            elif not course.settling[number].compared:
-                found = _with(found, [number], jax.tree.map(lambda leaf, lane=lane: leaf[[lane]], free))
+        rules = [course.settling[number] for number in course.sets[moving]]
+        enough = np.array([max((rule.window.end - rule.window.begin) // 2, 1) for rule in rules])
+        averaged = to_host(course.state.averaged)[moving] >= enough
+        never = ~averaged & ~np.array([rule.compared for rule in rules])
+        found = course.free
+        for lanes, best in ((moving[averaged], course.state.mean), (moving[never], course.state.free)):
+            values = jax.tree.map(lambda leaf, lanes=lanes: to_host(leaf)[lanes], best)
+            found = _with(found, course.sets[lanes], values)
         elbo, error = course.elbo.copy(), course.error.copy()
         for number in course.sets[moving]:
             if np.isnan(elbo[number]) and course.step:
