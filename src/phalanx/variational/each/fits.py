@@ -48,8 +48,8 @@ class Fits:
         ...     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
         >>> data = {"subject": ["a", "a", "b"], "y": np.array([1.0, 2.0, 7.0])}
         >>> fits = phx.fit(model, phx.guides.mean_field(), data, each="subject", progress=False)
-        >>> fits.params["loc"].shape
-        (2, 1)
+        >>> fits.params["mean.loc"].shape
+        (2,)
         >>> fits.sample(n=100)["mean"].shape
         (2, 100)
         >>> bool(fits.of("b").verdict().good)
