@@ -120,6 +120,14 @@ def test_any_division_gives_the_fits_of_its_parts(sizes, seed):
     assert_same(alone, fits.of(number))
 
 
+def test_a_guide_that_takes_rows_is_refused_where_lengths_differ():
+    data = table({"a": 3, "b": 9})
+    with pytest.raises(ValueError, match="amortised takes 'x', 'y', and the data sets differ"):
+        phx.fit(line, amortised, data, each="subject", **QUICK)
+    equal = fit_each(line, amortised, table({"a": 5, "b": 5}), each="subject", **QUICK)
+    assert not equal.failed
+
+
 def test_parameters_of_the_model_by_maximum_likelihood():
     def model(x, y):
         scale = phx.param("scale", 1.0, dist.constraints.positive)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -67,16 +67,9 @@ class Posteriors:
 
     def __post_init__(self) -> None:
         failed = [self.sets.index(name) for name in self.failed]
-        if not failed:
-            return
-
-        def blanked(values: np.ndarray) -> np.ndarray:
-            found = np.array(values)  # the data of another set took the place of those that failed
-            found[failed] = np.nan if found.dtype.kind == "f" else 0
-            return found
-
-        for of in (self.draws, self.stats, self.reduced):
-            of.update(jax.tree.map(blanked, of))
+        for of in (self.draws, self.stats, self.reduced) if failed else ():
+            # the data of another set took the place of those that failed
+            of.update(jax.tree.map(lambda values: blanked(values, failed), of))
 
     def __len__(self) -> int:
         return len(self.sets)
@@ -196,6 +189,13 @@ class Posteriors:
         return [
             row for name, v in variables.items() for row in element_names(name, v.shape[3:], self.record.labels)
         ]  # fmt: skip
+
+
+def blanked(values: np.ndarray, failed: Sequence[int]) -> np.ndarray:
+    """Return a copy of an array `(set, ...)` with NaN, or zero for whole numbers, for data sets that failed."""
+    found = np.array(values)
+    found[list(failed)] = np.nan if found.dtype.kind == "f" else 0
+    return found
 
 
 def number_of_set(result: str, name: Any, sets: tuple[Any, ...]) -> int:

@@ -22,6 +22,7 @@ from phalanx.mesh.processes import to_host
 from phalanx.posterior.record import Timing
 from phalanx.run.each.data_sets import Each
 from phalanx.run.each.model_on_sets import ModelOnSets
+from phalanx.run.each.posteriors import blanked
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.until import Until
@@ -77,7 +78,7 @@ def fit_each(
     sets = on_sets.sets
     alone = make_mesh(devices=on_sets.mesh.devices.flat[:1])
     pair = pair_of(on_sets.program, guide, on_sets.filled, alone, None, None)
-    _check_guide(pair)
+    _check_guide(pair, on_sets)
     checks.check_particles(options.num_particles, pair)
     checks.check_learned(pair.learned, pair.guide.name)
     check_bounded(pair)
@@ -128,7 +129,7 @@ def fit_each(
     )  # fmt: skip
     result = _Result(guide, on_sets, course, programs, failed, whole, timing, record, options)
     return Fits(
-        params=result.params, elbo=result.blanked(course.elbo), error=result.blanked(course.error),
+        params=result.params, elbo=blanked(course.elbo, result.failed), error=blanked(course.error, result.failed),
         steps=course.steps, sets=sets.names,
         failed={sets.names[number]: reason for number, reason in sorted(failed.items())},
         unsettled={sets.names[number]: why for number, why in whole.items() if why}, timing=timing,
@@ -151,7 +152,7 @@ class _Result:
         self._lanes = np.arange(programs.lanes_for(on_sets.sets.count)) % on_sets.sets.count
         self._free = jax.tree.map(lambda leaf: leaf[self._lanes], course.free)
         values = jax.tree.map(to_host, programs.values(self._free))
-        self.params = jax.tree.map(lambda leaf: self.blanked(leaf[: on_sets.sets.count]), values)
+        self.params = jax.tree.map(lambda leaf: blanked(leaf[: on_sets.sets.count], self.failed), values)
 
     def fit_of(self, number: int) -> Fit:
         """Return the fit of one data set, with its own rows alone."""
@@ -190,13 +191,7 @@ class _Result:
             numbers = np.arange(first, first + size, dtype=np.uint32)
             drawn = self.programs.draws(self._free, seeds, numbers, arrays).values
             parts.append({name: to_host(drawn[name])[:count, : n - first] for name in names})
-        return {name: self.blanked(np.concatenate([part[name] for part in parts], axis=1)) for name in names}
-
-    def blanked(self, values: np.ndarray) -> np.ndarray:
-        """Return values of data sets with NaN, or zero, for those that failed."""
-        values = np.array(values)
-        values[self.failed] = np.nan if values.dtype.kind == "f" else 0
-        return values
+        return {name: blanked(np.concatenate([part[name] for part in parts], axis=1), self.failed) for name in names}
 
 
 def _invalid(programs: LanePrograms, checks: DataChecks, arrays: Sequence[Any]) -> dict[int, str]:
@@ -246,7 +241,16 @@ def _check(options: FitOptions, optimizer: Any, refused: Mapping[str, Any]) -> N
         )
 
 
-def _check_guide(pair: Pair) -> None:
+def _check_guide(pair: Pair, on_sets: ModelOnSets) -> None:
+    """Raise for a guide without steps, and for one that takes rows which may only fill a data set up."""
+    sets = on_sets.sets
+    read = set() if pair.program is None or sets.rows is None else pair.program.asked(on_sets.filled).keys()
+    if rows := sorted(read & sets.of_rows):
+        raise ValueError(
+            f"guide: {pair.guide.name} takes {', '.join(map(repr, rows))}, and the data sets differ in numbers of "
+            f"rows: it would see rows that only fill shorter ones up. Leave them out of its arguments if it does not "
+            f"read them; take another guide, such as phx.guides.mean_field(); or give data sets of equal size."
+        )
     if pair.guide.traits.is_solved:
         raise ValueError(
             f"guide: {pair.guide.name} is found without steps, and with each= guides are learned by steps. Take "

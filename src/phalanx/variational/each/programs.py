@@ -173,6 +173,9 @@ class LanePrograms:
 
     def _call(self, f: Callable[..., Any], in_specs: Any, out_specs: Any, *arguments: Any, what: Any = None) -> Any:
         """Call a program, which is compiled once for each shape of its arguments and for each `what`."""
+        is_spec = {"is_leaf": lambda node: isinstance(node, PartitionSpec)}
+        places = jax.tree.map(lambda spec: NamedSharding(self.on_sets.mesh, spec), in_specs, **is_spec)
+        arguments = jax.device_put(arguments, places)  # of the host or of other lanes: the program knows one layout
         key = (f.__qualname__, what, *(np.shape(leaf) for leaf in jax.tree.leaves(arguments)))
         if key not in self._known:
             mapped = jax.shard_map(f, mesh=self.on_sets.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

@@ -124,7 +124,7 @@ class ProgramGuide(Guide):
         assert minibatch is not None
 
         def guide(**data: Any) -> Any:
-            return initialized(self.program, random.key(0), {})(**self._asked(data))
+            return initialized(self.program, random.key(0), {})(**self.asked(data))
 
         of_guide = minibatch.terms_of_rows(guide, problem.arguments, "guide")
         local = {name for name, variable in problem.whole.variables.items() if variable.is_latent} & of_model
@@ -199,7 +199,7 @@ class ProgramGuide(Guide):
         return jnp.asarray(sum(self.weights.get(name, 1.0) * total for name, total in totals.items()))
 
     def _run(self, program: Program, tracer: Tracer) -> Tape:
-        return run_program(program, tracer, self._asked(self.data))
+        return run_program(program, tracer, self.asked(self.data))
 
     def _meet(self, key: Array, problem: Problem, data: Values) -> Met:
         """Run guide and model side by side, and check that the two are aligned."""
@@ -218,7 +218,7 @@ class ProgramGuide(Guide):
             raise ValueError(f"Both guide and model have a parameter {min(clash)!r}: rename one of them.")
         return Met(mine, theirs, of_guide, of_model)
 
-    def _asked(self, data: Values) -> Values:
+    def asked(self, data: Values) -> Values:
         """Return the model's arguments that the guide takes."""
         try:
             parameters = inspect.signature(self.program).parameters.values()
