@@ -98,7 +98,7 @@ def mcmc(
         kernel: the Markov kernel, `phx.nuts()` by default.
         num_chains: chains in all, sharded evenly over the mesh's `chain` axis.
         num_warmup: iterations per chain in which step size and metric are tuned from all chains; their draws are
-            discarded. None chooses by the number of chains: 1,000 for up to 4 chains, 250 for 16, 200 for 20 or more.
+            discarded. None chooses by the number of chains: 1,000 for up to 4 chains, 500 for 8, 300 for 14 or more.
         num_samples: iterations per chain after warm-up.
         seed: a whole number. The same seed gives the same chains: bit for bit on the same number of devices and lanes,
             up to rounding on others.

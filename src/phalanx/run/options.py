@@ -21,7 +21,7 @@ from phalanx.run.state import Aim
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
 
-WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 200, 1000
+WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 300, 1000
 """Draws of a warm-up over all chains, and the minimum and maximum of each chain."""
 
 
@@ -128,8 +128,12 @@ class RunOptions:
 
 
 def default_warmup(num_chains: int) -> int:
-    """Return the iterations of warm-up: 4,000 over all chains, with 200 to 1,000 of each chain.
+    """Return the iterations of warm-up: 4,000 over all chains, with 300 to 1,000 of each chain.
 
     Tuning needs a number of draws in total, but each chain takes its own time to reach the typical set.
+
+    Examples:
+        >>> [default_warmup(num_chains) for num_chains in (1, 4, 8, 64)]
+        [1000, 1000, 500, 300]
     """
     return min(max(WARMUP_DRAWS // num_chains, WARMUP_LEAST), WARMUP_MOST)
