@@ -89,8 +89,15 @@ def serve(ways: Mapping[str, Way]) -> None:
 class Process:
     """Process of a script that serves its ways on a number of devices, with its own environment variables."""
 
-    def __init__(self, script: str, arguments: Sequence[str], devices: int, variables: Mapping[str, str] | None = None):
-        command, environment = [sys.executable, script, *arguments, "--serve-on", str(devices)], {**os.environ}
+    def __init__(
+        self,
+        script: str,
+        arguments: Sequence[str],
+        devices: int,
+        variables: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ):
+        command, environment = [python, script, *arguments, "--serve-on", str(devices)], {**os.environ}
         environment |= variables or {}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
@@ -204,7 +211,7 @@ def write(*arguments: Any, **more: Any) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Return the machine's cores, processor, system and versions, without its name."""
+    """Return the machine's cores, processor, system, versions and commit, without its name."""
     cpu = Path("/proc/cpuinfo")
     models = (
         [line.split(":")[1].strip() for line in cpu.read_text().splitlines() if line.startswith("model name")]
@@ -217,7 +224,19 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         **{package: version(package) for package in ("jax", "jaxlib", "numpyro", "numpy")},
+        "commit": commit(),
     }
+
+
+def commit() -> str | None:
+    """Return the short name of the commit that is measured, with a `+` if files differ; None outside of a checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout
+        changed = subprocess.run([*git, "status", "--porcelain", "../src"], check=True, capture_output=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return name.strip() + "+" * bool(changed)
 
 
 class Watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import time
@@ -19,7 +20,10 @@ import phalanx as phx
 from phalanx.run.host import draw_store
 
 DEVICES = 4
-SIZES: dict[str, Any] = {"num_chains": 8, "num_warmup": 0, "num_samples": 60, "seed": 3, "progress": False}
+SIZES: dict[str, Any] = {"num_chains": 8, "num_warmup": 12, "num_samples": 60, "seed": 3, "progress": False}
+KERNEL = dataclasses.replace(phx.nuts(6, 0.3), tuners=())
+"""Nothing is tuned, so that no sum over devices is rounded in an order that depends on processes."""
+
 Y = np.array([1.0, 2.0, 4.0], np.float32)
 WAIT = float(os.environ.get("WAIT", "0"))
 """Seconds between two blocks."""
@@ -34,21 +38,19 @@ def model(y):
 
 
 def run(mesh, reducers=None, **options):
-    """Draw in short blocks, after which some chains are ahead of others.
-
-    Nothing is tuned, so that no sum over devices is rounded in an order that depends on processes.
-    """
-    sampler = phx.compile(model, {"y": Y}, kernel=phx.nuts(6, 0.3), mesh=mesh, num_chains=8, reducers=reducers)
+    """Draw in short blocks, after which some chains are ahead of others, and keep the draws of warm-up."""
+    sampler = phx.compile(model, {"y": Y}, kernel=KERNEL, mesh=mesh, num_chains=8, reducers=reducers)
     pace = sampler.executables.pace
     pace.learn(1, 0.04)
     pace.learn = lambda ticks, seconds: None
     options = {name: value for name, value in {**SIZES, **options}.items() if name != "num_chains"}
-    return sampler.run(**{"on_block": lambda report: time.sleep(WAIT), **options})
+    return sampler.run(**{"on_block": lambda report: time.sleep(WAIT), "save_warmup": True, **options})
 
 
 def arrays_of(posterior: Any) -> dict[str, np.ndarray]:
-    """Return draws and statistics by name."""
-    return {name: np.asarray(values) for name, values in {**posterior.draws, **posterior.stats}.items()}
+    """Return draws and statistics by name, those of warm-up too."""
+    warm_up = {f"{name} of warm-up": v for name, v in {**posterior.warmup_draws, **posterior.warmup_stats}.items()}
+    return {name: np.asarray(v) for name, v in {**posterior.draws, **posterior.stats, **warm_up}.items()}
 
 
 def results(posterior: Any, folder: Path) -> dict[str, np.ndarray]:
@@ -71,7 +73,7 @@ def results(posterior: Any, folder: Path) -> dict[str, np.ndarray]:
 def whole(mesh, folder):
     """A run in memory: its own draws, and results of all."""
     posterior = run(mesh)
-    own = {f"own {name}": values for name, values in arrays_of(posterior).items()}
+    own = {f"own {name}": values for name, values in {**posterior.draws, **posterior.stats}.items()}
     return {"chains": posterior.chains, "shown": np.array(repr(posterior)), **own, **results(posterior, folder)}
 
 
@@ -84,11 +86,11 @@ def others(mesh, folder):
     again = run(mesh, REDUCERS, init=first, num_samples=5)
     blocks = []
     for block in phx.stream(
-        model, {"y": Y}, kernel=phx.nuts(6, 0.3), mesh=mesh, reducers=REDUCERS, **{**SIZES, "num_samples": 40}
+        model, {"y": Y}, kernel=KERNEL, mesh=mesh, reducers=REDUCERS, **{**SIZES, "num_samples": 40}
     ):
         blocks.append(block)
     backwards = phx.make_mesh(chain=DEVICES, devices=jax.devices()[::-1])  # each process holds other chains
-    moved = phx.compile(model, {"y": Y}, kernel=phx.nuts(6, 0.3), mesh=backwards, num_chains=8, reducers=REDUCERS)
+    moved = phx.compile(model, {"y": Y}, kernel=KERNEL, mesh=backwards, num_chains=8, reducers=REDUCERS)
     elsewhere = moved.continue_run(first, 10, progress=False)
     found = {"longer": longer, "stopped": stopped, "again": again, "elsewhere": elsewhere}
     gathered = {f"{of} {n}": v for of, one in found.items() for n, v in arrays_of(one.gather()).items()}

@@ -82,6 +82,7 @@ def sample(
     store: Annotated[
         bool, typer.Option("--store", help="Write the draws to run.zarr in the folder as they are made.")
     ] = False,
+    save_warmup: Annotated[bool, typer.Option("--save-warmup", help="Keep the draws of warm-up.")] = False,
     init: Annotated[
         str | None,
         typer.Option(help="Initial values: prior, a saved run, or a .json file of values by variable."),
@@ -130,6 +131,7 @@ def sample(
             thin=thin,
             checkpoint=folder / CHECKPOINT if checkpoint else None,
             store=folder / STORE if store else None,
+            save_warmup=save_warmup,
             matmul_precision=precision.value,
             progress=not quiet,
         )

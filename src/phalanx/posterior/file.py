@@ -21,6 +21,15 @@ Run = tuple[dict[str, Any], Timing, RunRecord]
 _KIND = Kind("posterior", "Posterior.load", "phalanx.posterior", (2, 3), ("draws", "stats", "reduced"))
 
 
+WARMUP_PARTS = "warmup_draws", "warmup_stats"
+"""Parts that are empty in a run without `save_warmup`, and that files of earlier releases do not have."""
+
+
+def warmup_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the draws of warm-up and their statistics, by the name of the part."""
+    return {name: parts.get(name, {}) for name in WARMUP_PARTS}
+
+
 def write_run(file: Path, kind: Kind, parts: dict[str, Any], timing: Timing, record: RunRecord) -> Path:
     """Write the parts of a run's result, its timing and its record."""
     return write_archive(file, kind, parts, {"timing": asdict(timing), "record": asdict(record)})
@@ -36,7 +45,8 @@ def write_posterior(
 ) -> Path:
     """Write the parts of a posterior, `draws`, `stats`, `reduced` and others, and its state; see `write_archive`."""
     # draws in a store are read here
-    read = {of: {name: np.asarray(values) for name, values in parts[of].items()} for of in ("draws", "stats")}
+    arrays = {"draws": parts["draws"], "stats": parts["stats"], **warmup_parts(parts)}
+    read = {of: {name: np.asarray(values) for name, values in found.items()} for of, found in arrays.items()}
     state, contents = (None, {}) if goes_on is None else (goes_on.saved(), dict(goes_on.contents()))
     return write_run(file, _KIND, {**parts, **read, "state": state, "contents": contents}, timing, record)
 

@@ -13,7 +13,7 @@ from phalanx.diagnostics.exchange import ARVIZ_NAMES
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.store.stored_array import StoredArray
-from phalanx.store.zarr_folder import entry_of, is_zarr, read_zarr
+from phalanx.store.zarr_folder import entry_of, is_zarr, read_warm_up, read_zarr
 
 Stored = Mapping[str, StoredArray]
 """Arrays of a store by name."""
@@ -52,9 +52,11 @@ def open(path: str | PathLike[str]) -> Posterior:
         warmup = {name: np.array(values) for name, values in course.items()}
         record = replace(record, interrupted=not entries["complete"])
         draws, stats = in_our_names(draws, stats, names)
+        of_warmup = in_our_names(*read_warm_up(folder, called), names)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{called} is damaged: its entries cannot be read ({error!r}).") from error
-    return Posterior(draws, stats, timing, record, warmup=warmup)  # pyright: ignore[reportArgumentType]
+    kept = {"warmup": warmup, "warmup_draws": of_warmup[0], "warmup_stats": of_warmup[1]}
+    return Posterior(draws, stats, timing, record, **kept)  # pyright: ignore[reportArgumentType]
 
 
 def in_our_names(draws: Stored, stats: Stored, names: Mapping[str, str]) -> tuple[Stored, Stored]:

@@ -19,7 +19,7 @@ from phalanx.mesh.agreement import check_same
 from phalanx.posterior.containers.arviz_groups import to_arviz
 from phalanx.posterior.continuation import Continuation
 from phalanx.posterior.criticism.evaluations import Evaluations
-from phalanx.posterior.file import write_posterior
+from phalanx.posterior.file import WARMUP_PARTS, warmup_parts, write_posterior
 from phalanx.posterior.judging import judge_run
 from phalanx.posterior.processes.together import OwnDraws, on_all_chains, report_together, save_together
 from phalanx.posterior.record import RunRecord, Timing
@@ -61,6 +61,8 @@ class Posterior(Evaluations):
         target: the model with its data; None if the posterior was read from a file.
         goes_on: continues the run; None for a posterior assembled by hand.
         own: place of these draws among those of several processes; None if they are of all chains.
+        warmup_draws, warmup_stats: draws of warm-up and their statistics, `(chain, iteration, ...)`, of all chains in
+            each of several processes; empty without `save_warmup=True`.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -81,6 +83,8 @@ class Posterior(Evaluations):
     target: Target | None = None
     goes_on: Continuation | None = None
     own: OwnDraws | None = None
+    warmup_draws: dict[str, np.ndarray] = field(default_factory=dict)
+    warmup_stats: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def chains(self) -> np.ndarray:
@@ -214,7 +218,6 @@ class Posterior(Evaluations):
             >>> list(posterior.summary().index)  # doctest: +SKIP
             ['log_density', 'mean']
         """
-        # Cached: thousands of elements take seconds, and a report asks again.
         if names is not None:
             return self._summarize(names, prob)
         whole = self._summary_of_all if prob == _PROB else self._summarize(self.draws, prob)
@@ -247,7 +250,7 @@ class Posterior(Evaluations):
             self.record, self.draws, self.stats, self.reduced, self._sizes, lambda: self._summary_of_all, checks
         )
 
-    @cached_property
+    @cached_property  # thousands of elements take seconds, and a report asks again
     def _summary_of_all(self) -> SummaryTable:
         return self._summarize(self.draws, _PROB)
 
@@ -281,12 +284,11 @@ class Posterior(Evaluations):
         """Convert to ArviZ's container, for its plots and comparisons.
 
         The groups are `posterior`, `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp; of NUTS
-        also tree_depth and reached_max_treedepth), `warmup_sample_stats` (the course of warm-up along `round`; its
-        draws are not kept), `observed_data` and `constant_data`; and, since `arviz.loo` and `arviz.plot_ppc` need
-        them, `log_likelihood`, `posterior_predictive`, `prior` and `prior_predictive`, for which the model runs again.
-
-        None makes one of these groups if the model is known and can, and its arrays take at most 256 MiB; a larger one
-        is left out with a warning. The attributes of the container say why a group is left out.
+        also tree_depth and reached_max_treedepth), `warmup_sample_stats` (the course of warm-up along `round`; with
+        `save_warmup=True` the statistics of `warmup_posterior`), `observed_data`, `constant_data`; for `arviz.loo` and
+        `arviz.plot_ppc` `log_likelihood`, `posterior_predictive`, `prior` and `prior_predictive`, for which the model
+        runs again. None makes one of these if the model is known and can, and its arrays take at most 256 MiB; a larger
+        one is left out with a warning. Attributes of the container say why a group is left out.
 
         Args:
             log_likelihood: True for the densities of the observations in any case, False to leave them out.
@@ -309,7 +311,8 @@ class Posterior(Evaluations):
             >>> data.log_likelihood["y"].dims  # doctest: +SKIP
             ('chain', 'draw', 'y_dim_0')
         """
-        return to_arviz(self, self.warmup, log_likelihood, predictive, prior, seed)
+        of_warmup = self.warmup_draws, self.warmup_stats, self.warmup
+        return to_arviz(self, of_warmup, log_likelihood, predictive, prior, seed)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the posterior to one file; an error leaves an existing file unchanged.
@@ -339,7 +342,7 @@ class Posterior(Evaluations):
             return save_together(self, file)
         if is_netcdf(file):
             return write_netcdf(file, self.to_arviz)
-        parts = {"draws": self.draws, "stats": self.stats, "reduced": self.reduced, "warmup": self.warmup}
+        parts = {name: getattr(self, name) for name in ("draws", "stats", "reduced", "warmup", *WARMUP_PARTS)}
         return write_posterior(file, parts, self.timing, self.record, self.goes_on)
 
     @classmethod
@@ -360,8 +363,8 @@ class Posterior(Evaluations):
             1000
         """
         (parts, timing, record), goes_on = read_saved(Path(path))
-        reduced, warmup = parts["reduced"], parts.get("warmup", {})
-        return cls(parts["draws"], parts["stats"], timing, record, reduced, warmup, goes_on=goes_on)
+        reduced, warmup, of_warmup = parts["reduced"], parts.get("warmup", {}), warmup_parts(parts)
+        return cls(parts["draws"], parts["stats"], timing, record, reduced, warmup, goes_on=goes_on, **of_warmup)
 
     def report(
         self, path: str | PathLike[str], *, names: str | Iterable[str] | None = None, beside: Posterior | None = None,

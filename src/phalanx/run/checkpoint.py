@@ -23,6 +23,7 @@ from phalanx.mesh.failure import all_end_by
 from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.posterior.continuation import FromFile
+from phalanx.posterior.file import WARMUP_PARTS, warmup_parts
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.processes.segments import write_draws
 from phalanx.posterior.processes.together import OwnDraws
@@ -120,8 +121,9 @@ class RunCheckpoint:
         # its divergences are counted when the run has continued
         own = None if self._held.is_whole or not parts["stats"] else OwnDraws(self._held, 0)
         return Posterior(
-            parts["draws"], parts["stats"], timing, record, parts["reduced"], warmup, goes_on=goes_on, own=own
-        )
+            parts["draws"], parts["stats"], timing, record, parts["reduced"], warmup, goes_on=goes_on, own=own,
+            **warmup_parts(parts),
+        )  # fmt: skip
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -182,7 +184,7 @@ class RunCheckpoint:
             return
         state = FromFile(posterior.goes_on.saved(), self._contents)  # fetched by all processes together
         self._writer.wait()
-        parts = {"reduced": posterior.reduced, "warmup": posterior.warmup}
+        parts = {name: getattr(posterior, name) for name in ("reduced", "warmup", *WARMUP_PARTS)}
         in_store = None if self._store is None else self._store.synced()
         draws, stats = (posterior.draws, posterior.stats) if in_store is None else ({}, {})
         together = None if jax.process_count() == 1 else self._together()
@@ -248,5 +250,5 @@ def identity_of(
     said |= {f"reducer {name!r}": words for name, words in reducers.items()}
     releases = {f"the release of {name}": record.versions[name] for name in LIBRARIES}
     store = str(None if options.store is None else "a Zarr folder")
-    said |= {"call": "phx.mcmc", "thin": str(thin), "store": store}
+    said |= {"call": "phx.mcmc", "thin": str(thin), "store": store, "save_warmup": str(bool(options.save_warmup))}
     return {**said, **releases, **{f"{CONTENT}{name}": sum_ for name, sum_ in contents.items()}}

@@ -179,6 +179,7 @@ class Continuing:
             reduced=self._reduced(Reduced(*state.reduced)),
             warmup=Work(*state.warmup),
             sampling=Work(*state.sampling),
+            warmed=None if state.warmed is None else Stored(*state.warmed),
         )
 
     def _sinks(self, known: SinkState | None) -> SinkState | None:

@@ -195,6 +195,7 @@ class Engine:
             chains=layout.fetched(self.executables.rest(state.chains)),
             tuning=unshard(state.tuning, layout), warming=unshard(warming, layout), sinks=sinks,
             stored=state.stored.rest.gathered(self.blocks.held),
+            warmed=None if state.warmed is None else state.warmed.gathered(self.blocks.held),
         )  # fmt: skip
 
     def placed(self, state: RunState) -> RunState:
@@ -211,9 +212,10 @@ class Engine:
                 sinks = rows_of(sinks, self.blocks.row_layout, self.blocks.slots)
                 specs = SinkState(PartitionSpec(CHAIN), (self.blocks.recorder.specs,))
                 sinks = jax.tree.map(to_devices, sinks, shardings(mesh, specs))
+        warmed = None if state.warmed is None else state.warmed.part(self.blocks.held)
         return state._replace(
             chains=chains, tuning=reshard(state.tuning, layout), warming=reshard(state.warming, layout), sinks=sinks,
-            reduced=reduced,
+            reduced=reduced, warmed=warmed,
         )  # fmt: skip
 
     def _fetched_fold(self, sinks: SinkState) -> SinkState:

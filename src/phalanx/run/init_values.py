@@ -92,6 +92,14 @@ class Initial:
     values: Mapping[str, Shaped[np.ndarray, "chains *shape"]] = field(default_factory=dict)
     superchains: int = 0
 
+    def check_moves(self, of_one_chain: bool) -> None:
+        """Raise if chains of a group cannot be moved to one position, since the kernel wraps one of a single chain."""
+        if self.superchains and of_one_chain:
+            raise ValueError(
+                "init: phx.superchains moves chains to the positions of others, and this kernel wraps an algorithm for "
+                "one chain, whose state Phalanx cannot move. Give values for each chain that are equal within a group."
+            )
+
     def leaders(self, num_chains: int) -> Int[np.ndarray, "{num_chains}"]:
         """Return for each chain the number of the chain at whose initial position it starts."""
         members = num_chains // (self.superchains or num_chains)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from phalanx.programs.centring import Centrings
 from phalanx.run.device.executables import Executables
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
-from phalanx.run.host.draw_store import DrawStore
+from phalanx.run.host.draw_store import DrawStore, warmup_step_sizes
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.init_values import Initial
 from phalanx.run.phases.folding import Folding
@@ -49,6 +49,10 @@ class Run:
         looks: functions called with a report after each block.
         saves: SIGTERM waits for the end of a block, too.
         store: store of the draws; None to keep them in memory.
+
+    Attributes:
+        warmup_draws, warmup_stats: draws of warm-up of all chains, and their statistics, once it is complete; empty if
+            they are discarded.
     """
 
     state: RunState
@@ -63,6 +67,8 @@ class Run:
         self.interrupts, self.interrupted = Interrupts(saves), False
         self.so_far: Callable[[], Any] | None = None
         """Function that returns a posterior of the run so far, passed on in reports."""
+        self.warmup_draws: Mapping[str, np.ndarray] = {}
+        self.warmup_stats: Mapping[str, np.ndarray] = {}
         self._progress, self._looks = progress, [progress.show, *looks]
         self._acceptance = math.nan
 
@@ -76,11 +82,13 @@ class Run:
             seed=int(engine.seed), aim=aim, chains=chains, tuning=self.kernel.tuning, mean_steps=1.0, warming=None,
             sinks=None, goal=0, stored=Stored.nothing(num_chains), reduced=Reduced(), next_look=0, stopped=False,
             warmup=Work(evaluations=num_chains), sampling=Work(), centring=engine.centring,
+            warmed=Stored.nothing(num_chains) if aim.save_warmup else None,
         )  # fmt: skip
         self.state = warming.begin(state, beginning)
         if self.state.in_warm_up:
             self.state = engine.rested(self.state, warming.folds)
             self._go_through(warming)
+        self._keep_warm_up()
 
     def resume(self, known: RunState) -> None:
         """Restore a fetched state, and complete its warm-up."""
@@ -93,6 +101,18 @@ class Run:
         self.state = self.engine.rested(state, warming.folds if state.in_warm_up else not stores)
         if state.in_warm_up:
             self._go_through(warming)
+        self._keep_warm_up()
+
+    def _keep_warm_up(self) -> None:
+        """Move the draws of a complete warm-up out of the state, which is saved often, and into the store."""
+        if (kept := self.state.warmed) is None:
+            return
+        if kept.count:
+            draws, stats = kept.gathered(self.engine.blocks.held).whole
+            self.warmup_draws, self.warmup_stats = draws, {**stats, "step_size": warmup_step_sizes(self.state)}
+            if self.store is not None:
+                self.store.take_warm_up(draws, self.warmup_stats)
+        self.state = self.state._replace(warmed=None)
 
     def sample(self, num_samples: int, until: Until | None) -> None:
         """Sample until every chain has `num_samples // thin` more draws or `until` is met."""

@@ -86,6 +86,7 @@ def mcmc(
     on_block: Callable[[RunReport], Any] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
     store: str | PathLike[str] | None = None,
+    save_warmup: bool = False,
     progress: bool = True,
 ) -> Posterior:
     """Draw from the posterior of a model given data, with many chains on all devices.
@@ -97,8 +98,8 @@ def mcmc(
             replicated. Whole numbers and flags are constants of the compiled program, and may be sizes.
         kernel: the Markov kernel, `phx.nuts()` by default.
         num_chains: chains in all, sharded evenly over the mesh's `chain` axis.
-        num_warmup: iterations per chain in which step size and metric are tuned from all chains; their draws are
-            discarded. None chooses by the number of chains: 1,000 for up to 4 chains, 500 for 8, 300 for 14 or more.
+        num_warmup: iterations per chain in which step size and metric are tuned from all chains. None chooses by the
+            number of chains: 1,000 for up to 4 chains, 500 for 8, 300 for 14 or more.
         num_samples: iterations per chain after warm-up.
         seed: a whole number. The same seed gives the same chains: bit for bit on the same number of devices and lanes,
             up to rounding on others.
@@ -142,6 +143,7 @@ def mcmc(
         store: a folder, such as `run.zarr`. Draws and statistics are written there block by block, in Zarr 3 and in
             ArviZ's layout, and memory does not grow with their number. `phx.open` reads them, also during the run. A
             store is never overwritten; with a checkpoint the same call continues it.
+        save_warmup: keep the draws of warm-up, which are else discarded: `posterior.warmup_draws`, `warmup_stats`.
         progress: show progress.
 
     Returns:
@@ -165,7 +167,9 @@ def mcmc(
         (4, 100)
     """
     check_seed(seed)  # before compiling
-    run = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, progress)
+    run = RunOptions(
+        num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, save_warmup, progress
+    )
     names = GivenNames.of(dims, coords)
     if each is not None:
         from phalanx.run.each.run_each import run_each
@@ -239,7 +243,7 @@ def stream(
     if num_samples is not None:
         checks.check_sizes(1, 0, num_samples, thin)
     check_seed(seed)
-    run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, checkpoint, None, progress)
+    run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, checkpoint, progress=progress)
     names = GivenNames.of(dims, coords)
     sampler = _compile(
         run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision

@@ -39,6 +39,7 @@ class RunOptions:
         on_block: function called with a report after each block.
         checkpoint: folder to save the run to, and to continue it from, or a policy of saves.
         store: folder to write the draws to, instead of keeping them in memory.
+        save_warmup: keep the draws of warm-up.
         progress: show progress.
     """
 
@@ -51,6 +52,7 @@ class RunOptions:
     on_block: Callable[[RunReport], Any] | None = None
     checkpoint: SavePolicy | str | PathLike[str] | None = None
     store: str | PathLike[str] | None = None
+    save_warmup: bool = False
     progress: bool = True
 
     def checked(self, num_chains: int, keep: Any) -> RunOptions:
@@ -75,6 +77,10 @@ class RunOptions:
             raise TypeError(f"tuning: expected a posterior, whose tuning to use; got {tuning!r}.")
         check_kind(self.init)
         self._check_store(keep)
+        if not isinstance(self.save_warmup, bool | np.bool_):
+            raise TypeError(f"save_warmup must be True or False; got {self.save_warmup!r}.")
+        if self.save_warmup and keep is not None and not len(keep):
+            raise ValueError("save_warmup: keep=[] stores no draws. Keep a variable, or leave out save_warmup=.")
         warmup = default_warmup(int(num_chains)) if self.num_warmup is None else int(self.num_warmup)
         samples, thin = int(self.num_samples), int(self.thin)
         policy, progress = SavePolicy.of(self.checkpoint), bool(progress)
@@ -82,7 +88,7 @@ class RunOptions:
 
     def aim(self, initial: Initial) -> Aim:
         """Return the arguments that the record of a run contains; only valid after `checked`."""
-        return Aim(self.warmup, self.thin, initial.described, initial.superchains)
+        return Aim(self.warmup, self.thin, initial.described, initial.superchains, bool(self.save_warmup))
 
     @property
     def policy(self) -> SavePolicy | None:

@@ -74,6 +74,11 @@ class RunStart(NamedTuple):
     before: Posterior | None = None
     state: RunState | None = None
 
+    def restore_warm_up(self, run: Run) -> None:
+        """Give a run the draws of warm-up of the part before."""
+        if self.before is not None:
+            run.warmup_draws, run.warmup_stats = self.before.warmup_draws, self.before.warmup_stats
+
     def clock(self) -> Clock:
         """Return a clock that starts now, after the times of the part before."""
         if self.before is None:

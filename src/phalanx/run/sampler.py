@@ -104,6 +104,7 @@ class Sampler:
         on_block: Callable[[RunReport], Any] | None = None,
         checkpoint: SavePolicy | str | PathLike[str] | None = None,
         store: str | PathLike[str] | None = None,
+        save_warmup: bool = False,
         progress: bool = True,
     ) -> Posterior:
         """Draw from the posterior without compiling: initial positions, warm-up, sampling.
@@ -123,15 +124,15 @@ class Sampler:
             on_block: function called with a report after each block.
             checkpoint: folder to save the run to, and to continue it from, or `phx.checkpoint`.
             store: folder to write the draws to, instead of keeping them in memory.
+            save_warmup: keep the draws of warm-up.
             progress: show progress.
 
         Returns:
             The posterior.
 
         Raises:
-            TypeError, ValueError: when an argument is out of range, the data have other shapes, an observed value is
-                outside of its distribution's support, an initial value does not fit its variable, or no start with a
-                finite log density is found. The message names the sites.
+            TypeError, ValueError: when an argument is out of range, the data have other shapes, an observed value has
+                no density, an initial value does not fit, or no start has a finite log density. It names the sites.
             KeyboardInterrupt: on Ctrl-C before the first draw.
 
         Example:
@@ -141,7 +142,9 @@ class Sampler:
             (4, 10)
         """
         check_seed(seed)
-        options = RunOptions(num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, progress)
+        options = RunOptions(
+            num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, save_warmup, progress
+        )
         options, data_used = self._checked(options), self._data(data)
         initial = self._initial(options.init, int(seed), data_used.arrays)
         aim, blocks = options.aim(initial), self.executables.blocks
@@ -219,7 +222,7 @@ class Sampler:
         """Return the posterior of a run of `samples` iterations, of which it still makes `options.num_samples`."""
         stored = 0 if start.state is None else start.state.stored.count
         room = stored + options.room if draws_to is None else 2 * self.executables.blocks.slots
-        plan = self.plan(room, data.arrays)  # earlier draws are copied
+        plan = self.plan(room + options.warmup * bool(options.save_warmup), data.arrays)  # earlier draws are copied
         looks = [look for look in (options.on_block, None if saves is None else saves.offer) if look is not None]
         with watched(make_progress(options.progress)) as display:
             self._announce(display, data.rows, plan)
@@ -228,6 +231,7 @@ class Sampler:
                 self.executables, start.kernel, start.seed, data.arrays, display, looks, saves is not None, draws_to
             )
             run.so_far = partial(self._so_far, run, data, clock)
+            start.restore_warm_up(run)
             is_warm = start.state is not None and not start.state.in_warm_up
             with explained(plan), nullcontext() if saves is None else saves.after_an_error(run), run.interrupts.held():
                 if is_warm:
@@ -298,6 +302,7 @@ class Sampler:
             results.record(record, run, clock, samples), dict(results.reduced), run.state.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
             goes_on=GoesOn(sampler, state), own=results.place(run),
+            warmup_draws=dict(run.warmup_draws), warmup_stats=dict(run.warmup_stats),
         )  # fmt: skip
 
     def _so_far(self, run: Run, data: Data, clock: Clock) -> Posterior:
@@ -349,18 +354,13 @@ class Sampler:
         blocks = self.executables.blocks
         prior = partial(self.executables.prior, arrays=arrays)
         initial = initial_of(init, blocks.target, blocks.num_chains, seed, prior)
-        if initial.superchains and blocks.machine.is_of_one_chain:
-            raise ValueError(
-                "init: phx.superchains moves chains to the positions of others, and this kernel wraps an algorithm for "
-                "one chain, whose state Phalanx cannot move. Give values for each chain that are equal within a group."
-            )
+        initial.check_moves(blocks.machine.is_of_one_chain)
         self.executables.reducing.reductions.check_superchains(initial.superchains)
         return initial
 
     def plan(self, draws: int = 0, arrays: tuple[Array, ...] | None = None) -> MemoryPlan:
         """Return the memory of a run that stores `draws` draws of each chain; raise if it exceeds the free memory."""
-        blocks = self.executables.blocks
-        rows = len(blocks.held.numbers) * draws
+        rows = len(self.executables.blocks.held.numbers) * draws
         plan = plan_memory(self.executables, self.arrays if arrays is None else arrays, rows)
         check_plan(plan)
         return plan

@@ -155,12 +155,14 @@ class Aim(NamedTuple):
         thin: draws of the kernel per stored draw.
         init: description of the initial positions.
         superchains: number of groups of chains with a common initial position; 0 without groups.
+        save_warmup: true if the draws of warm-up are kept.
     """
 
     num_warmup: int = 0
     thin: int = 1
     init: str = ""
     superchains: int = 0
+    save_warmup: bool = False
 
 
 class WarmingState(NamedTuple):
@@ -206,6 +208,7 @@ class RunState(NamedTuple):
             posterior mass.
         rounds: entries of the warm-up record, one for each round.
         centring: of the partially centred variables, to which the chains' positions belong.
+        warmed: draws of a warm-up that is not complete; None if they are discarded.
     """
 
     seed: int
@@ -225,6 +228,7 @@ class RunState(NamedTuple):
     relocations: tuple[tuple[int, int, float], ...] = ()
     rounds: tuple[dict[str, Any], ...] = ()
     centring: Mapping[str, Any] = {}
+    warmed: Stored | None = None
 
     @property
     def in_warm_up(self) -> bool:

@@ -37,7 +37,8 @@ ALL_CHUNKS: Any = {"write_empty_chunks": True}
 OURS = "phalanx"
 """Name of our entry among the attributes of the root."""
 
-POSTERIOR, STATS = "posterior", "sample_stats"
+POSTERIOR, STATS, WARM_UP = "posterior", "sample_stats", "warmup_"
+"""Groups of the root, and the prefix of those with the draws of warm-up."""
 
 ROOM, WRITTEN = "room", "written"
 """Topics of the words that processes exchange: draws of each chain with room, and those that are on the disk."""
@@ -86,8 +87,7 @@ class ZarrFolder:
     def begin(self, entries: Mapping[str, Any]) -> None:
         """Make a new store without arrays, in the first process.
 
-        A store that is not complete, of the same run with the same checkpoint, is replaced: the run ended before its
-        first save.
+        A store that is not complete, of the same run and checkpoint, is replaced: its run ended before the first save.
 
         Args:
             entries: entries of the root; `run` identifies the run, and `checkpoint` names the folder of its saves.
@@ -189,6 +189,13 @@ class ZarrFolder:
                 self._append(group, name, np.asarray(values))
         self.count += number
 
+    def put(self, groups: Groups) -> None:
+        """Write groups of draws `(chain, draw, ...)` of all chains, which do not grow; the first process does."""
+        for group, arrays in groups.items() if self.owned.is_first else ():
+            for name, array in self._make_group(group, arrays, next(iter(arrays.values())).shape[1]).items():
+                array[:] = arrays[name]
+            self._written.update((self.path / group).rglob("*"))
+
     def commit(self, entries: Mapping[str, Any] | None = None, of_all: bool = True) -> None:
         """Write the chunks that are not full, wait for the disk, then write the number of draws and other entries.
 
@@ -234,27 +241,31 @@ class ZarrFolder:
     # -- arrays -------------------------------------------------------------------------------------------------------
 
     def _make_arrays(self, groups: Groups) -> None:
-        root, _ = _root(self.path, self.called)
         for group, arrays in groups.items():
-            made = root.create_group(group, attributes={"inference_library": OURS}, overwrite=True)
-            for name, values in arrays.items():
-                own = self.dims.get(name, (None,) * (values.ndim - 2))
-                dims = ("chain", "draw", *(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(own)))
-                shape = (self.owned.num_chains, max(self.room, 1), *values.shape[2:])
-                chunks = self.owned.chunk(shape, values.dtype.itemsize)
-                self._arrays[group, name] = made.create_array(
-                    name, shape=shape, chunks=chunks, dtype=values.dtype,
-                    fill_value=np.nan if values.dtype.kind == "f" else 0, dimension_names=dims,
-                    compressors=_codecs(), config=ALL_CHUNKS,
-                )  # fmt: skip
-                self._tails[group, name] = values[:, :0]
-                for dim, size in zip(dims, shape, strict=True):
-                    if dim not in made:
-                        known = self.coords.get(dim)
-                        known = np.arange(size) if known is None or len(known) != size else known
-                        _make_coordinate(made, dim, known)
-
+            made = self._make_group(group, arrays, max(self.room, 1))
+            self._arrays |= {(group, name): array for name, array in made.items()}
+            self._tails |= {(group, name): values[:, :0] for name, values in arrays.items()}
         self._words.leave(ROOM, str(self.room))
+
+    def _make_group(self, group: str, arrays: Mapping[str, np.ndarray], room: int) -> dict[str, Any]:
+        """Make a group of arrays like these with room for so many draws of all chains, and its coordinates."""
+        root, _ = _root(self.path, self.called)
+        within, made = root.create_group(group, attributes={"inference_library": OURS}, overwrite=True), {}
+        for name, values in arrays.items():
+            own = self.dims.get(name, (None,) * (values.ndim - 2))
+            dims = ("chain", "draw", *(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(own)))
+            shape = (self.owned.num_chains, room, *values.shape[2:])
+            made[name] = within.create_array(
+                name, shape=shape, chunks=self.owned.chunk(shape, values.dtype.itemsize), dtype=values.dtype,
+                fill_value=np.nan if values.dtype.kind == "f" else 0, dimension_names=dims,
+                compressors=_codecs(), config=ALL_CHUNKS,
+            )  # fmt: skip
+            for dim, size in zip(dims, shape, strict=True):
+                if dim not in within:
+                    known = self.coords.get(dim)
+                    known = np.arange(size) if known is None or len(known) != size else known
+                    _make_coordinate(within, dim, known)
+        return made
 
     def _open_arrays(self, room: int) -> None:
         """Open the arrays once the first process has made them, with room for so many draws of each chain."""
@@ -314,17 +325,15 @@ def read_zarr(
     if not isinstance(committed, int) or committed < (count or 0):
         raise ValueError(f"{called} is damaged: its number of committed draws is {committed!r}.")
     count = committed if count is None else count
-    arrays = {}
-    for group in (POSTERIOR, STATS) if count else ():
-        try:
-            found = _arrays_in(root[group])
-        except Exception as error:  # of many classes: metadata are parsed here
-            raise ValueError(f"{called} is damaged: its group {group} cannot be read ({error}).") from error
-        for name, array in found:
-            if array.shape[1] < count:
-                raise ValueError(f"{called} is damaged: {name} has {array.shape[1]} of {count} draws.")
-            arrays[group, name] = array
-    return *_stored(arrays, count), entries
+    return *_stored(root, (POSTERIOR, STATS) if count else (), count, called), entries
+
+
+def read_warm_up(path: Path, called: str) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
+    """Return the draws of warm-up in a store, and their statistics, as `read_zarr`; empty if it has none."""
+    root, entries = _root(path, called)
+    groups = f"{WARM_UP}{POSTERIOR}", f"{WARM_UP}{STATS}"
+    # they are written before the first draws are committed
+    return _stored(root, groups if entries.get("committed") and groups[0] in root else (), None, called)
 
 
 def is_zarr(path: Path) -> bool:
@@ -332,11 +341,20 @@ def is_zarr(path: Path) -> bool:
     return (path / "zarr.json").is_file()
 
 
-def _stored(arrays: Mapping[tuple[str, str], Any], count: int) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
-    return tuple(
-        {name: StoredArray(array, count) for (of, name), array in arrays.items() if of == group}
-        for group in (POSTERIOR, STATS)
-    )  # pyright: ignore[reportReturnType]
+def _stored(
+    root: Any, groups: tuple[str, ...], count: int | None, called: str
+) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
+    stored: list[dict[str, StoredArray]] = []
+    for group in groups:
+        try:
+            found = _arrays_in(root[group])
+        except Exception as error:  # of many classes: metadata are parsed here
+            raise ValueError(f"{called} is damaged: its group {group} cannot be read ({error}).") from error
+        if short := [(name, array.shape[1]) for name, array in found if array.shape[1] < (count or 0)]:
+            raise ValueError(f"{called} is damaged: {short[0][0]} has {short[0][1]} of {count} draws.")
+        stored.append({name: StoredArray(array, array.shape[1] if count is None else count) for name, array in found})
+    draws, stats = stored or ({}, {})
+    return draws, stats
 
 
 def _root(path: Path, called: str) -> tuple[Any, dict[str, Any]]:

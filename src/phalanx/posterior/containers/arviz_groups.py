@@ -26,6 +26,9 @@ MOST_BYTES = 2**28
 PRIOR_DRAWS = 500
 """Number of draws from the prior by default."""
 
+Arrays = Mapping[str, np.ndarray]
+"""Arrays by name."""
+
 NUMBER_BYTES = 4
 
 NO_MODEL = "a posterior that was read from a file, or assembled by hand, has no model"
@@ -33,17 +36,24 @@ DELETED = "the data of the run were deleted, as jax.jit(..., donate_argnums=...)
 
 
 def to_arviz(
-    posterior: Evaluations, warmup: Mapping[str, np.ndarray], log_likelihood: bool | None, predictive: bool | None,
-    prior: bool | int | None, seed: int,
+    posterior: Evaluations, of_warmup: tuple[Arrays, Arrays, Arrays], log_likelihood: bool | None,
+    predictive: bool | None, prior: bool | int | None, seed: int,
 ) -> Any:  # fmt: skip
-    """Return a posterior in ArviZ's container; see `Posterior.to_arviz`."""
+    """Return a posterior in ArviZ's container; see `Posterior.to_arviz`.
+
+    `of_warmup` are its draws, their statistics, and its course.
+    """
     check_seed(seed)
     _check_asked(log_likelihood, predictive, prior)
     check_dimensions("to_arviz", posterior.draws)
     groups = _Groups(posterior.record.axes)
     groups.put("posterior", posterior.draws)
     groups.put("sample_stats", in_arviz_names(posterior.stats), named=False)
-    groups.put("warmup_sample_stats", warmup, ("round",), named=False)
+    draws, stats, course = of_warmup
+    groups.put("warmup_posterior", draws)
+    groups.put("warmup_sample_stats", in_arviz_names(stats), named=False)
+    if not stats:
+        groups.put("warmup_sample_stats", course, ("round",), named=False)
     if posterior.target is None or _are_deleted(posterior.target):
         reason = NO_MODEL if posterior.target is None else DELETED
         if log_likelihood or predictive or prior:

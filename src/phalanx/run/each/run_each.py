@@ -59,6 +59,7 @@ def run_each(
     began = time.perf_counter()
     kernel = nuts() if kernel is None else kernel
     others = {name: getattr(run, name) for name in ("tuning", "until", "checkpoint", "store")}
+    others |= {"save_warmup": run.save_warmup or None}
     checks.check_alone("each", missing=missing, **others)
     check_level(check)
     run = run.checked(num_chains, keep)

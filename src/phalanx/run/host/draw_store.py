@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.diagnostics.exchange import ARVIZ_NAMES, check_dimensions
+from phalanx.diagnostics.exchange import check_dimensions, in_arviz_names
 from phalanx.inputs.axis_names import as_coordinate
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.processes import agreed
@@ -25,7 +25,7 @@ from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.state import RunState
 from phalanx.store.owned_chains import OwnedChains
 from phalanx.store.stored_array import StoredArray
-from phalanx.store.zarr_folder import POSTERIOR, STATS, ZarrFolder, entry, read_zarr
+from phalanx.store.zarr_folder import POSTERIOR, STATS, WARM_UP, ZarrFolder, entry, read_zarr
 
 SECONDS = 5.0
 """Seconds between two times at which readers are shown new draws."""
@@ -100,6 +100,14 @@ class DrawStore:
         saves = "" if checkpoint is None else str(checkpoint.resolve())
         return {"run": run, "checkpoint": saves, "names": entry(self._stored_names), **entries, "complete": False}
 
+    def take_warm_up(self, draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -> None:
+        """Write the draws of warm-up of all chains, and their statistics, before any others."""
+        groups = {
+            f"{WARM_UP}{POSTERIOR}": {self._names[name]: draws[name] for name in self._names},
+            f"{WARM_UP}{STATS}": in_arviz_names(stats),
+        }
+        self._write(lambda: self._folder.put(groups))
+
     def take(self, state: RunState) -> RunState:
         """Return the state without the draws that every chain has; each process writes those of its chains."""
         draws, stats = state.stored.whole
@@ -109,7 +117,7 @@ class DrawStore:
         own = self._folder.owned.of
         groups = {
             POSTERIOR: {self._names[name]: own(draws[name]) for name in self._names},
-            STATS: {ARVIZ_NAMES.get(name, name): own(values) for name, values in stats.items()},
+            STATS: in_arviz_names({name: own(values) for name, values in stats.items()}),
         }
         self._write(lambda: self._folder.append(groups))
         if time.monotonic() >= self._due:
@@ -202,3 +210,10 @@ def step_sizes(state: RunState, stats: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the step size as a statistic `(chain, draw)`, which blocks do not record."""
     step_size = np.asarray(state.tuning.step_size)
     return np.full(stats["energy"].shape, step_size, step_size.dtype)
+
+
+def warmup_step_sizes(state: RunState) -> np.ndarray:
+    """Return the step size of each draw of a complete warm-up, `(chain, draw)`: that of its round."""
+    ends = [made["iteration"] for made in state.rounds]
+    of_draws = np.repeat([made["step_size"] for made in state.rounds], np.diff(ends, prepend=0))
+    return np.tile(of_draws, (len(state.stored.counts), 1)).astype(np.asarray(state.tuning.step_size).dtype)

@@ -14,6 +14,8 @@ from phalanx.adaptation.warm_up import WarmUp
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.processes import to_host
 from phalanx.run.engine import Engine
+from phalanx.run.host.draw_buffer import DrawBuffer
+from phalanx.run.host.recorded import HostBlock
 from phalanx.run.host.window import Window
 from phalanx.run.host_target import host_target_of
 from phalanx.run.phases.phase import Goal, Shown
@@ -89,12 +91,25 @@ class Warming:
             (rows,) = state.sinks.states
             sums = self._engine.executables.summed(rows, warming.filled, warming.goal - warming.filled)
             sums = sums if warming.sums is None else warming.sums.merge(sums)
-            state = state._replace(warming=warming._replace(sums=sums, filled=warming.goal))
+            state = self._kept(state)._replace(warming=warming._replace(sums=sums, filled=warming.goal))
             state = self._next_part(state) if warming.left else self._learned(state, sums)
         rates = np.array([made["acceptance_rate"] for made in state.rounds[rounds:]], float)
         divergences = sum(made["divergences"] for made in state.rounds)
         done = self._num_warmup if state.warming is None else state.warming.schedule.iterations
         return state, Shown(done, self._num_warmup, rates, divergences)
+
+    def _kept(self, state: RunState) -> RunState:
+        """Return the state with the draws of the part of a round that ended, if a run keeps those of warm-up."""
+        engine, blocks, warming, sinks = self._engine, self._engine.blocks, state.warming, state.sinks
+        assert warming is not None and sinks is not None
+        if state.warmed is None or self._warm_up.searching(warming.schedule):  # a search is not part of the iterations
+            return state
+        assert engine.executables.constrain is not None
+        block = HostBlock.held(sinks, blocks.row_layout, self._due(warming), blocks.held).since(warming.filled)
+        values = engine.executables.constrain(engine.arrays, sinks.states[0])
+        buffer = DrawBuffer(blocks.target, blocks.held, self._num_warmup, self._num_warmup)
+        counts = self._due(warming) - warming.filled
+        return state._replace(warmed=buffer.with_block(state.warmed, values, block, counts, 0, begin=warming.filled))
 
     def _next_round(self, state: RunState) -> RunState:
         """Return the state before a round, whose draws fill the slots behind those of earlier rounds."""
