@@ -24,6 +24,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "mnist_numpyro": ("--data", MNIST),
     "rerun_overhead": (),
     "fresh_process": (),
+    "textbook_models": (),
     "many_chains": (),
     "covertype": (),
     "reference_posteriors": ("--peers", PEERS),
