@@ -2,8 +2,8 @@
 
     python benchmarks/rerun_all.py --data DIR --peers PYTHON
 
-`DIR` has the folders `mnist` and `movielens`, and what `PHALANX_DATA` names; benchmarks whose data are missing are
-skipped, and said to be. It takes most of a day: `--after NAME` goes on behind a benchmark, `--only` runs some.
+`DIR` has the folders `mnist` and `movielens`, and the other files that `PHALANX_DATA` may name. Benchmarks whose data are
+missing are skipped and named. All take most of a day: `--after NAME` continues behind a benchmark, `--only` runs some.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with the folders mnist and movielens")
     parser.add_argument("--peers", default=sys.executable, help="Python that has what requirements.txt lists")
-    parser.add_argument("--after", choices=list(RUNS), help="go on behind this benchmark")
+    parser.add_argument("--after", choices=list(RUNS), help="continue behind this benchmark")
     parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS))
     options = parser.parse_args()
     environment = dict(os.environ) if options.data is None else {**os.environ, "PHALANX_DATA": str(options.data)}

@@ -69,10 +69,10 @@ if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when
     from phalanx.particles.smc import smc as smc
     from phalanx.posterior.calibrate import calibrate as calibrate
     from phalanx.posterior.criticism.compare import compare as compare
+    from phalanx.posterior.each.posteriors import Posteriors as Posteriors
     from phalanx.posterior.opening import open as open
     from phalanx.posterior.prior import predictive as predictive
     from phalanx.posterior.recovery import recover as recover
-    from phalanx.run.each.posteriors import Posteriors as Posteriors
     from phalanx.variational.each.fits import Fits as Fits
     from phalanx.variational.fit import fit as fit
     from phalanx.variational.guides import constructors as guides  # noqa: F401
@@ -95,7 +95,7 @@ _LATER = {
     "Fits": "variational.each.fits",
     "FitError": "variational.methods.method",
     "Particles": "particles.result",
-    "Posteriors": "run.each.posteriors",
+    "Posteriors": "posterior.each.posteriors",
     "batches": "learning.batches",
     "calibrate": "posterior.calibrate",
     "compare": "posterior.criticism.compare",

@@ -153,6 +153,11 @@ def _saved(path: Path) -> Posterior | None:
     if newest is None and (path / COMMAND).is_file():
         return None
     posterior = open_saved(path if newest is None else newest if newest.name == POSTERIOR else newest.parent)
+    if not isinstance(posterior, Posterior):
+        raise ValueError(
+            f"{str(path)!r} has the draws of {len(posterior)} data sets, of a run with each=. Read them in Python: "
+            f"phx.open({str(path)!r}).of(name)."
+        )
     return posterior if posterior.num_draws or posterior.record.folded_draws else None
 
 

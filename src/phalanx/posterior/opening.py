@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from phalanx.diagnostics.exchange import ARVIZ_NAMES
+from phalanx.posterior.each.stored_sets import EACH, Sets
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.store.stored_array import StoredArray
@@ -19,7 +21,7 @@ Stored = Mapping[str, StoredArray]
 """Arrays of a store by name."""
 
 
-def open(path: str | PathLike[str]) -> Posterior:
+def open(path: str | PathLike[str]) -> Any:
     """Open what a run has saved, also while it goes on.
 
     Args:
@@ -27,8 +29,9 @@ def open(path: str | PathLike[str]) -> Posterior:
             file of `posterior.save`, which are read here.
 
     Returns:
-        The posterior: of a run that goes on, with the draws that were committed so far, and with
-        `record.interrupted=True`. Results of reducers are in checkpoints and files, and not in stores.
+        A `phx.Posterior`, or of a run with `each=` a `phx.Posteriors`: of a run that goes on, with the draws that were
+        committed so far, and with `record.interrupted=True`. Results of reducers are in checkpoints and files, and not
+        in stores.
 
     Raises:
         FileNotFoundError, ValueError: if the path does not exist, holds something else, or is damaged.
@@ -52,11 +55,21 @@ def open(path: str | PathLike[str]) -> Posterior:
         warmup = {name: np.array(values) for name, values in course.items()}
         record = replace(record, interrupted=not entries["complete"])
         draws, stats = in_our_names(draws, stats, names)
+        if EACH in entries:
+            return _of_sets(draws, stats, timing, record, Sets.of(entries))
         of_warmup = in_our_names(*read_warm_up(folder, called), names)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{called} is damaged: its entries cannot be read ({error!r}).") from error
     kept = {"warmup": warmup, "warmup_draws": of_warmup[0], "warmup_stats": of_warmup[1]}
     return Posterior(draws, stats, timing, record, **kept)  # pyright: ignore[reportArgumentType]
+
+
+def _of_sets(draws: Stored, stats: Stored, timing: Timing, record: RunRecord, sets: Sets) -> Any:
+    """Return the posteriors of many data sets."""
+    from phalanx.posterior.each.posteriors import Posteriors  # which few use
+
+    failed = {sets.names[number]: reason for number, reason in sorted(sets.failed.items())}
+    return Posteriors(sets.by_set(draws), sets.by_set(stats), sets.names, failed, {}, timing, record)
 
 
 def in_our_names(draws: Stored, stats: Stored, names: Mapping[str, str]) -> tuple[Stored, Stored]:

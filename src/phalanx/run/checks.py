@@ -116,8 +116,8 @@ def check_alone(name: str, **others: Any) -> None:
     for other, value in others.items():
         if value is not None and value != {}:
             raise ValueError(
-                f"{other}: a run with {name}= keeps the draws of all data sets in memory until its end, and does not "
-                f"take {other}=. Leave it out; or run phx.mcmc on one data set after the other."
+                f"{other}: a run with {name}= does not take {other}=. Leave it out; or run phx.mcmc on one data set "
+                f"after the other."
             )
 
 

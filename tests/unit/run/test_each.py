@@ -323,7 +323,7 @@ BAD = [
     ({"each": {3: 0}}, TypeError, "each: expected the name of a column"),
     ({"each": "subject", "check": "nonsense"}, ValueError, "check"),
     ({"each": {"y": 2}}, ValueError, "no axis 2"),
-    ({"each": "subject", "store": "x.zarr"}, ValueError, "does not take store="),
+    ({"each": "subject", "checkpoint": "x"}, ValueError, "does not take checkpoint="),
     ({"each": "subject", "reducers": {"q": phx.reducers.quantiles([0.5])}}, ValueError, "one state for all chains"),
     ({"each": "subject", "missing": "impute"}, ValueError, "does not take missing="),
     ({"each": "subject", "keep": []}, ValueError, "no result without reducers"),

@@ -16,6 +16,7 @@ from phalanx.run.device.executables import Executables
 from phalanx.run.each.blocks import EachBlocks, EachTarget
 from phalanx.run.each.warming import EachWarming
 from phalanx.run.engine import Engine
+from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
 from phalanx.run.state import Aim
@@ -73,8 +74,11 @@ class EachEngine(Engine):
 class EachRun(Run):
     """Run on many data sets in progress."""
 
-    def __init__(self, executables: Executables, kernel: Kernel, seed: int, arrays: Any, progress: Any, looks: Any):
-        super().__init__(executables, kernel, seed, arrays, progress, looks)
+    def __init__(
+        self, executables: Executables, kernel: Kernel, seed: int, arrays: Any, progress: Any, looks: Any,
+        store: DrawStore | None = None,
+    ):  # fmt: skip
+        super().__init__(executables, kernel, seed, arrays, progress, looks, store=store)
         self.engine: EachEngine = EachEngine(executables, seed, arrays)
 
     def _warming(self, aim: Aim) -> EachWarming:

@@ -19,6 +19,8 @@ from phalanx.exactness.sharding_check import check_level
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
+from phalanx.posterior.each.posteriors import Posteriors
+from phalanx.posterior.each.stored_sets import Sets
 from phalanx.posterior.record import Timing
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import Reductions
@@ -33,8 +35,8 @@ from phalanx.run.each.blocks import EachBlocks, EachTarget
 from phalanx.run.each.data_sets import Each
 from phalanx.run.each.engine import EachRun
 from phalanx.run.each.model_on_sets import ModelOnSets
-from phalanx.run.each.posteriors import Posteriors
 from phalanx.run.each.warming import kernel_of_each
+from phalanx.run.host.draw_store import step_sizes, store_at
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.init_values import check_values, initial_of
 from phalanx.run.options import RunOptions
@@ -58,7 +60,7 @@ def run_each(
     """Return the posteriors of many data sets; see `phx.mcmc`."""
     began = time.perf_counter()
     kernel = nuts() if kernel is None else kernel
-    others = {name: getattr(run, name) for name in ("tuning", "until", "checkpoint", "store")}
+    others = {name: getattr(run, name) for name in ("tuning", "until", "checkpoint")}
     others |= {"save_warmup": run.save_warmup or None}
     checks.check_alone("each", missing=missing, **others)
     check_level(check)
@@ -79,38 +81,51 @@ def run_each(
     with waiting(bool(run.progress), "compiling"):
         executables, compilations = _compiled(on_sets, arrays, blocks, reductions, matmul_precision)
     initial = initial_of(init, target, blocks.num_chains, seed, lambda *_: {})
-    plan = plan_memory(executables, arrays, blocks.num_chains * run.room)
+    plan = plan_memory(executables, arrays, blocks.num_chains * (run.room if run.store is None else 2 * blocks.slots))
     check_plan(plan)
     record = replace(
         describe(target, kernel, num_chains, matmul_precision), **on_sets.names, seed=seed, init=initial.described,
         num_warmup=run.warmup, num_samples=run.num_samples, started=datetime.now().isoformat(timespec="seconds"),
     )  # fmt: skip
     times, looks = [began, time.perf_counter()], [] if run.on_block is None else [run.on_block]
-    with watched(make_progress(run.progress)) as display:
+    with (
+        store_at(run.store, run.num_stored, record, blocks.names, blocks.held, Sets(sets.names)) as draws_to,
+        watched(make_progress(run.progress)) as display,
+    ):
+        if draws_to is not None:
+            draws_to.begin({"call": "phx.mcmc with each=", "seed": str(seed)}, None)
         for notice in filter(None, on_sets.notices):
             display.say(notice)
         display.say(f"{sets.count:,} data sets x {num_chains} chains; {plan}")
-        going = EachRun(executables, kernel, seed, arrays, display, looks)
+        going = EachRun(executables, kernel, seed, arrays, display, looks, draws_to)
         with explained(plan), going.interrupts.held():
             going.begin(initial, run.aim(initial))
+            if draws_to is not None:
+                draws_to.sets = Sets(sets.names, going.engine.failed)
             times.append(time.perf_counter())
             going.sample(run.num_samples, None)
-    times.append(time.perf_counter())
-    draws, stats = going.state.stored.whole
-    if stats:
-        step_size = np.repeat(np.asarray(going.state.tuning.step_size), num_chains)
-        stats["step_size"] = np.broadcast_to(step_size[:, None], stats["energy"].shape)
-
-    def by_set(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: array.reshape(sets.count, num_chains, *array.shape[1:]) for name, array in arrays.items()}
-
+        times.append(time.perf_counter())
+        timing, record = _timing(going, times, compilations), replace(record, interrupted=going.interrupted)
+        if draws_to is None:
+            draws, stats = _by_set(going, sets.count)
+        else:
+            draws, stats = map(Sets(sets.names, going.engine.failed).by_set, draws_to.read())
+            draws_to.end(record, timing, {})
     return Posteriors(
-        draws=by_set({name: draws[name] for name in stored if name in draws}), stats=by_set(stats), sets=sets.names,
+        draws={name: draws[name] for name in stored if name in draws}, stats=stats, sets=sets.names,
         failed={sets.names[number]: reason for number, reason in sorted(going.engine.failed.items())},
         reduced=_reduced(executables.reducing, going.state.reduced, sets.count),
-        timing=_timing(going, times, compilations), record=replace(record, interrupted=going.interrupted),
+        timing=timing, record=record,
         target_of=lambda number: on_sets.target_of(number, num_chains),
     )  # fmt: skip
+
+
+def _by_set(run: EachRun, sets: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return draws and statistics in memory, `(set, chain, draw, ...)`."""
+    draws, stats = run.state.stored.whole
+    stats |= {"step_size": step_sizes(run.state, stats)} if stats else {}
+    draws, stats = ({name: v.reshape(sets, -1, *v.shape[1:]) for name, v in of.items()} for of in (draws, stats))
+    return draws, stats
 
 
 def _compiled(

@@ -20,6 +20,7 @@ from phalanx.diagnostics.exchange import check_dimensions, in_arviz_names
 from phalanx.inputs.axis_names import as_coordinate
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.processes import agreed
+from phalanx.posterior.each.stored_sets import Sets
 from phalanx.posterior.opening import in_our_names
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.state import RunState
@@ -36,13 +37,14 @@ WAITING = 2
 
 @contextmanager
 def store_at(
-    path: str | PathLike[str] | None, room: int, record: RunRecord, names: tuple[str, ...], held: HeldChains
-) -> Iterator[DrawStore | None]:
+    path: str | PathLike[str] | None, room: int, record: RunRecord, names: tuple[str, ...], held: HeldChains,
+    sets: Sets | None = None,
+) -> Iterator[DrawStore | None]:  # fmt: skip
     """Hold a store in a `with` block, with the arguments of `DrawStore`; None for a run that keeps its draws."""
     if path is None:
         yield None
         return
-    store = DrawStore(path, room, record, names, held)
+    store = DrawStore(path, room, record, names, held, sets)
     with store.held():
         yield store
 
@@ -56,11 +58,13 @@ class DrawStore:
         record: record of the run to come.
         names: names of the stored variables.
         held: the chains that each process holds.
+        sets: data sets of a run on many, whose chains follow each other; None of a run on one.
     """
 
     def __init__(
-        self, path: str | PathLike[str], room: int, record: RunRecord, names: tuple[str, ...], held: HeldChains
-    ):
+        self, path: str | PathLike[str], room: int, record: RunRecord, names: tuple[str, ...], held: HeldChains,
+        sets: Sets | None = None,
+    ):  # fmt: skip
         self.called, self._record = f"store={str(path)!r}", record
         check_dimensions(self.called, names)
         # a slash would separate groups
@@ -73,6 +77,8 @@ class DrawStore:
             )
         dims = {self._names[name]: axes for name, axes in record.dims.items() if name in self._names}
         coords = {dim.replace("/", "."): as_coordinate(words) for dim, words in record.coords.items()}
+        coords |= {} if sets is None else {"chain": sets.labels(held.num_chains // len(sets.names))}
+        self.sets = sets
         self._folder = ZarrFolder(Path(path), self.called, OwnedChains(held), room, dims=dims, coords=coords)
         self._thread = ThreadPoolExecutor(1, "phalanx-store")
         self._waiting: deque[Future[Any]] = deque()
@@ -127,11 +133,11 @@ class DrawStore:
 
     def synced(self) -> Future[Any]:
         """Return a promise that all draws so far are on the disk; in the first process, those of all processes."""
-        return self._write(self._folder.commit)
+        return self._write(self._commit)
 
     def read(self) -> tuple[Mapping[str, StoredArray], Mapping[str, StoredArray]]:
         """Return the draws and statistics so far, the same in all processes, which must call it together."""
-        self._together(self._folder.commit)
+        self._together(self._commit)
         draws, stats, _ = read_zarr(self._folder.path, self.called, self._folder.count)
         return in_our_names(draws, stats, self._stored_names)
 
@@ -161,13 +167,23 @@ class DrawStore:
         finally:
             self._folder.close()
 
-    @staticmethod
-    def _entries(record: RunRecord, timing: Timing, warmup: Mapping[str, np.ndarray]) -> dict[str, str]:
+    def _entries(self, record: RunRecord, timing: Timing, warmup: Mapping[str, np.ndarray]) -> dict[str, str]:
         course = {name: values.tolist() for name, values in warmup.items()}
-        return {"record": entry(asdict(record)), "timing": entry(asdict(timing)), "warmup": entry(course)}
+        return {
+            **self._of_sets(),
+            "record": entry(asdict(record)),
+            "timing": entry(asdict(timing)),
+            "warmup": entry(course),
+        }
+
+    def _of_sets(self) -> dict[str, str]:
+        return {} if self.sets is None else self.sets.entries()
+
+    def _commit(self) -> None:
+        self._folder.commit(self._of_sets())
 
     def _commit_written(self) -> None:
-        self._folder.commit(of_all=False)
+        self._folder.commit(self._of_sets(), of_all=False)
 
     def _together(self, job: Callable[[], Any]) -> None:
         """Do a job in the threads of all processes, and raise in all where it fails in the first."""
@@ -207,9 +223,13 @@ class DrawStore:
 
 
 def step_sizes(state: RunState, stats: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the step size as a statistic `(chain, draw)`, which blocks do not record."""
-    step_size = np.asarray(state.tuning.step_size)
-    return np.full(stats["energy"].shape, step_size, step_size.dtype)
+    """Return the step size as a statistic `(chain, draw)`, which blocks do not record.
+
+    Of a run on many data sets the tuning has one for each.
+    """
+    shape, step_size = stats["energy"].shape, np.asarray(state.tuning.step_size)
+    of_chains = np.repeat(step_size, shape[0] // max(step_size.size, 1)) if step_size.ndim else step_size
+    return np.array(np.broadcast_to(of_chains[..., None], shape))
 
 
 def warmup_step_sizes(state: RunState) -> np.ndarray:

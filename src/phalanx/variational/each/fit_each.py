@@ -19,10 +19,10 @@ from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Loop
 from phalanx.mesh.devices import make_mesh
 from phalanx.mesh.processes import to_host
+from phalanx.posterior.each.stored_sets import blanked
 from phalanx.posterior.record import Timing
 from phalanx.run.each.data_sets import Each
 from phalanx.run.each.model_on_sets import ModelOnSets
-from phalanx.run.each.posteriors import blanked
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.until import Until

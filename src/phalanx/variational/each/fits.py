@@ -13,8 +13,8 @@ from phalanx.diagnostics.interval import check_share
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.errors.words import first_few
 from phalanx.mesh.keys import check_seed
+from phalanx.posterior.each.posteriors import number_of_set
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.run.each.posteriors import number_of_set
 from phalanx.variational.result import Fit, check_number
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,17 @@ from phalanx.diagnostics.interval import check_share
 from phalanx.diagnostics.summary import COLUMNS, row_of
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.errors.words import first_few
+from phalanx.posterior.each.stored_sets import blanked
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.store.lazy_array import LazyArray
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
     from pandas import DataFrame
+
+NUMBERS = 2**26
+"""Numbers to summarise at once."""
 
 _PROB = 0.94
 """Default fraction of the draws inside a summary's interval."""
@@ -33,7 +38,8 @@ class Posteriors:
     """Draws from the posterior of each of many data sets, from `phx.mcmc(model, data, each=...)`.
 
     Attributes:
-        draws: arrays of shape `(set, chain, draw, ...)` by variable name.
+        draws: arrays of shape `(set, chain, draw, ...)` by variable name; with `store=` they are read when they are
+            used.
         stats: arrays of shape `(set, chain, draw)`, as those of `phx.Posterior`.
         sets: names of the data sets: the values of the column that divides the rows, or numbers from 0.
         failed: data sets that could not be sampled, with the reason. Their draws, statistics and results of reducers
@@ -41,7 +47,7 @@ class Posteriors:
         reduced: results of the reducers, with a leading dimension of data sets, by reducer name, and by variable.
         timing: seconds of each phase of the whole run, and gradient evaluations.
         record: model, kernel, sizes, devices and versions; the data are those of the first data set.
-        target_of: returns the model with the data of a data set, given its number.
+        target_of: returns the model with the data of a data set, given its number; None if they were read from a store.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -63,13 +69,13 @@ class Posteriors:
     reduced: dict[str, Any]
     timing: Timing
     record: RunRecord
-    target_of: Callable[[int], Target] = field(repr=False)
+    target_of: Callable[[int], Target] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         failed = [self.sets.index(name) for name in self.failed]
         for of in (self.draws, self.stats, self.reduced) if failed else ():
             # the data of another set took the place of those that failed
-            of.update(jax.tree.map(lambda values: blanked(values, failed), of))
+            of.update(jax.tree.map(lambda v: v if isinstance(v, LazyArray) else blanked(v, failed), of))
 
     def __len__(self) -> int:
         return len(self.sets)
@@ -110,7 +116,8 @@ class Posteriors:
         number = number_of_set("posteriors", name, self.sets)
         if name in self.failed:
             raise ValueError(f"posteriors.of({name!r}): this data set was not sampled: {self.failed[name]}.")
-        return replace(self._posterior(number), target=self.target_of(number))
+        target = None if self.target_of is None else self.target_of(number)
+        return replace(self._posterior(number), target=target)
 
     def summary(self, names: Iterable[str] | None = None, prob: float = _PROB) -> DataFrame:
         """Summarise every scalar element of every variable, of each data set.
@@ -156,14 +163,14 @@ class Posteriors:
         from phalanx.diagnostics.table import SummaryTable
 
         variables = {"log_density": self.stats["log_density"], **self.draws}
+        diverging = np.asarray(self.stats["diverging"]).sum((1, 2))
         figures = np.concatenate([_figures(values, _PROB) for values in variables.values()], axis=1)
         rows, found = ["log_density", *self._rows(self.draws)], []
         least, largest = COLUMNS.index("ess_bulk"), COLUMNS.index("r_hat")
         for number, name in enumerate(self.sets):
-            divergences = int(self.stats["diverging"][number].sum())
             worst = {
                 "r_hat": np.max(figures[number, :, largest]), "ess": np.min(figures[number, :, least : least + 2]),
-                "divergences": divergences,
+                "divergences": int(diverging[number]),
             }  # fmt: skip
             if name in self.failed:
                 worst = dict.fromkeys(worst, np.nan)
@@ -180,7 +187,7 @@ class Posteriors:
     def _posterior(self, number: int) -> Posterior:
         """Return the posterior of a data set without its data."""
         draws, stats = (
-            {name: values[number] for name, values in of.items()} for of in (self.draws, self.stats)
+            {name: values[number : number + 1, :][0] for name, values in of.items()} for of in (self.draws, self.stats)
         )  # fmt: skip
         record = replace(self.record, seed=(self.record.seed + number) % 2**32)
         return Posterior(draws, stats, self.timing, record)
@@ -189,13 +196,6 @@ class Posteriors:
         return [
             row for name, v in variables.items() for row in element_names(name, v.shape[3:], self.record.labels)
         ]  # fmt: skip
-
-
-def blanked(values: np.ndarray, failed: Sequence[int]) -> np.ndarray:
-    """Return a copy of an array `(set, ...)` with NaN, or zero for whole numbers, for data sets that failed."""
-    found = np.array(values)
-    found[list(failed)] = np.nan if found.dtype.kind == "f" else 0
-    return found
 
 
 def number_of_set(result: str, name: Any, sets: tuple[Any, ...]) -> int:
@@ -213,6 +213,8 @@ def number_of_set(result: str, name: Any, sets: tuple[Any, ...]) -> int:
 
 def _figures(values: np.ndarray, prob: float) -> Float64[np.ndarray, "sets elements columns"]:
     """Return the summary of every element of draws `(set, chain, draw, ...)`, of each data set."""
-    by_element = np.moveaxis(values, 0, 2)
-    found = measure(lambda elements: row_of(elements, prob), by_element)
-    return found.reshape(len(values), -1, len(COLUMNS))
+    step, parts = max(1, NUMBERS * len(values) // max(values.size, 1)), []
+    for first in range(0, len(values), step):
+        by_element = np.moveaxis(np.asarray(values[first : first + step, :]), 0, 2)
+        parts.append(measure(lambda elements: row_of(elements, prob), by_element))
+    return np.concatenate(parts).reshape(len(values), -1, len(COLUMNS))

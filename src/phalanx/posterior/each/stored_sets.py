@@ -1,0 +1,69 @@
+"""Draws of many data sets in a store, whose chains are those of all data sets, one data set after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phalanx.store.lazy_array import LazyArray
+from phalanx.store.stored_array import StoredArray
+from phalanx.store.zarr_folder import entry, entry_of
+
+EACH = "each"
+"""Entry of the root of a store of many data sets."""
+
+
+class Sets(NamedTuple):
+    """Data sets of a store: their names, and by number the reason of those that failed."""
+
+    names: tuple[Any, ...]
+    failed: Mapping[int, str] = {}
+
+    def entries(self) -> dict[str, str]:
+        """Return the entries of the root of the store."""
+        names = [name if isinstance(name, str | int | float | np.number) else str(name) for name in self.names]
+        return {EACH: entry({"names": names, "failed": list(map(list, self.failed.items()))})}
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Any]) -> Sets:
+        """Return the data sets, given the entries of the root."""
+        known = entry_of(entries[EACH])
+        return cls(tuple(known["names"]), {int(number): str(reason) for number, reason in known["failed"]})
+
+    def labels(self, num_chains: int) -> np.ndarray:
+        """Return a name for each of all chains: that of its data set, and its number there."""
+        return np.array([f"{name}/{chain}" for name in self.names for chain in range(num_chains)])
+
+    def by_set(self, arrays: Mapping[str, StoredArray]) -> dict[str, Any]:
+        """Return arrays `(set, chain, draw, ...)`."""
+        return {name: SetsArray(array, len(self.names), sorted(self.failed)) for name, array in arrays.items()}
+
+
+class SetsArray(LazyArray):
+    """Draws of one variable `(set, chain, draw, ...)` in a store, read when they are used.
+
+    Args:
+        lanes: the draws `(set * chain, draw, ...)`.
+        sets: number of data sets.
+        failed: numbers of those that failed, whose draws are those of others.
+    """
+
+    def __init__(self, lanes: StoredArray, sets: int, failed: Sequence[int]):
+        super().__init__((sets, lanes.shape[0] // sets, *lanes.shape[1:]), lanes.dtype)
+        self._lanes, self._failed = lanes, failed
+
+    def _read(self, index: tuple[slice, ...]) -> np.ndarray:
+        sets, chains, *rest = index
+        lanes = slice(sets.start * self.shape[1], sets.stop * self.shape[1])
+        read = self._lanes[(lanes, *(rest or [slice(0, self.shape[2])]))]
+        found = read.reshape(sets.stop - sets.start, self.shape[1], *read.shape[1:])[:, chains]
+        return blanked(found, [number - sets.start for number in self._failed if sets.start <= number < sets.stop])
+
+
+def blanked(values: np.ndarray, failed: Sequence[int]) -> np.ndarray:
+    """Return a copy of an array `(set, ...)` with NaN, or zero for whole numbers, for data sets that failed."""
+    found = np.array(values)
+    found[list(failed)] = np.nan if found.dtype.kind == "f" else 0
+    return found

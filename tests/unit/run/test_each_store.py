@@ -1,0 +1,124 @@
+"""A store of many data sets: what is read from disk is what would be in memory, set by set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import phalanx as phx
+from phalanx.cli.saved import opened
+from phalanx.posterior.each import posteriors as module
+
+zarr = pytest.importorskip("zarr")
+SETS, CHAINS, DRAWS = 5, 4, 90
+SIZES = {"num_warmup": 60, "num_samples": DRAWS, "seed": 3, "progress": False}
+NAMES = ["s", "t/u", "v", "w", "x"]
+
+
+def line(x, y):
+    slope = phx.sample("slope", dist.Normal(0.0, 5.0).expand([2]))
+    scale = phx.sample("part/scale", dist.HalfNormal(3.0))
+    phx.sample("y", dist.Normal(slope[0] * x + slope[1], scale), obs=y)
+
+
+def table() -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(2, SETS * 6)).astype(np.float32)
+    x[7] = np.inf  # the second data set has no start
+    return {"set": np.repeat(NAMES, 6), "x": x, "y": y}
+
+
+def run(**options: Any) -> phx.Posteriors:
+    posteriors: Any = phx.mcmc(line, table(), each="set", check="off", **{**SIZES, **options})
+    return posteriors
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return run()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("stores") / "run.zarr"
+    return path, run(store=path)
+
+
+def assert_equal(one: phx.Posteriors, other: phx.Posteriors) -> None:
+    assert one.sets == other.sets and one.failed == other.failed
+    for of in ("draws", "stats"):
+        mine, theirs = getattr(one, of), getattr(other, of)
+        assert set(mine) == set(theirs)
+        for name in theirs:
+            assert mine[name].shape == theirs[name].shape and mine[name].dtype == theirs[name].dtype, name
+            np.testing.assert_array_equal(np.asarray(mine[name]), theirs[name], err_msg=name)
+
+
+def test_a_store_has_what_memory_would_have(whole, folder):
+    assert len(whole.failed) == 1
+    path, stored = folder
+    assert_equal(stored, whole)
+    assert_equal(phx.open(path), whole)
+    assert phx.open(path).record.interrupted is False
+
+
+def test_tables_and_verdicts_are_those_of_memory(whole, folder, monkeypatch):
+    monkeypatch.setattr(module, "NUMBERS", CHAINS * DRAWS * 2)  # a set at a time
+    again = phx.open(folder[0])
+    assert again.summary().equals(whole.summary())
+    assert again.verdicts().equals(whole.verdicts())
+    for name in ("s", "x"):
+        assert str(again.of(name).verdict()) == str(whole.of(name).verdict())
+    with pytest.raises(ValueError, match="was not sampled"):
+        again.of("t/u")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_part_is_that_of_memory(whole, folder, data):
+    stored = phx.open(folder[0])
+    name = data.draw(st.sampled_from(list(whole.draws)))
+    expected = whole.draws[name]
+
+    def part(size):
+        bound = st.none() | st.integers(-size - 1, size + 1)
+        return st.integers(-size, size - 1) | st.slices(size) | st.builds(slice, bound, bound)
+
+    axes = data.draw(st.integers(1, expected.ndim))
+    index = tuple(data.draw(part(size)) for size in expected.shape[:axes])
+    np.testing.assert_array_equal(stored.draws[name][index], expected[index])
+
+
+def test_plain_readers_find_the_data_set_of_a_chain(whole, folder):
+    xarray = pytest.importorskip("xarray")
+    tree = xarray.open_datatree(folder[0], engine="zarr", consolidated=False)
+    chain = tree["posterior/slope"].sel(chain="w/2")
+    np.testing.assert_array_equal(chain.values, whole.draws["slope"][3, 2])
+
+
+def test_a_run_that_ends_early_leaves_the_draws_so_far(tmp_path, whole):
+    class Enough(Exception):
+        pass
+
+    def stop(report):
+        if report.phase == "sampling" and report.done >= DRAWS:
+            raise Enough
+
+    with pytest.raises(Enough):
+        run(store=tmp_path / "run.zarr", on_block=stop, num_samples=500)
+    found = phx.open(tmp_path / "run.zarr")
+    count = found.stats["energy"].shape[2]
+    assert DRAWS <= count < 500 and found.record.interrupted and found.failed == whole.failed
+    np.testing.assert_array_equal(found["slope"][:, :, :DRAWS], whole["slope"])
+
+
+def test_a_store_is_never_overwritten_and_the_command_line_says_what_it_is(folder):
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        run(store=folder[0])
+    with pytest.raises(ValueError, match="has the draws of 5 data sets"):
+        opened(folder[0])
