@@ -2,7 +2,7 @@
 
     python benchmarks/rerun_all.py --data DIR --peers PYTHON
 
-`DIR` has the folders `mnist` and `movielens`, and the other files that `PHALANX_DATA` may name. Benchmarks whose data are
+`DIR` has the folders `mnist` and `movielens`, and other files that `PHALANX_DATA` may name. Benchmarks whose data are
 missing are skipped and named. All take most of a day: `--after NAME` continues behind a benchmark, `--only` runs some.
 """
 
