@@ -1,4 +1,4 @@
-"""Phalanx on the JAX of this Python and on that of another, in turns.
+"""Phalanx on the JAX of another Python against that of this one, in turns.
 
     python benchmarks/jax_releases.py --other path/to/another/bin/python
 

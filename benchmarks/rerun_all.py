@@ -2,7 +2,7 @@
 
     python benchmarks/rerun_all.py --data DIR --peers PYTHON
 
-`DIR` has the folders `mnist` and `movielens`, and other files that `PHALANX_DATA` may name. Benchmarks whose data are
+`DIR` has the folders `mnist`, `movielens` and `posteriordb`. Benchmarks whose data are
 missing are skipped and named. All take most of a day: `--after NAME` continues behind a benchmark, `--only` runs some.
 """
 
@@ -61,9 +61,15 @@ RUNS: dict[str, tuple[str, ...]] = {
 """Arguments of each script; comparisons of two commits, or of two releases of JAX, are not among them."""
 
 
+POSTERIORDB = {"reference_posteriors", "warmup_length"}
+"""Scripts that need the folder `posteriordb`."""
+
+
 def arguments_of(name: str, options: argparse.Namespace) -> list[str] | None:
     """Return the arguments of a script; None if its data are missing."""
     found = []
+    if name in POSTERIORDB and not (options.data and (options.data / "posteriordb").is_dir()):
+        return None
     for argument in RUNS[name]:
         if argument in (MNIST, MOVIELENS):
             folder = None if options.data is None else options.data / argument

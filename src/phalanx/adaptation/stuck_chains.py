@@ -1,8 +1,8 @@
 """Detection of chains that are stuck in regions of negligible posterior mass, and their relocation.
 
-A chain may begin near a minor mode and never leave it. It adds only error to estimates; in warm-up, whose draws are not
-kept, it can be relocated. A chain moves only on evidence: the bound from above on the mass of its region, by its draws,
-is negligible beside the bound from below on the mass elsewhere, by evaluations of the log density there; see
+A chain may begin near a minor mode and never leave it. It adds only error to estimates; in warm-up, whose draws are
+no part of them, it can be relocated. A chain moves only on evidence: the bound from above on the mass of its region, by
+its draws, is negligible beside the bound from below on the mass elsewhere, by evaluations of the log density there; see
 `mass_bounds`. Without such evidence a chain stays, and R-hat reports that chains sit in different regions.
 """
 

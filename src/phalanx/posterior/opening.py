@@ -49,6 +49,7 @@ def open(path: str | PathLike[str]) -> Any:
         return Posterior.load(path)
     called = f"open: {str(path)!r}"
     draws, stats, entries = read_zarr(folder, called)
+    of_warmup = read_warm_up(folder, called)
     try:
         names, record = entry_of(entries["names"]), RunRecord.of_json(entry_of(entries["record"]))
         timing, course = Timing(**entry_of(entries["timing"])), entry_of(entries["warmup"])
@@ -57,7 +58,7 @@ def open(path: str | PathLike[str]) -> Any:
         draws, stats = in_our_names(draws, stats, names)
         if EACH in entries:
             return _of_sets(draws, stats, timing, record, Sets.of(entries))
-        of_warmup = in_our_names(*read_warm_up(folder, called), names)
+        of_warmup = in_our_names(*of_warmup, names)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{called} is damaged: its entries cannot be read ({error!r}).") from error
     kept = {"warmup": warmup, "warmup_draws": of_warmup[0], "warmup_stats": of_warmup[1]}

@@ -285,10 +285,10 @@ class Posterior(Evaluations):
 
         The groups are `posterior`, `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp; of NUTS
         also tree_depth and reached_max_treedepth), `warmup_sample_stats` (the course of warm-up along `round`; with
-        `save_warmup=True` the statistics of `warmup_posterior`), `observed_data`, `constant_data`; for `arviz.loo` and
-        `arviz.plot_ppc` `log_likelihood`, `posterior_predictive`, `prior` and `prior_predictive`, for which the model
-        runs again. None makes one of these if the model is known and can, and its arrays take at most 256 MiB; a larger
-        one is left out with a warning. Attributes of the container say why a group is left out.
+        `save_warmup=True` the statistics of `warmup_posterior`), `observed_data`, `constant_data`; and, by running the
+        model again, `log_likelihood` (which `arviz.loo` needs), `posterior_predictive` (`arviz.plot_ppc`), `prior` and
+        `prior_predictive`. The argument None makes such a group if the model is known and can, and its arrays take at
+        most 256 MiB; a larger one is left out with a warning. Attributes of the container say why a group is left out.
 
         Args:
             log_likelihood: True for the densities of the observations in any case, False to leave them out.

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from phalanx.mesh.chains import HeldChains
 from phalanx.posterior.continuation import Continuation
-from phalanx.posterior.file import Run, read_posterior, write_posterior
-from phalanx.posterior.processes.segments import Arrays, file_of, read_draws, write_draws
+from phalanx.posterior.file import WARMUP_PARTS, Run, read_posterior, warmup_parts, write_posterior
+from phalanx.posterior.processes.segments import DRAWS, Arrays, file_of, read_draws, write_draws
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.store.archive import write_archive
 from phalanx.store.saves import Damage, Saves, is_manifest
 from phalanx.store.sealed import is_inside
 
@@ -45,11 +46,13 @@ class RunFolder:
         segments: entries of the files of draws that the last save has: names of files with all chains; or the name,
             the number of draws of each chain before, and begin and end of each run of consecutive chains.
         count: number of draws of each chain in all of them.
+        warm_up: name of the file with the draws of warm-up; empty without.
     """
 
     saves: Saves
     segments: list[Any] = field(default_factory=list)
     count: int = 0
+    warm_up: str = ""
 
     @classmethod
     def of(cls, folder: Path, called: str) -> RunFolder:
@@ -72,10 +75,12 @@ class RunFolder:
     ) -> tuple[Run, Continuation | None, Mapping[str, str]]:
         """Return the run of a save with these entries of its manifest, and its identity."""
         self._check(entries)
-        self.segments, self.count = list(entries["segments"]), entries["count"]
+        self.segments, self.count, self.warm_up = list(entries["segments"]), entries["count"], _warm_up_of(entries)
         (parts, timing, record), goes_on = read_posterior(self.saves.folder / entries["run"])
         try:
             parts |= read_draws(self.saves.folder, self.segments, held)
+            if self.warm_up:
+                parts |= zip(WARMUP_PARTS, read_draws(self.saves.folder, [self.warm_up], None).values(), strict=True)
         except (ValueError, KeyError) as error:
             raise ValueError(f"{self.saves.called} is damaged: its files of draws do not fit ({error}).") from None
         return (parts, timing, record), goes_on, entries["identity"]
@@ -84,14 +89,16 @@ class RunFolder:
         """Raise unless the entries of a manifest are of the right types, and name files that the manifest seals."""
         match entries:
             case {"segments": list(segments), "count": int(), "run": str(run), "identity": dict()}:
-                if all(name in self.saves.digests for name in (run, *map(file_of, segments))):
+                files = (run, *map(file_of, segments), *filter(None, [_warm_up_of(entries)]))
+                if all(name in self.saves.digests for name in files):
                     return
         raise ValueError(f"{self.saves.called} is damaged: the entries of its manifest are not those of a run.")
 
     def next(self) -> tuple[int, int]:
         """Return the number of the next save, and that of the draws of each chain in files that are there."""
-        if not all(is_inside(self.saves.folder, file_of(entry)) for entry in self.segments):
-            self.segments, self.count = [], 0  # removed while the run went on
+        files = (*map(file_of, self.segments), *filter(None, [self.warm_up]))
+        if not all(is_inside(self.saves.folder, file) for file in files):
+            self.segments, self.count, self.warm_up = [], 0, ""  # removed while the run went on
         return self.saves.next_number, self.count
 
     def write(
@@ -111,11 +118,22 @@ class RunFolder:
         segments = [*self.segments, *mine, *([] if together is None else together.others())]
         count = max(first, next((values.shape[1] for values in stats.values()), 0))
         name = f"run-{number:08d}.npz"
-        without = {"draws": {}, "stats": {}, **parts}
-        files = {name: lambda file: write_posterior(file, without, timing, record, goes_on)}
-        entries = {"identity": dict(identity), "segments": segments, "count": count, "run": name}
-        self.saves.write(files, entries, [file_of(entry) for entry in segments], at)
-        self.segments, self.count = segments, count
+        without = {"draws": {}, "stats": {}, **{name: parts[name] for name in parts if name not in WARMUP_PARTS}}
+        files: dict[str, Any] = {name: lambda file: write_posterior(file, without, timing, record, goes_on)}
+        of_warmup, before = warmup_parts(parts), [*map(file_of, segments), *filter(None, [self.warm_up])]
+        warm_up = self.warm_up or (f"warmup-{number:08d}.npz" if of_warmup["warmup_stats"] else "")
+        if warm_up and not self.warm_up:
+            kept = dict(zip(DRAWS.parts, of_warmup.values(), strict=True))
+            files[warm_up] = lambda file: write_archive(file, DRAWS, kept, {})
+        entries = {"identity": dict(identity), "segments": segments, "count": count, "run": name, "warm_up": warm_up}
+        self.saves.write(files, entries, before, at)
+        self.segments, self.count, self.warm_up = segments, count, warm_up
+
+
+def _warm_up_of(entries: Mapping[str, Any]) -> str:
+    """Return the name of the file with the draws of warm-up; saves of earlier releases have none."""
+    name = entries.get("warm_up", "")
+    return name if isinstance(name, str) else "?"
 
 
 def read_saved(path: Path) -> tuple[Run, Continuation | None]:

@@ -184,7 +184,9 @@ class RunCheckpoint:
             return
         state = FromFile(posterior.goes_on.saved(), self._contents)  # fetched by all processes together
         self._writer.wait()
-        parts = {name: getattr(posterior, name) for name in ("reduced", "warmup", *WARMUP_PARTS)}
+        parts = {"reduced": posterior.reduced, "warmup": posterior.warmup}
+        if self._store is None:
+            parts |= {name: getattr(posterior, name) for name in WARMUP_PARTS}
         in_store = None if self._store is None else self._store.synced()
         draws, stats = (posterior.draws, posterior.stats) if in_store is None else ({}, {})
         together = None if jax.process_count() == 1 else self._together()

@@ -195,7 +195,7 @@ class Engine:
             chains=layout.fetched(self.executables.rest(state.chains)),
             tuning=unshard(state.tuning, layout), warming=unshard(warming, layout), sinks=sinks,
             stored=state.stored.rest.gathered(self.blocks.held),
-            warmed=None if state.warmed is None else state.warmed.gathered(self.blocks.held),
+            warmed=None if state.warmed is None else state.warmed.whole_of_each.gathered(self.blocks.held),
         )  # fmt: skip
 
     def placed(self, state: RunState) -> RunState:

@@ -52,7 +52,7 @@ class Run:
 
     Attributes:
         warmup_draws, warmup_stats: draws of warm-up of all chains, and their statistics, once it is complete; empty if
-            they are discarded.
+            they are discarded, or in the store.
     """
 
     state: RunState
@@ -104,14 +104,16 @@ class Run:
         self._keep_warm_up()
 
     def _keep_warm_up(self) -> None:
-        """Move the draws of a complete warm-up out of the state, which is saved often, and into the store."""
+        """Move the draws of a complete warm-up out of the state, into the store if there is one."""
         if (kept := self.state.warmed) is None:
             return
         if kept.count:
             draws, stats = kept.gathered(self.engine.blocks.held).whole
-            self.warmup_draws, self.warmup_stats = draws, {**stats, "step_size": warmup_step_sizes(self.state)}
-            if self.store is not None:
-                self.store.take_warm_up(draws, self.warmup_stats)
+            stats["step_size"] = warmup_step_sizes(self.state)
+            if self.store is None:
+                self.warmup_draws, self.warmup_stats = draws, stats
+            else:
+                self.store.take_warm_up(draws, stats)
         self.state = self.state._replace(warmed=None)
 
     def sample(self, num_samples: int, until: Until | None) -> None:

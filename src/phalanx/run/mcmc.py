@@ -143,7 +143,7 @@ def mcmc(
         store: a folder, such as `run.zarr`. Draws and statistics are written there block by block, in Zarr 3 and in
             ArviZ's layout, and memory does not grow with their number. `phx.open` reads them, also during the run. A
             store is never overwritten; with a checkpoint the same call continues it.
-        save_warmup: keep the draws of warm-up, which are else discarded: `posterior.warmup_draws`, `warmup_stats`.
+        save_warmup: keep the draws of warm-up, otherwise discarded: `posterior.warmup_draws`, `warmup_stats`.
         progress: show progress.
 
     Returns:

@@ -87,7 +87,7 @@ class RunStart(NamedTuple):
 
 
 class RunResults(NamedTuple):
-    """Draws and statistics `(chain, draw, ...)`, and the results of the reducers.
+    """Draws and statistics `(chain, draw, ...)`, the results of the reducers, and draws of warm-up with statistics.
 
     In a run of several processes the draws are those of the chains that the process holds, unless a store has them.
     """
@@ -95,18 +95,21 @@ class RunResults(NamedTuple):
     draws: Mapping[str, Shaped[np.ndarray, "chains draws *shape"]]
     stats: Mapping[str, Shaped[np.ndarray, "chains draws"]]
     reduced: Mapping[str, Any]
+    warmup_draws: Mapping[str, Any]
+    warmup_stats: Mapping[str, Any]
 
     @classmethod
     def of(cls, run: Run) -> RunResults:
         """Return the results so far."""
         state, reduced = run.state, HostReducers.of(run.engine.executables.reducing).finalize(run.state.reduced)
+        of_warmup = run.warmup_draws, run.warmup_stats
         if not state.stored.count:
-            return cls({}, {}, reduced)
+            return cls({}, {}, reduced, *of_warmup)
         if run.store is not None:
-            return cls(*run.store.read(), reduced)  # pyright: ignore[reportArgumentType]
+            return cls(*run.store.read(), reduced, *run.store.read_warm_up())  # pyright: ignore[reportArgumentType]
         draws, stats = state.stored.whole
         stats["step_size"] = step_sizes(state, stats)
-        return cls({name: draws[name] for name in run.engine.blocks.names}, stats, reduced)
+        return cls({name: draws[name] for name in run.engine.blocks.names}, stats, reduced, *of_warmup)
 
     def place(self, run: Run) -> OwnDraws | None:
         """Return the place of the draws among those of all processes, which must call it together; None if whole."""

@@ -145,9 +145,9 @@ class Sampler:
         options = RunOptions(
             num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, save_warmup, progress
         )
-        options, data_used = self._checked(options), self._data(data)
+        options, data_used, blocks = self._checked(options), self._data(data), self.executables.blocks
         initial = self._initial(options.init, int(seed), data_used.arrays)
-        aim, blocks = options.aim(initial), self.executables.blocks
+        aim = options.aim(initial)
         record = replace(data_used.record, num_warmup=options.warmup, num_samples=options.num_samples)
         with (
             store_at(options.store, options.num_stored, record, blocks.names, blocks.held) as draws_to,
@@ -158,10 +158,9 @@ class Sampler:
             before = None if saves is None else saves.read(identity, contents)
             check_same("phx.mcmc", lambda: identity | options.in_words(before))
             if saves is None or before is None:
-                kernel = self._tuned(options)
                 if draws_to is not None:
                     draws_to.begin({**identity, **contents}, None if saves is None else saves.folder)
-                start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim, options.centring))
+                start = RunStart(int(seed), self._tuned(options), lambda run: run.begin(initial, aim, options.centring))
                 return self._go(start, data_used, options, options.num_samples, saves, draws_to)
             with saves.explained():
                 state = self._state_of(before, data_used.arrays)
@@ -222,7 +221,7 @@ class Sampler:
         """Return the posterior of a run of `samples` iterations, of which it still makes `options.num_samples`."""
         stored = 0 if start.state is None else start.state.stored.count
         room = stored + options.room if draws_to is None else 2 * self.executables.blocks.slots
-        plan = self.plan(room + options.warmup * bool(options.save_warmup), data.arrays)  # earlier draws are copied
+        plan = self.plan(room, data.arrays, options.warmup * bool(options.save_warmup))  # earlier draws are copied
         looks = [look for look in (options.on_block, None if saves is None else saves.offer) if look is not None]
         with watched(make_progress(options.progress)) as display:
             self._announce(display, data.rows, plan)
@@ -258,8 +257,7 @@ class Sampler:
     def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[StreamBlock, None, None]:
         """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""
         check_seed(seed)
-        options, data = self._checked(options), self._data(None)
-        held = self.executables.blocks.held
+        options, data, held = self._checked(options), self._data(None), self.executables.blocks.held
         with checkpoint_in(options.policy, held) as saves, watched(make_progress(options.progress)) as display:
             self._announce(display, self.rows, self.plan(options.room))
             initial = self._initial(options.init, int(seed), self.arrays)
@@ -302,7 +300,7 @@ class Sampler:
             results.record(record, run, clock, samples), dict(results.reduced), run.state.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
             goes_on=GoesOn(sampler, state), own=results.place(run),
-            warmup_draws=dict(run.warmup_draws), warmup_stats=dict(run.warmup_stats),
+            warmup_draws=dict(results.warmup_draws), warmup_stats=dict(results.warmup_stats),
         )  # fmt: skip
 
     def _so_far(self, run: Run, data: Data, clock: Clock) -> Posterior:
@@ -323,7 +321,8 @@ class Sampler:
         return posterior
 
     def _checked(self, options: RunOptions) -> RunOptions:
-        return options.checked(self.executables.blocks.num_chains, None if self.executables.stores_draws else ())
+        stores = self.executables.stores_draws and self.executables.blocks.names
+        return options.checked(self.executables.blocks.num_chains, None if stores else ())
 
     def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
         """Return the state of a posterior; raise unless it belongs to this model and these data."""
@@ -358,9 +357,10 @@ class Sampler:
         self.executables.reducing.reductions.check_superchains(initial.superchains)
         return initial
 
-    def plan(self, draws: int = 0, arrays: tuple[Array, ...] | None = None) -> MemoryPlan:
-        """Return the memory of a run that stores `draws` draws of each chain; raise if it exceeds the free memory."""
-        rows = len(self.executables.blocks.held.numbers) * draws
+    def plan(self, draws: int = 0, arrays: tuple[Array, ...] | None = None, of_warmup: int = 0) -> MemoryPlan:
+        """Return the memory of a run that stores so many draws of each chain; raise if it exceeds the free memory."""
+        held = self.executables.blocks.held
+        rows = len(held.numbers) * draws + held.num_chains * of_warmup
         plan = plan_memory(self.executables, self.arrays if arrays is None else arrays, rows)
         check_plan(plan)
         return plan

@@ -1,9 +1,9 @@
 """Folder of draws in Zarr 3, in ArviZ's layout: it grows while a run goes on, and can be read meanwhile.
 
 The root has the groups `posterior` and `sample_stats`; their arrays `(chain, draw, ...)` are made once, with room for
-all draws. Draws are valid up to the number `committed` of the root, which is written after them; readers show no more.
-Only whole chunks, and the one that is not full yet, are written; each replaces its file at once, so that a process that
-is killed at any moment leaves all committed draws as they were.
+all draws. Draws of warm-up, if they are kept, are written whole before. Draws are valid up to the number `committed` of
+the root, which is written after them; readers show no more. Only whole chunks, and the one that is not full yet, are
+written; each replaces its file at once, so that a process that is killed leaves all committed draws as they were.
 
 Several processes write the chains that they own, each to chunks of its own. The first one makes the arrays, and commits
 the draws that all have written.

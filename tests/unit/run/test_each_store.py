@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import phalanx as phx
 from phalanx.cli.saved import opened
 from phalanx.posterior.each import posteriors as module
+from phalanx.run.host.draw_store import DrawStore
+from phalanx.run.phases.storing import LEAD, Storing
 
 zarr = pytest.importorskip("zarr")
 SETS, CHAINS, DRAWS = 5, 4, 90
@@ -94,11 +96,40 @@ def test_any_part_is_that_of_memory(whole, folder, data):
     np.testing.assert_array_equal(stored.draws[name][index], expected[index])
 
 
-def test_plain_readers_find_the_data_set_of_a_chain(whole, folder):
+def test_plain_readers_find_the_data_set_of_a_chain_and_no_draws_of_one_that_failed(whole, folder):
     xarray = pytest.importorskip("xarray")
-    tree = xarray.open_datatree(folder[0], engine="zarr", consolidated=False)
-    chain = tree["posterior/slope"].sel(chain="w/2")
-    np.testing.assert_array_equal(chain.values, whole.draws["slope"][3, 2])
+    slope = xarray.open_datatree(folder[0], engine="zarr", consolidated=False)["posterior/slope"]
+    np.testing.assert_array_equal(slope.sel(chain="w/2").values, whole.draws["slope"][3, 2])
+    assert np.isnan(slope.sel(chain="t/u/0").values).all()
+
+
+def test_no_data_set_is_far_ahead_of_another(tmp_path, monkeypatch):
+    """A data set of long trajectories keeps the draws of the others out of memory: they wait for it."""
+    rest, slots = [], []
+    take = DrawStore.take
+
+    def taken(self, state):
+        rest.append(state.stored.ahead)
+        return take(self, state)
+
+    monkeypatch.setattr(DrawStore, "take", taken)
+    wanted = Storing._wanted
+    monkeypatch.setattr(
+        Storing, "_wanted", lambda self, state: slots.append(self._engine.blocks.slots) or wanted(self, state)
+    )
+
+    def correlated(y):
+        x = phx.sample("x", dist.Normal(0.0, 1.0).expand([2]))
+        phx.sample("y", dist.Normal(x[0] - y * x[1], 0.01), obs=0.0)
+
+    data = {"y": np.array([0.0, *np.ones(3)], np.float32)}  # trajectories of the first are much shorter
+    kernel = phx.nuts(step_size=0.02)
+    run: Any = phx.mcmc(
+        correlated, data, each={"y": 0}, kernel=kernel, num_warmup=20, num_samples=600, store=tmp_path / "run.zarr",
+        progress=False,
+    )  # fmt: skip
+    assert run["x"].shape == (4, 4, 600, 2)
+    assert max(rest) <= LEAD * slots[0] < 300
 
 
 def test_a_run_that_ends_early_leaves_the_draws_so_far(tmp_path, whole):

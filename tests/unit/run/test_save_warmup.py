@@ -182,6 +182,38 @@ def test_a_run_that_is_lost_again_and_again_ends_with_the_same(whole, tmp_path, 
     assert_equal(phx.open(tmp_path / ("run.zarr" if stored else "saves")), whole)
 
 
+def test_a_checkpoint_writes_them_once(whole, tmp_path):
+    policy = phx.checkpoint(tmp_path / "saves", seconds=0.0, every=10)
+    assert_equal(run(checkpoint=policy), whole)
+    (file,) = policy.folder.glob("warmup-*.npz")
+    manifests = [path for path in policy.folder.glob("save-*-at-*.json") if file.name in path.read_text()]
+    assert len(manifests) >= 3 and file.stat().st_size > whole.warmup_draws["mean"].nbytes
+    for manifest in manifests:
+        found = phx.Posterior.load(manifest)
+        np.testing.assert_array_equal(found.warmup_draws["mean"], whole.warmup_draws["mean"])
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(ValueError, match="damaged"):
+        phx.Posterior.load(policy.folder)
+
+
+def test_a_report_in_warm_up_is_not_changed_by_what_follows():
+    reports = []
+
+    def keep(report):
+        if report.phase == "warm-up" and report.done >= 20 and not reports:
+            reports.append(report.so_far())
+
+    run(on_block=keep)
+    before = {name: values.copy() for name, values in reports[0].state.warmed.draws.items()}
+    assert 0 < before["mean"].shape[1] < 60
+    ended = reports[0].continue_run(40, progress=False)
+    for name, values in before.items():
+        np.testing.assert_array_equal(reports[0].state.warmed.draws[name], values)
+        np.testing.assert_array_equal(ended.warmup_draws[name][:, : values.shape[1]], values)
+
+
 def test_a_checkpoint_without_them_is_another_run(tmp_path):
     run(save_warmup=False, checkpoint=tmp_path / "saves")
     with pytest.raises(ValueError, match="save_warmup is False there, and True here"):
@@ -196,3 +228,5 @@ def test_what_cannot_be_kept_is_refused_by_name():
     with pytest.raises(ValueError, match="save_warmup"):
         phx.mcmc(model, {"y": np.stack([Y, Y])}, each={"y": 0}, save_warmup=True)
     assert run(num_warmup=0).warmup_draws == {}
+    with pytest.raises(ValueError, match=r"save_warmup: keep=\[\] stores no draws"):
+        phx.compile(model, {"y": Y}, keep=[]).run(save_warmup=True)

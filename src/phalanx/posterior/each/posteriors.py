@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -160,14 +160,21 @@ class Posteriors:
             raise ValueError("verdicts: this run stored no draws. Read posteriors.reduced, or keep variables.")
         from pandas import DataFrame
 
+        step = _batch([*self.draws.values(), *self.stats.values()])
+        found = [one for first in range(0, len(self), step) for one in self._verdicts_of(first, first + step)]
+        return DataFrame(found, index=list(self.sets))
+
+    def _verdicts_of(self, first: int, last: int) -> list[dict[str, Any]]:
+        """Return a row for each of some data sets, whose draws are in memory at once."""
         from phalanx.diagnostics.table import SummaryTable
 
-        variables = {"log_density": self.stats["log_density"], **self.draws}
-        diverging = np.asarray(self.stats["diverging"]).sum((1, 2))
-        figures = np.concatenate([_figures(values, _PROB) for values in variables.values()], axis=1)
+        read = ({name: np.asarray(v[first:last, :]) for name, v in of.items()} for of in (self.draws, self.stats))
+        draws, stats = read
+        diverging = stats["diverging"].sum((1, 2))
+        figures = np.concatenate([_figures(v, _PROB) for v in (stats["log_density"], *draws.values())], axis=1)
         rows, found = ["log_density", *self._rows(self.draws)], []
         least, largest = COLUMNS.index("ess_bulk"), COLUMNS.index("r_hat")
-        for number, name in enumerate(self.sets):
+        for number, name in enumerate(self.sets[first:last]):
             worst = {
                 "r_hat": np.max(figures[number, :, largest]), "ess": np.min(figures[number, :, least : least + 2]),
                 "divergences": int(diverging[number]),
@@ -178,11 +185,11 @@ class Posteriors:
                 continue
             table = SummaryTable(figures[number], index=rows, columns=COLUMNS)
             table.num_heads = 1
-            one = self._posterior(number)
-            verdict = judge(table, one.stats, (), (), one.draws, self.record.labels)
+            mine = [{name: values[number] for name, values in of.items()} for of in (stats, draws)]
+            verdict = judge(table, mine[0], (), (), mine[1], self.record.labels)
             problem = verdict.findings[0].problem if verdict.findings else ""
             found.append({"grade": verdict.grade, **worst, "problem": problem})
-        return DataFrame(found, index=list(self.sets))
+        return found
 
     def _posterior(self, number: int) -> Posterior:
         """Return the posterior of a data set without its data."""
@@ -211,9 +218,14 @@ def number_of_set(result: str, name: Any, sets: tuple[Any, ...]) -> int:
     return sets.index(name)
 
 
+def _batch(arrays: Sequence[Any]) -> int:
+    """Return the number of data sets whose part of arrays `(set, ...)` is in memory at once."""
+    return max(1, NUMBERS * len(arrays[0]) // max(sum(values.size for values in arrays), 1))
+
+
 def _figures(values: np.ndarray, prob: float) -> Float64[np.ndarray, "sets elements columns"]:
     """Return the summary of every element of draws `(set, chain, draw, ...)`, of each data set."""
-    step, parts = max(1, NUMBERS * len(values) // max(values.size, 1)), []
+    step, parts = _batch([values]), []
     for first in range(0, len(values), step):
         by_element = np.moveaxis(np.asarray(values[first : first + step, :]), 0, 2)
         parts.append(measure(lambda elements: row_of(elements, prob), by_element))

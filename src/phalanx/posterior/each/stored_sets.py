@@ -38,7 +38,12 @@ class Sets(NamedTuple):
 
     def by_set(self, arrays: Mapping[str, StoredArray]) -> dict[str, Any]:
         """Return arrays `(set, chain, draw, ...)`."""
-        return {name: SetsArray(array, len(self.names), sorted(self.failed)) for name, array in arrays.items()}
+        return {name: SetsArray(array, len(self.names)) for name, array in arrays.items()}
+
+    def failed_chains(self, num_chains: int) -> list[int]:
+        """Return the numbers, among all chains, of those whose data set failed; they have the draws of others."""
+        of_one = num_chains // len(self.names)
+        return [chain for number in self.failed for chain in range(number * of_one, (number + 1) * of_one)]
 
 
 class SetsArray(LazyArray):
@@ -47,23 +52,21 @@ class SetsArray(LazyArray):
     Args:
         lanes: the draws `(set * chain, draw, ...)`.
         sets: number of data sets.
-        failed: numbers of those that failed, whose draws are those of others.
     """
 
-    def __init__(self, lanes: StoredArray, sets: int, failed: Sequence[int]):
+    def __init__(self, lanes: StoredArray, sets: int):
         super().__init__((sets, lanes.shape[0] // sets, *lanes.shape[1:]), lanes.dtype)
-        self._lanes, self._failed = lanes, failed
+        self._lanes = lanes
 
     def _read(self, index: tuple[slice, ...]) -> np.ndarray:
         sets, chains, *rest = index
         lanes = slice(sets.start * self.shape[1], sets.stop * self.shape[1])
         read = self._lanes[(lanes, *(rest or [slice(0, self.shape[2])]))]
-        found = read.reshape(sets.stop - sets.start, self.shape[1], *read.shape[1:])[:, chains]
-        return blanked(found, [number - sets.start for number in self._failed if sets.start <= number < sets.stop])
+        return read.reshape(sets.stop - sets.start, self.shape[1], *read.shape[1:])[:, chains]
 
 
 def blanked(values: np.ndarray, failed: Sequence[int]) -> np.ndarray:
-    """Return a copy of an array `(set, ...)` with NaN, or zero for whole numbers, for data sets that failed."""
+    """Return a copy of an array with NaN, or zero for whole numbers, in the rows of data sets that failed."""
     found = np.array(values)
     found[list(failed)] = np.nan if found.dtype.kind == "f" else 0
     return found

@@ -192,7 +192,8 @@ def _levels(column: str, values: Any) -> tuple[Int[np.ndarray, "rows"], tuple[An
         raise ValueError(f"each={column!r}: expected a column with a value for each row; it has shape {array.shape}.")
     if isinstance(labels, Levels):
         categories = getattr(getattr(values, "cat", values), "categories", None)  # of pandas, in their own type
-        return array.astype(np.int64), tuple(labels) if categories is None else tuple(categories.tolist())
+        own = labels if categories is None else categories.tolist()
+        return array.astype(np.int64), tuple(name if isinstance(name, str | int | float) else str(name) for name in own)
     try:
         names, codes = np.unique(array, return_inverse=True)
     except TypeError:

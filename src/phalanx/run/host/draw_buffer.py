@@ -56,7 +56,7 @@ class DrawBuffer:
 
     def with_block(
         self, stored: Stored, values: Mapping[str, Array], block: HostBlock, counts: Integer[np.ndarray, "chains"],
-        divergences: int, begin: int = 0,
+        divergences: int,
     ) -> Stored:  # fmt: skip
         """Return the stored draws after a block.
 
@@ -66,18 +66,16 @@ class DrawBuffer:
             block: the block, with statistics.
             counts: number of its draws, of each of all chains.
             divergences: number of divergent ones.
-            begin: slot of `values` with the first draws of the block.
         """
         filled, draws, stats = block.filled, dict(stored.draws), dict(stored.stats)
         known = stored.counts - stored.moved
         own, needed = self.held.part(known), int((known + counts).max())
         values, stored_stats = dict(values), block.stats
         if (jacobian := values.pop(CENTRING, None)) is not None:  # the log density is that of the model's own positions
-            less = fetch_held(jacobian, begin + len(filled), self.held)[begin:]
+            less = fetch_held(jacobian, len(filled), self.held)
             stored_stats = {**stored_stats, "log_density": stored_stats["log_density"] - less}
         for name, array in values.items():
-            rows = fetch_held(array, begin + len(filled), self.held)[begin:]
-            rows = self.target.trim(name, rows, leading=2)
+            rows = self.target.trim(name, fetch_held(array, len(filled), self.held), leading=2)
             draws[name] = self._written(draws.get(name), own, rows, filled, needed)
         for name, rows in stored_stats.items():
             rows = rows.astype(STAT_TYPES.get(name, rows.dtype))

@@ -20,13 +20,13 @@ from phalanx.diagnostics.exchange import check_dimensions, in_arviz_names
 from phalanx.inputs.axis_names import as_coordinate
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.processes import agreed
-from phalanx.posterior.each.stored_sets import Sets
+from phalanx.posterior.each.stored_sets import Sets, blanked
 from phalanx.posterior.opening import in_our_names
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.state import RunState
 from phalanx.store.owned_chains import OwnedChains
 from phalanx.store.stored_array import StoredArray
-from phalanx.store.zarr_folder import POSTERIOR, STATS, WARM_UP, ZarrFolder, entry, read_zarr
+from phalanx.store.zarr_folder import POSTERIOR, STATS, WARM_UP, ZarrFolder, entry, read_warm_up, read_zarr
 
 SECONDS = 5.0
 """Seconds between two times at which readers are shown new draws."""
@@ -120,6 +120,8 @@ class DrawStore:
         if not stats or not next(iter(stats.values())).shape[1]:
             return state
         stats["step_size"] = step_sizes(state, stats)
+        if self.sets is not None and (failed := self.sets.failed_chains(len(stats["energy"]))):
+            draws, stats = ({name: blanked(v, failed) for name, v in of.items()} for of in (draws, stats))
         own = self._folder.owned.of
         groups = {
             POSTERIOR: {self._names[name]: own(draws[name]) for name in self._names},
@@ -140,6 +142,10 @@ class DrawStore:
         self._together(self._commit)
         draws, stats, _ = read_zarr(self._folder.path, self.called, self._folder.count)
         return in_our_names(draws, stats, self._stored_names)
+
+    def read_warm_up(self) -> tuple[Mapping[str, StoredArray], Mapping[str, StoredArray]]:
+        """Return the draws of warm-up and their statistics, after `read`; empty if they were discarded."""
+        return in_our_names(*read_warm_up(self._folder.path, self.called), self._stored_names)
 
     def end(self, record: RunRecord, timing: Timing, warmup: Mapping[str, np.ndarray]) -> None:
         """Complete the store; all processes must call it together."""

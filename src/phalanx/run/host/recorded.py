@@ -65,10 +65,6 @@ class HostBlock:
             rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
         return cls(rows, count, layout)
 
-    def since(self, slot: int) -> HostBlock:
-        """Return the draws from a slot on that is filled in all chains."""
-        return HostBlock([part[slot:] for part in self.rows], self.count - slot, self.layout)
-
     @cached_property
     def filled(self) -> Bool[np.ndarray, "slots chains"]:
         """True for slots with a draw."""

@@ -30,6 +30,10 @@ FULLNESS = 0.9
 """Expected part of a block's slots that are filled when it ends; chains with full slots wait for the others."""
 
 
+LEAD = 2
+"""Blocks' slots that a chain may be ahead of another if draws are moved to a store."""
+
+
 class Storing:
     """Phase that stores draws, and reduces them if the run has reducers.
 
@@ -66,6 +70,8 @@ class Storing:
 
     def _wanted(self, state: RunState) -> Integer[np.ndarray, "chains"] | None:
         counts, left = state.stored.counts, self._buffer.left(state.stored)
+        if self._store is not None:  # it takes the draws that every chain has: others stay in memory
+            left = np.clip(counts.min() + LEAD * self._engine.blocks.slots - counts, 0, left)
         if left.any() and not state.stopped:
             return left if self._watch is None else np.minimum(left, np.maximum(state.next_look - counts, 0))
         behind = counts.max() - counts

@@ -91,32 +91,19 @@ class Warming:
             (rows,) = state.sinks.states
             sums = self._engine.executables.summed(rows, warming.filled, warming.goal - warming.filled)
             sums = sums if warming.sums is None else warming.sums.merge(sums)
-            state = self._kept(state)._replace(warming=warming._replace(sums=sums, filled=warming.goal))
+            state = state._replace(warming=warming._replace(sums=sums, filled=warming.goal))
             state = self._next_part(state) if warming.left else self._learned(state, sums)
         rates = np.array([made["acceptance_rate"] for made in state.rounds[rounds:]], float)
         divergences = sum(made["divergences"] for made in state.rounds)
         done = self._num_warmup if state.warming is None else state.warming.schedule.iterations
         return state, Shown(done, self._num_warmup, rates, divergences)
 
-    def _kept(self, state: RunState) -> RunState:
-        """Return the state with the draws of the part of a round that ended, if a run keeps those of warm-up."""
-        engine, blocks, warming, sinks = self._engine, self._engine.blocks, state.warming, state.sinks
-        assert warming is not None and sinks is not None
-        if state.warmed is None or self._warm_up.searching(warming.schedule):  # a search is not part of the iterations
-            return state
-        assert engine.executables.constrain is not None
-        block = HostBlock.held(sinks, blocks.row_layout, self._due(warming), blocks.held).since(warming.filled)
-        values = engine.executables.constrain(engine.arrays, sinks.states[0])
-        buffer = DrawBuffer(blocks.target, blocks.held, self._num_warmup, self._num_warmup)
-        counts = self._due(warming) - warming.filled
-        return state._replace(warmed=buffer.with_block(state.warmed, values, block, counts, 0, begin=warming.filled))
-
     def _next_round(self, state: RunState) -> RunState:
         """Return the state before a round, whose draws fill the slots behind those of earlier rounds."""
         warming = state.warming
         assert warming is not None
         if self._warm_up.over(warming.schedule):
-            return state._replace(warming=None, sinks=None)
+            return self._kept(state)._replace(warming=None, sinks=None)
         left = self._warm_up.length(warming.schedule)
         return self._next_part(state._replace(warming=warming._replace(left=left, sums=None)))
 
@@ -138,8 +125,20 @@ class Warming:
         assert warming is not None
         if state.sinks is not None and not self._warm_up.searching(warming.schedule):
             window = warming.window.with_draws(state.sinks, self._engine.blocks.row_layout)
-            warming = warming._replace(window=window)
+            state, warming = self._kept(state), warming._replace(window=window)
         return state._replace(sinks=None, warming=warming._replace(filled=0))
+
+    def _kept(self, state: RunState) -> RunState:
+        """Return the state with the draws in the sinks, if a run keeps those of warm-up."""
+        engine, blocks, warming, sinks = self._engine, self._engine.blocks, state.warming, state.sinks
+        if state.warmed is None or sinks is None:
+            return state
+        assert warming is not None and engine.executables.constrain is not None
+        counts = np.full(blocks.num_chains, warming.filled)
+        block = HostBlock.held(sinks, blocks.row_layout, counts, blocks.held)
+        values = engine.executables.constrain(engine.arrays, sinks.states[0])
+        buffer = DrawBuffer(blocks.target, blocks.held, self._num_warmup, self._num_warmup)
+        return state._replace(warmed=buffer.with_block(state.warmed, values, block, counts, 0))
 
     def _learned(self, state: RunState, sums: Sums) -> RunState:
         """Return the state after tuners have learned from a round and chains are relocated."""
