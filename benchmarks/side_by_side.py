@@ -26,6 +26,9 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 
+# with it every fresh process would compile the source of all libraries that have no valid bytecode
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 Times = Mapping[str, Sequence[float]]
 """Seconds per unit of work, round by round, of each way."""
 
