@@ -46,13 +46,13 @@ class RunFolder:
         segments: entries of the files of draws that the last save has: names of files with all chains; or the name,
             the number of draws of each chain before, and begin and end of each run of consecutive chains.
         count: number of draws of each chain in all of them.
-        warm_up: name of the file with the draws of warm-up; empty without.
+        warm_up: names of the files with the draws of warm-up: one, or none.
     """
 
     saves: Saves
     segments: list[Any] = field(default_factory=list)
     count: int = 0
-    warm_up: str = ""
+    warm_up: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, folder: Path, called: str) -> RunFolder:
@@ -80,7 +80,7 @@ class RunFolder:
         try:
             parts |= read_draws(self.saves.folder, self.segments, held)
             if self.warm_up:
-                parts |= zip(WARMUP_PARTS, read_draws(self.saves.folder, [self.warm_up], None).values(), strict=True)
+                parts |= zip(WARMUP_PARTS, read_draws(self.saves.folder, self.warm_up, None).values(), strict=True)
         except (ValueError, KeyError) as error:
             raise ValueError(f"{self.saves.called} is damaged: its files of draws do not fit ({error}).") from None
         return (parts, timing, record), goes_on, entries["identity"]
@@ -89,16 +89,16 @@ class RunFolder:
         """Raise unless the entries of a manifest are of the right types, and name files that the manifest seals."""
         match entries:
             case {"segments": list(segments), "count": int(), "run": str(run), "identity": dict()}:
-                files = (run, *map(file_of, segments), *filter(None, [_warm_up_of(entries)]))
+                files = (run, *map(file_of, segments), *_warm_up_of(entries))
                 if all(name in self.saves.digests for name in files):
                     return
         raise ValueError(f"{self.saves.called} is damaged: the entries of its manifest are not those of a run.")
 
     def next(self) -> tuple[int, int]:
         """Return the number of the next save, and that of the draws of each chain in files that are there."""
-        files = (*map(file_of, self.segments), *filter(None, [self.warm_up]))
+        files = (*map(file_of, self.segments), *self.warm_up)
         if not all(is_inside(self.saves.folder, file) for file in files):
-            self.segments, self.count, self.warm_up = [], 0, ""  # removed while the run went on
+            self.segments, self.count, self.warm_up = [], 0, []  # removed while the run went on
         return self.saves.next_number, self.count
 
     def write(
@@ -120,20 +120,21 @@ class RunFolder:
         name = f"run-{number:08d}.npz"
         without = {"draws": {}, "stats": {}, **{name: parts[name] for name in parts if name not in WARMUP_PARTS}}
         files: dict[str, Any] = {name: lambda file: write_posterior(file, without, timing, record, goes_on)}
-        of_warmup, before = warmup_parts(parts), [*map(file_of, segments), *filter(None, [self.warm_up])]
-        warm_up = self.warm_up or (f"warmup-{number:08d}.npz" if of_warmup["warmup_stats"] else "")
-        if warm_up and not self.warm_up:
-            kept = dict(zip(DRAWS.parts, of_warmup.values(), strict=True))
-            files[warm_up] = lambda file: write_archive(file, DRAWS, kept, {})
+        kept, warm_up = dict(zip(DRAWS.parts, warmup_parts(parts).values(), strict=True)), self.warm_up
+        if kept["stats"] and not warm_up:
+            warm_up = [f"warmup-{number:08d}.npz"]
+            files[warm_up[0]] = lambda file: write_archive(file, DRAWS, kept, {})
         entries = {"identity": dict(identity), "segments": segments, "count": count, "run": name, "warm_up": warm_up}
-        self.saves.write(files, entries, before, at)
+        self.saves.write(files, entries, [*map(file_of, segments), *self.warm_up], at)
         self.segments, self.count, self.warm_up = segments, count, warm_up
 
 
-def _warm_up_of(entries: Mapping[str, Any]) -> str:
-    """Return the name of the file with the draws of warm-up; saves of earlier releases have none."""
-    name = entries.get("warm_up", "")
-    return name if isinstance(name, str) else "?"
+def _warm_up_of(entries: Mapping[str, Any]) -> list[str]:
+    """Return the names of the files with the draws of warm-up; saves of earlier releases have none."""
+    match entries.get("warm_up", []):
+        case [] | [str()] as names:
+            return list(names)
+    return [""]  # no file is called so
 
 
 def read_saved(path: Path) -> tuple[Run, Continuation | None]:
