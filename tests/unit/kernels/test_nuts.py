@@ -135,7 +135,7 @@ def test_several_lanes_are_busy_however_long_their_trees():
 
 
 def busy(posterior):
-    assert posterior.record.num_warmup == 250
+    assert posterior.record.num_warmup == 300
     assert len(np.unique(posterior.stats["step_size"])) == 1
     assert 0.5 < posterior.timing.lane_efficiency <= 1.0
 
