@@ -111,6 +111,7 @@ unit/demos/test_movielens.py
     test_the_most_probable_position_is_one_where_the_gradient_vanishes
 unit/density/test_imputation.py
     test_draws_are_those_of_the_posterior
+    test_predictions_are_of_the_whole_variable
 unit/diagnostics/test_verdict.py
     test_chains_that_agree_are_hardly_ever_said_to_differ[3]
 unit/distributions/test_bernoulli.py
@@ -252,6 +253,7 @@ unit/report/test_folder.py
 unit/report/test_model_draws.py
     test_rows_on_devices_are_observed_without_padding
     test_the_scales_of_the_metric_are_recorded
+    test_the_prior_and_replicates_are_those_of_the_model
 unit/report/test_write.py
     test_small_and_wide_runs_have_a_report[100-5]
 unit/run/test_checkpoint.py
@@ -305,6 +307,7 @@ unit/run/test_init_values.py
     test_superchains_begin_together_and_come_apart[rwmh]
     test_how_warm_up_went_is_kept[hmc]
     test_values_for_all_chains_and_for_each
+    test_what_is_not_given_is_drawn_as_before
 unit/run/test_kills.py
     test_damaged_saves_are_found_and_the_one_before_is_used[20]
     test_killed_runs_end_with_the_draws_of_one_that_is_not[5]
@@ -316,6 +319,7 @@ unit/run/test_state_after_every_block.py
 unit/run/test_stored_programs.py
     test_other_models_and_sizes_have_other_files
     test_a_kernel_of_the_user_is_compiled_in_every_process
+    test_a_damaged_file_is_written_anew
 unit/run/test_stream_checkpoint.py
     test_kill_9_and_sigterm[2]
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[folded]
@@ -330,6 +334,7 @@ unit/run/test_watchdog.py
     test_chains_and_fits_are_watched_in_every_phase_and_leave_no_thread
 unit/test_cli.py
     test_a_demo_writes_its_report_pictures_and_result[chains-20-12-options1-pictures1]
+    test_mnist_in_its_own_format
 unit/variational/test_coverage.py
     test_nothing_is_said_where_draws_of_the_model_are_in_the_guides_support
     test_such_a_fit_is_not_good_and_its_evidence_not_reliable[box-from somewhere to]
@@ -357,6 +362,7 @@ unit/variational/test_fit.py
     test_a_fit_from_a_file_is_drawn_from_by_no_steps
     test_a_full_rank_guide_becomes_the_posterior
     test_a_report_is_a_page_like_that_of_a_run
+    test_the_evidence_is_the_evidence
 unit/variational/test_fit_checkpoint.py
     test_a_process_that_is_killed[9-1]
     test_a_process_that_is_killed[15-1]
@@ -364,6 +370,7 @@ unit/variational/test_fit_checkpoint.py
     test_permanent_saves_are_made_at_their_steps
     test_the_save_before_a_damaged_one_is_used
     test_ctrl_c_saves_the_fit
+    test_other_fits_are_refused
 unit/variational/test_fixed_draws.py
     test_draws_that_are_kept_to
     test_draws_have_the_moments_that_they_stand_for
@@ -375,6 +382,7 @@ unit/variational/test_importance.py
     test_a_proposal_that_is_too_narrow_is_said_to_be
     test_a_density_that_is_no_number_is_told_from_none
     test_evidence_and_draws_are_those_of_the_posterior
+    test_it_is_the_same_from_a_file
 unit/variational/test_judge.py
     test_a_tail_beside_the_draws_is_seen
     test_a_heavy_tail_is_never_good
@@ -426,6 +434,7 @@ unit/variational/test_steps.py
     test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[4-True]
 unit/variational/test_stream.py
     test_a_list_begins_anew_and_an_iterator_ends_the_fit
+    test_what_needs_all_rows_is_refused_and_the_rest_is_there
 unit/variational/test_transport.py
     test_a_guide_is_a_transform_of_noise[flow]
 unit/variational/test_unbounded.py
