@@ -21,7 +21,7 @@ Stored = Mapping[str, StoredArray]
 """Arrays of a store by name."""
 
 
-def open(path: str | PathLike[str]) -> Any:
+def open(path: str | PathLike[str]) -> Posterior:
     """Open what a run has saved, also while it goes on.
 
     Args:

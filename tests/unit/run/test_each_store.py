@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,6 +42,11 @@ def run(**options: Any) -> phx.Posteriors:
     return posteriors
 
 
+def read(path: Any) -> phx.Posteriors:
+    posteriors: Any = phx.open(path)
+    return posteriors
+
+
 @pytest.fixture(scope="module")
 def whole():
     return run()
@@ -65,13 +72,13 @@ def test_a_store_has_what_memory_would_have(whole, folder):
     assert len(whole.failed) == 1
     path, stored = folder
     assert_equal(stored, whole)
-    assert_equal(phx.open(path), whole)
-    assert phx.open(path).record.interrupted is False
+    assert_equal(read(path), whole)
+    assert read(path).record.interrupted is False
 
 
 def test_tables_and_verdicts_are_those_of_memory(whole, folder, monkeypatch):
     monkeypatch.setattr(module, "NUMBERS", CHAINS * DRAWS * 2)  # a set at a time
-    again = phx.open(folder[0])
+    again = read(folder[0])
     assert again.summary().equals(whole.summary())
     assert again.verdicts().equals(whole.verdicts())
     for name in ("s", "x"):
@@ -83,7 +90,7 @@ def test_tables_and_verdicts_are_those_of_memory(whole, folder, monkeypatch):
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_part_is_that_of_memory(whole, folder, data):
-    stored = phx.open(folder[0])
+    stored = read(folder[0])
     name = data.draw(st.sampled_from(list(whole.draws)))
     expected = whole.draws[name]
 
@@ -142,10 +149,36 @@ def test_a_run_that_ends_early_leaves_the_draws_so_far(tmp_path, whole):
 
     with pytest.raises(Enough):
         run(store=tmp_path / "run.zarr", on_block=stop, num_samples=500)
-    found = phx.open(tmp_path / "run.zarr")
+    found = read(tmp_path / "run.zarr")
     count = found.stats["energy"].shape[2]
     assert DRAWS <= count < 500 and found.record.interrupted and found.failed == whole.failed
     np.testing.assert_array_equal(found["slope"][:, :, :DRAWS], whole["slope"])
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        '{"names": [], "failed": []}', '{"names": ["a", "b", "c"], "failed": []}', "[]", "no JSON",
+        '{"names": ["a", "b", "c", "d", "e"], "failed": [[9, "far"]]}', '{"names": 5, "failed": []}',
+    ],
+)  # fmt: skip
+def test_a_damaged_entry_of_the_data_sets_is_refused(folder, tmp_path, each):
+    copy = tmp_path / "run.zarr"
+    shutil.copytree(folder[0], copy)
+    root = zarr.open_group(copy, mode="r+")
+    root.attrs["phalanx"] = {**root.attrs["phalanx"], "each": each}
+    with pytest.raises(ValueError, match="is damaged: its entries cannot be read"):
+        read(copy)
+
+
+def test_data_sets_called_by_intervals_are_called_so_in_a_store(tmp_path):
+    data = {name: values for name, values in table().items() if name != "set"} | {"x": np.arange(SETS * 6.0)}
+    groups = pd.cut(np.repeat(np.arange(SETS) + 0.5, 6), range(SETS + 1))
+    sizes: Any = {"num_warmup": 20, "num_samples": 30, "thin": 3, "keep": ["part/scale"], "progress": False}
+    made: Any = phx.mcmc(line, data | {"group": groups}, each="group", store=tmp_path / "run.zarr", **sizes)
+    found: Any = read(tmp_path / "run.zarr")
+    assert found.sets == made.sets and found.sets[1] == "(1, 2]"
+    assert found.of("(1, 2]").draws["part/scale"].shape == (4, 10)
 
 
 def test_a_store_is_never_overwritten_and_the_command_line_says_what_it_is(folder):

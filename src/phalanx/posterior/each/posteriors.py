@@ -113,9 +113,7 @@ class Posteriors:
         Raises:
             ValueError: if no data set has this name, or it failed.
         """
-        number = number_of_set("posteriors", name, self.sets)
-        if name in self.failed:
-            raise ValueError(f"posteriors.of({name!r}): this data set was not sampled: {self.failed[name]}.")
+        number = number_of_set("posteriors", name, self.sets, self.failed, "sampled")
         target = None if self.target_of is None else self.target_of(number)
         return replace(self._posterior(number), target=target)
 
@@ -205,16 +203,18 @@ class Posteriors:
         ]  # fmt: skip
 
 
-def number_of_set(result: str, name: Any, sets: tuple[Any, ...]) -> int:
-    """Return the number of a data set.
+def number_of_set(result: str, name: Any, sets: tuple[Any, ...], failed: Mapping[Any, str], done: str) -> int:
+    """Return the number of a data set; `result` and `done` are words for the message.
 
     Raises:
-        ValueError: if no data set has this name.
+        ValueError: if no data set has this name, or it failed.
     """
     if name not in sets:
         raise ValueError(
             f"{result}.of({name!r}): no data set has this name; there are {first_few(list(map(repr, sets)))}."
         )
+    if name in failed:
+        raise ValueError(f"{result}.of({name!r}): this data set was not {done}: {failed[name].rstrip('.')}.")
     return sets.index(name)
 
 

@@ -28,16 +28,29 @@ class Sets(NamedTuple):
 
     @classmethod
     def of(cls, entries: Mapping[str, Any]) -> Sets:
-        """Return the data sets, given the entries of the root."""
+        """Return the data sets, given the entries of the root.
+
+        Raises:
+            KeyError, TypeError, ValueError: when these are not what `entries` wrote.
+        """
         known = entry_of(entries[EACH])
-        return cls(tuple(known["names"]), {int(number): str(reason) for number, reason in known["failed"]})
+        names, failed = tuple(known["names"]), {int(number): str(reason) for number, reason in known["failed"]}
+        if not names or any(not 0 <= number < len(names) for number in failed):
+            raise ValueError(f"there are {len(names)} data sets, of which these failed: {sorted(failed)}")
+        return cls(names, failed)
 
     def labels(self, num_chains: int) -> np.ndarray:
         """Return a name for each of all chains: that of its data set, and its number there."""
         return np.array([f"{name}/{chain}" for name in self.names for chain in range(num_chains)])
 
     def by_set(self, arrays: Mapping[str, StoredArray]) -> dict[str, Any]:
-        """Return arrays `(set, chain, draw, ...)`."""
+        """Return arrays `(set, chain, draw, ...)`.
+
+        Raises:
+            ValueError: when their chains are not those of so many data sets.
+        """
+        if uneven := [name for name, array in arrays.items() if array.shape[0] % len(self.names)]:
+            raise ValueError(f"{uneven[0]} has {arrays[uneven[0]].shape[0]} chains of {len(self.names)} data sets")
         return {name: SetsArray(array, len(self.names)) for name, array in arrays.items()}
 
     def failed_chains(self, num_chains: int) -> list[int]:

@@ -88,10 +88,7 @@ class Fits:
         Raises:
             ValueError: if no data set has this name, or it failed.
         """
-        number = number_of_set("fits", name, self.sets)
-        if name in self.failed:
-            raise ValueError(f"fits.of({name!r}): this data set was not fitted: {self.failed[name]}")
-        return self.fit_of(number)
+        return self.fit_of(number_of_set("fits", name, self.sets, self.failed, "fitted"))
 
     def sample(
         self, seed: int = 0, n: int = 1000, *, names: Sequence[str] | str | None = None
