@@ -50,18 +50,22 @@ class LabelSearch:
         atoms = [*outputs[: len(whole.position)], *(outputs[number] for number in values.values())]
         return cls(whole.at_zero, frozenset(atom for atom in atoms if not isinstance(atom, Literal)), terms | values)
 
-    def names(self, arguments: Arguments, axes: Sequence[Sequence[Axis]]) -> dict[str, tuple[Axis, ...]]:
+    def names(self, arguments: Arguments, axes: Mapping[str, Sequence[Axis]]) -> dict[str, tuple[Axis, ...]]:
         """Return the names of the axes of each variable that has names; of an observed one, of its batch dimensions.
 
         Args:
             arguments: the data.
-            axes: names of the axes of each array; empty for an array without.
+            axes: names of the axes of each array by its name; empty for an array without.
         """
-        if not any(axes) and not any(isinstance(labels, Levels) for labels in arguments.labels):
+        constants = list(arguments.constants.values())
+        labels = [*arguments.labels, *(constant.labels for constant in constants)]
+        if not any(axes.values()) and not any(isinstance(known, Levels) for known in labels):
             return {}
         walk = _Walk(_Axes(), self.variables)
-        known = zip(self.program.jaxpr.invars, arguments.names, arguments.labels, axes, strict=True)
-        inputs = [walk.of_argument(a.aval.shape, name, labels, named) for a, name, labels, named in known]
+        known = zip(self.program.jaxpr.invars, arguments.names, arguments.labels, strict=True)
+        inputs = [walk.of_argument(a.aval.shape, name, labels, axes[name]) for a, name, labels in known]
+        for c in constants:
+            walk.constants.append((c.array, walk.of_argument(c.shape, c.name, c.labels, axes[c.name])))
         known, avals = walk.run(self.program, inputs), self.program.out_avals
         found = {name: walk.axes.names_along(known[i].axes, avals[i].shape) for name, i in self.values.items()}
         return {name: names for name, names in found.items() if any(map(any, names))}
@@ -116,6 +120,10 @@ class _Code(NamedTuple):
     sign: bool = False
 
 
+_NEVER = _Code(Axis(), sign=True)
+"""Of a flag that is always False, as a trace has it for codes that are compiled in: they are compared before."""
+
+
 @dataclass(frozen=True)
 class _Value:
     """Axes of a value, None if unknown; and the codes that its numbers are: one for all, or one for each column."""
@@ -133,6 +141,8 @@ class _Walk(Interpreter[_Value]):
 
     def __init__(self, axes: _Axes, variables: frozenset[Any]):
         self.axes, self.variables = axes, variables
+        self.constants: list[tuple[np.ndarray, _Value]] = []
+        """Arguments that are compiled in, which a trace contains by their numbers alone."""
         self.rules: dict[str, Any] = {
             **dict.fromkeys(ELEMENTWISE, self._aligned),
             **dict.fromkeys(_REDUCTIONS, lambda eqn, x: _Value(_without(x.axes, eqn.params["axes"]))),
@@ -150,7 +160,11 @@ class _Walk(Interpreter[_Value]):
         return _Value(tuple(self.axes.new(axis) if any(axis) else None for axis in axes), codes)
 
     def constant(self, value: Any) -> _Value:
-        return _Value((None,) * np.ndim(value))
+        for array, known in self.constants:
+            if np.size(value) == array.size > 1 and np.array_equal(np.ravel(value), array.ravel()):
+                return known if np.shape(value) == array.shape else _Value((None,) * np.ndim(value), known.codes)
+        never = self.constants and np.asarray(value).dtype == bool and not np.any(value)
+        return _Value((None,) * np.ndim(value), (_NEVER,) if never else ())
 
     def named(self, variable: Any, value: _Value) -> _Value:
         if variable not in self.variables:
@@ -201,9 +215,8 @@ class _Walk(Interpreter[_Value]):
             return (code,) if whole and np.iinfo(kinds[1]).max >= np.iinfo(kinds[0]).max else ()
         if name == "lt" and isinstance(zero := eqn.invars[1], Literal) and np.all(zero.val == 0):
             return (code._replace(sign=True),)
-        return (
-            inputs[1].codes if name == "select_n" and code.sign and inputs[1].code == code._replace(sign=False) else ()
-        )
+        chosen = name == "select_n" and code.sign and (code == _NEVER or inputs[1].code == code._replace(sign=False))
+        return inputs[1].codes if chosen else ()
 
     def _broadcast(self, eqn: Any, x: _Value, *_: _Value) -> _Value:
         shape = eqn.params["shape"]

@@ -13,7 +13,7 @@ from phalanx.density.imputation import names_of_missing
 from phalanx.density.labels import LabelSearch
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.axis_names import Axis, AxisNames, Word
-from phalanx.inputs.dataframe_input import Levels
+from phalanx.inputs.dataframe_input import Labels, Levels
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
 from phalanx.language.tracing import Program
@@ -60,13 +60,12 @@ class Naming:
         given.check(variables, _shapes_of(arguments))
         rows = tuple(name for name, v in known.items() if v.is_latent or v.is_computed)
         plates = {name: _axes_in_plates(v) for name, v in known.items() if v.plates}
-        named = zip(arguments.names, arguments.axes, strict=True)
-        dims = {name: tuple(axis.dim for axis in axes) for name, axes in named if axes}
+        dims = {of.name: tuple(axis.dim for axis in of.axes) for of in _arrays_of(arguments) if of.axes}
         return cls(given, whole.program, LabelSearch.of(whole), variables, rows, plates, dims)
 
     def found(self, arguments: Arguments) -> Axes:
         """Return the names of variables' axes that come from data."""
-        return self.search.names(arguments, [self._axes(arguments, number) for number in range(len(arguments.names))])
+        return self.search.names(arguments, self._axes(arguments))
 
     def names(self, arguments: Arguments, found: Axes) -> AxisNames:
         """Return the names of all axes of variables and data.
@@ -81,7 +80,7 @@ class Naming:
         shapes, found = _shapes_of(arguments), dict(found)
         for name, words in names_of_missing(self.program, arguments).items():
             found[name] = tuple(Axis(words=of_axis) for of_axis in words)
-        axes = {name: self._axes(arguments, number) for number, name in enumerate(arguments.names)}
+        axes = self._axes(arguments)
         for name, shape in self.variables.items():
             known = found.get(name) or (axes.get(name, ()) if shapes.get(name) == shape else ())
             known = (*known, *[Axis()] * (len(shape) - len(known)))  # a density has no axes for those of events
@@ -98,10 +97,12 @@ class Naming:
         ]  # fmt: skip
         return _resolved(named, self.given, (*self.variables, *RESERVED), self.rows)
 
-    def _axes(self, arguments: Arguments, number: int) -> tuple[Axis, ...]:
-        """Return the names of an array's axes; the names of columns are those of the entries of the last one."""
-        name, shape, labels = arguments.names[number], arguments.arrays[number].shape, arguments.labels[number]
-        axes = arguments.axes[number] or tuple(map(Axis, self.dims.get(name, (None,) * len(shape))))
+    def _axes(self, arguments: Arguments) -> dict[str, tuple[Axis, ...]]:
+        """Return the names of each array's axes; the names of columns are those of the entries of the last one."""
+        return {of.name: self._axes_of(*of) for of in _arrays_of(arguments)}
+
+    def _axes_of(self, name: str, shape: tuple[int, ...], labels: Labels, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        axes = axes or tuple(map(Axis, self.dims.get(name, (None,) * len(shape))))
         if labels and not isinstance(labels, Levels) and shape:
             axes = (*axes[:-1], axes[-1]._replace(words=tuple(labels)))
         if name in self.given.dims and len(self.given.dims[name]) == len(shape):
@@ -112,8 +113,24 @@ class Naming:
         return axes if any(map(any, axes)) else ()
 
 
+class _Named(NamedTuple):
+    """Array of the data, passed or compiled in, with the names that came with it."""
+
+    name: str
+    shape: tuple[int, ...]
+    labels: Labels
+    axes: tuple[Axis, ...]
+
+
+def _arrays_of(arguments: Arguments) -> list[_Named]:
+    shapes = (shape.shape for shape in arguments.whole_shapes())
+    passed = zip(arguments.names, shapes, arguments.labels, arguments.axes, strict=True)
+    constants = (_Named(c.name, c.shape, c.labels, c.axes) for c in arguments.constants.values())
+    return [*(_Named(*of) for of in passed), *constants]
+
+
 def _shapes_of(arguments: Arguments) -> dict[str, tuple[int, ...]]:
-    return {name: shape.shape for name, shape in zip(arguments.names, arguments.whole_shapes(), strict=True)}
+    return {of.name: of.shape for of in _arrays_of(arguments)}
 
 
 def _axes_in_plates(variable: RandomVariable) -> tuple[Axis, ...]:

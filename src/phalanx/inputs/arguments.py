@@ -45,12 +45,12 @@ class Layout:
     def join(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Return the keyword arguments with `arrays` in their places."""
         values = self._in_place(arrays)
-        return jax.tree.unflatten(self.tree, [x.array if isinstance(x, _Whole | _Constant) else x for x in values])
+        return jax.tree.unflatten(self.tree, [x.array if isinstance(x, _Whole | Constant) else x for x in values])
 
     def as_given(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Return the keyword arguments in the form that `split_arguments` accepts."""
         values = self._in_place(arrays)
-        values = [x.array if isinstance(x, _Constant) else x for x in values]
+        values = [x.as_given if isinstance(x, Constant) else x for x in values]
         return jax.tree.unflatten(self.tree, [x.numbers if isinstance(x, _Whole) else x for x in values])
 
     def _in_place(self, arrays: Sequence[Any]) -> list[Any]:
@@ -68,7 +68,6 @@ class Arguments:
         shardings: layout of each array on the mesh.
         names: name of each array in messages, e.g. `x` or `batch['x']`.
         labels: the names that came with each array: of a table's columns, of a categorical's levels.
-        constants: names of the arrays that are compiled in, whose values the program needs while it is traced.
         axes: names of each array's axes; empty for an array whose axes have none.
     """
 
@@ -77,20 +76,19 @@ class Arguments:
     shardings: tuple[RowSharding, ...]
     names: tuple[str, ...]
     labels: tuple[Labels, ...] = ()
-    constants: tuple[str, ...] = ()
     axes: tuple[tuple[Axis, ...], ...] = ()
 
     def fixing(self, names: Sequence[str]) -> Arguments:
         """Return the same arguments with these arrays compiled in."""
         taken = [name in names for name in self.names]
-        following = iter(zip(self.names, self.arrays, self.shardings, taken, strict=True))
+        following = iter(enumerate(taken))
         fixed: list[Any] = []
         for value in self.layout.fixed:
             if value is not _ARRAY:
                 fixed.append(value)
                 continue
-            name, array, sharding, is_taken = next(following)
-            fixed.append(_Constant.of(name, array, sharding) if is_taken else _ARRAY)
+            number, is_taken = next(following)
+            fixed.append(Constant.of(self, number) if is_taken else _ARRAY)
 
         def left(values: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(value for value, gone in zip(values, taken, strict=True) if not gone) if values else ()
@@ -99,21 +97,17 @@ class Arguments:
             self, layout=replace(self.layout, fixed=tuple(fixed)), arrays=left(self.arrays),
             shardings=left(self.shardings), names=left(self.names), labels=left(self.labels),
             axes=left(self.axes),
-            constants=(*self.constants, *(name for name, gone in zip(self.names, taken, strict=True) if gone)),
         )  # fmt: skip
 
     @property
-    def constant_arrays(self) -> dict[str, np.ndarray]:
-        """The compiled-in arrays by name."""
-        return {value.name: value.array for value in self.layout.fixed if isinstance(value, _Constant)}
+    def constants(self) -> dict[str, Constant]:
+        """The arrays that are compiled in by name, whose values the program needs while it is traced."""
+        return {value.name: value for value in self.layout.fixed if isinstance(value, Constant)}
 
     def differing_constants(self, other: Arguments) -> list[str]:
         """Return the names of the compiled-in arrays whose values differ in `other`."""
-        mine, others = (
-            {value.name: value for value in arguments.layout.fixed if isinstance(value, _Constant)}
-            for arguments in (self, other)
-        )
-        return [name for name, value in mine.items() if others.get(name) != value]
+        others = other.constants
+        return [name for name, value in self.constants.items() if others.get(name) != value]
 
     def whole_shapes(self) -> tuple[ShapeDtypeStruct, ...]:
         """Return the shapes that the user passed: all rows, no padding."""
@@ -133,6 +127,7 @@ class Arguments:
         """Return a checksum of each array by its name, and one of the compiled-in values under `COMPILED_IN`."""
         pairs = zip(self.names, self.arrays, self.shardings, strict=True)
         found = {name: fingerprint(array, s.rows if s.axes else None) for name, array, s in pairs}
+        found |= {name: fingerprint(constant.array) for name, constant in self.constants.items()}
         plain = [x.numbers if isinstance(x, _Whole) else x for x in self.layout.fixed]
         known = repr([x for x in plain if isinstance(x, bool | int | float | complex | str | tuple)])
         return {**found, COMPILED_IN: hashlib.sha256(known.encode()).hexdigest()[:16]}
@@ -167,24 +162,40 @@ class _Whole:
 
 
 @dataclass(frozen=True)
-class _Constant:
-    """An array that is compiled in, hashed and compared by its values."""
+class Constant:
+    """An array that is compiled in, hashed and compared by its values.
+
+    Attributes:
+        name, dtype, shape: of the array.
+        content: its bytes.
+        labels, axes: names that came with it; see `Arguments`.
+    """
 
     name: str
     content: bytes = field(repr=False)
     dtype: str
     shape: tuple[int, ...]
+    labels: Labels = field(default=(), compare=False)
+    axes: tuple[Axis, ...] = field(default=(), compare=False)
 
     @classmethod
-    def of(cls, name: str, array: Any, sharding: RowSharding) -> _Constant:
-        whole = to_host(array)
+    def of(cls, arguments: Arguments, number: int) -> Constant:
+        """Return an array of the arguments as a constant."""
+        whole, sharding = to_host(arguments.arrays[number]), arguments.shardings[number]
         whole = np.ascontiguousarray(whole[: sharding.rows] if sharding.axes else whole)
-        return cls(name, whole.tobytes(), str(whole.dtype), array.shape if not sharding.axes else whole.shape)
+        names = (of[number] if of else () for of in (arguments.labels, arguments.axes))
+        shape = arguments.arrays[number].shape if not sharding.axes else whole.shape
+        return cls(arguments.names[number], whole.tobytes(), str(whole.dtype), shape, *names)
 
     @property
     def array(self) -> np.ndarray:
         """Array of the values."""
         return np.frombuffer(self.content, np.dtype(self.dtype)).reshape(self.shape)
+
+    @property
+    def as_given(self) -> np.ndarray | PaddedRows:
+        """The array with its names, in the form that `split_arguments` accepts."""
+        return PaddedRows(self.array, self.shape[0], self.labels, self.axes) if self.shape else self.array  # pyright: ignore[reportArgumentType]
 
 
 def _no_known_names(name: str) -> Labels | None:

@@ -87,7 +87,8 @@ def names_of(arguments: Arguments, of_variables: Mapping[str, Any] | None = None
     the program have an entry for each: `of_variables` are the names of variables' entries.
     """
     shared = {words for axes in (of_variables or {}).values() for words in axes if words}
-    labelled = zip(arguments.names, arguments.arrays, arguments.labels, strict=True)
+    labelled = [*zip(arguments.names, arguments.whole_shapes(), arguments.labels, strict=True)]
+    labelled += [(name, constant, constant.labels) for name, constant in arguments.constants.items()]
     return {
         name: (_LEVELS if isinstance(labels, Levels) else _COLUMNS, tuple(labels))
         for name, array, labels in labelled

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 
 import phalanx as phx
@@ -51,7 +52,7 @@ def ucbadmit(group, y):
 @pytest.mark.parametrize("model", [by_largest, by_unique, by_flag, by_mask, ucbadmit], ids=lambda m: m.__name__)
 def test_only_what_is_needed_is_compiled_in(model):
     target = Target(model, {"group": GROUP, "y": Y})
-    assert target.arguments.constants == ("group",) and target.arguments.names == ("y",)
+    assert [*target.arguments.constants] == ["group"] and target.arguments.names == ("y",)
     assert target.constrain(target.initial_position(jax.random.key(0)))["level"].shape == (3,)
     as_array = Target(model, {"group": jnp.asarray(GROUP), "y": Y})
     assert as_array.layout == target.layout
@@ -63,7 +64,7 @@ def test_two_are_compiled_in_where_two_are_needed():
         level = phx.sample("level", dist.Normal(0.0, 1.0).expand(shape))
         phx.sample("y", dist.Normal(level[group, item], 1.0), obs=y)
 
-    assert Target(model, {"group": GROUP, "item": GROUP % 2, "y": Y}).arguments.constants == ("group", "item")
+    assert Target(model, {"group": GROUP, "item": GROUP % 2, "y": Y}).arguments.constants.keys() == {"group", "item"}
 
 
 def annotators(annotations, annotator):
@@ -132,3 +133,59 @@ def test_a_discrete_variable_in_a_scan_is_not_to_become_a_normal():
     with pytest.raises(ValueError, match="'state' is latent and discrete .* forward algorithm") as found:
         Target(model, {"y": Y})
     assert "Normal" not in str(found.value)
+
+
+SITES = ("west", "east", "north")
+TABLE = pd.DataFrame({"group": pd.Categorical.from_codes(GROUP, SITES), "y": Y})
+
+
+def predicted_from(group, y=None):
+    level = phx.sample("level", dist.Normal(0.0, 1.0).expand([len(np.unique(group))]))
+    phx.sample("y", dist.Normal(level[group], 0.01), obs=y)
+
+
+@pytest.fixture(scope="module")
+def counted():
+    return phx.compile(predicted_from, TABLE, kernel=phx.rwmh(0.1)).run(0, **SIZES)
+
+
+def test_levels_of_what_is_compiled_in_have_names(counted):
+    assert counted.record.names == {"group": ("levels", SITES)}
+    assert counted.record.labels["level"] == (SITES,)
+    assert [name for name in counted.summary().index if name.startswith("level")] == [f"level[{s}]" for s in SITES]
+
+
+def test_levels_of_what_is_compiled_in_are_matched_by_name(counted, tmp_path):
+    other = TABLE.assign(group=TABLE.group.cat.reorder_categories(SITES[::-1]))[::-1]
+    counted.save(tmp_path / "run.npz")
+    for posterior, model in ((counted, None), (phx.Posterior.load(tmp_path / "run.npz"), predicted_from)):
+        drawn = posterior.predictive(other[["group"]], model=model)["y"]
+        level = posterior.draws["level"][..., GROUP[::-1]]
+        assert np.abs(drawn - level).max() < 0.06
+    with pytest.raises(ValueError, match=r"variable 'level' was inferred with shape \(3,\).*the groups in 'group'"):
+        counted.predictive(TABLE[["group"]][:1])
+    with pytest.raises(ValueError, match="group has no names of levels"):
+        counted.predictive({"group": GROUP})
+
+
+def test_the_prior_takes_sizes_from_data(tmp_path):
+    drawn = phx.predictive(predicted_from, TABLE[["group"]], num_draws=7)
+    assert drawn["level"].shape == (7, 3) and drawn["y"].shape == (7, 6)
+
+
+def test_rows_that_are_compiled_in_belong_to_the_run(counted):
+    def model(group, x, y=None):
+        level = phx.sample("level", dist.Normal(0.0, 1.0).expand([int(np.max(group)) + 1]))
+        phx.sample("y", dist.Normal(level[group] + x, 1.0), obs=y)
+
+    posterior = phx.compile(model, {"group": GROUP, "x": Y, "y": Y}, kernel=phx.rwmh(0.1)).run(0, **SIZES)
+    with pytest.raises(TypeError, match="missing a required argument: 'group'"):
+        posterior.predictive({"x": Y})
+
+
+def test_a_run_goes_on_with_the_values_it_was_compiled_for(counted):
+    swapped = TABLE.assign(group=TABLE.group[[1, 0, 2, 3, 4, 5]].values)
+    sampler = phx.compile(predicted_from, swapped.assign(y=Y * 1e-9), kernel=phx.rwmh(0.1))
+    flat = phx.compile(predicted_from, TABLE.assign(y=Y * 1e-9), kernel=phx.rwmh(0.1)).run(0, **SIZES)
+    with pytest.raises(ValueError, match="continue_run: data: group differs"):
+        sampler.continue_run(flat, 10)

@@ -83,7 +83,7 @@ class ModelData:
         numbers = {
             name: np.asarray(number) for name, number in scalars.items() if isinstance(number, bool | int | float)
         }
-        return numbers | given.constant_arrays | whole
+        return numbers | {name: constant.array for name, constant in given.constants.items()} | whole
 
     @property
     def constant_bytes(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,9 +20,10 @@ from phalanx.density.imputation import PLACES, of_given_entries
 from phalanx.density.indices import IndexCheck
 from phalanx.density.missing_entries import missing_name
 from phalanx.density.target import Target, choose_mesh
-from phalanx.errors.model_errors import model_errors
+from phalanx.errors.model_errors import ModelError, asks_for_values, model_errors
 from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.known_data import KnownData
+from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import partition_spec
 from phalanx.language.handlers import Tape, seed, trace, under
 from phalanx.language.random_variable import RandomVariable
@@ -76,7 +78,7 @@ class ModelAtDraws:
             at: those of them that take the values of the draw.
         """
         program = _program(asked, model, target)
-        arguments, mesh = _arguments(program, data, target, known)
+        arguments, mesh = _arguments(asked, program, data, target, known)
         observed = None if target is None else {name for name, _ in target.shares.terms} - set(inferred)
         return cls(asked, program, arguments, mesh, frozenset(at), observed)
 
@@ -146,10 +148,15 @@ class ModelAtDraws:
             )
         expected, value = tuple(distribution.shape()), values[name]
         if value.shape != expected:
+            counted = "".join(
+                f" If the model counts the groups in {argument!r}, which has fewer of them here, count them outside of "
+                f"the model and give the number as data, which need not be given again."
+                for argument in list(self.arguments.constants)[:1]
+            )
             raise ValueError(
                 f"{self.asked}: variable {name!r} was inferred with shape {value.shape}, and on these data it has "
-                f"shape {expected}: it belongs to the rows or groups of the run's data. Give data of these; or sample "
-                f"it anew with posterior.predict(fn) and fn(draw, key) as in docs/predictive.md."
+                f"shape {expected}: it belongs to the rows or groups of the run's data.{counted} Give data of these; "
+                f"or sample it anew with posterior.predict(fn) and fn(draw, key) as in docs/predictive.md."
             )
         return value
 
@@ -189,13 +196,33 @@ def _program(asked: str, model: Program | None, target: Target | None) -> Progra
 
 
 def _arguments(
-    program: Program, data: Mapping[str, Any] | None, target: Target | None, known: KnownData | None
+    asked: str, program: Program, data: Mapping[str, Any] | None, target: Target | None, known: KnownData | None
 ) -> tuple[Arguments, Mesh]:
     if data is None and target is not None:
         return target.arguments, target.mesh
     data = {} if data is None else data
     arguments = split_arguments(program, data) if known is None else known.split(program, data)
     if target is not None:
-        arguments = arguments.fixing(target.arguments.constants)
+        arguments = arguments.fixing([*target.arguments.constants])
     placed = any(sharding.axes for sharding in arguments.shardings)
-    return arguments, choose_mesh(arguments, None if placed or target is None else target.mesh)
+    mesh = choose_mesh(arguments, None if placed or target is None else target.mesh)
+    return _with_values(asked, program, arguments, mesh), mesh
+
+
+def _with_values(asked: str, program: Program, arguments: Arguments, mesh: Mesh) -> Arguments:
+    """Return the arguments with those compiled in whose values the program needs while it is traced."""
+
+    def drawn_anew(given: Arguments) -> None:
+        anew = ModelAtDraws(asked, program, given, mesh, frozenset(), None)
+        run = partial(
+            anew.run, tracer=lambda variable, forward: forward(variable), of_variables=len, key=key_of(0, 0, 0)
+        )
+        try:
+            jax.eval_shape(run, given.whole_shapes())
+        except ModelError as error:
+            if asks_for_values(error):
+                raise
+        except Exception:  # the evaluation itself reports it in its own words
+            return
+
+    return trace_with_values(arguments, drawn_anew)[0]
