@@ -30,7 +30,7 @@ from phalanx.mesh.total import Total
 from phalanx.run.compile.block_length import Pace
 from phalanx.run.compile.compilation import communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import DeviceConstants
-from phalanx.run.device.advance import Advance, Order
+from phalanx.run.device.advance import Advance, Order, cut_lanes, join_lanes
 from phalanx.run.device.blocks import Blocks, ChainState
 from phalanx.run.device.executables import first_tuning, order_of, shardings
 from phalanx.run.device.thinning import SinceKept
@@ -149,9 +149,9 @@ class ParticleBlocks:
         """Return `f` of all lanes, tile by tile; arrays have lanes last."""
         if self.tile == self.blocks.count:
             return f(position)
-        tiles = self.blocks.count // self.tile
-        cut = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(*x.shape[:-1], tiles, self.tile), -2, 0), position)
-        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1), lax.map(f, cut))
+        count, tiles = self.blocks.count, -(-self.blocks.count // self.tile)
+        cut = jax.tree.map(lambda x: cut_lanes(x, x.ndim - 1, tiles, self.tile), position)
+        return jax.tree.map(lambda x: join_lanes(x, x.ndim - 2, count), lax.map(f, cut))
 
 
 @dataclass(frozen=True)

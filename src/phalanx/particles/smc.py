@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from phalanx.adaptation.late_adjustment import LateAdjustment
 from phalanx.density.finite_data import check_finite_data
 from phalanx.density.given_names import Coords, Dims, GivenNames
 from phalanx.density.indices import IndexCheck
@@ -223,6 +224,11 @@ def _check_kernel(kernel: Kernel) -> None:
         raise ValueError(
             f"kernel: {kernel.name} learns a centring in a warm-up, and phx.smc has none. Leave out centring=: "
             f"particles come from the prior, and the kernel moves each for a few draws only."
+        )
+    if any(isinstance(tuner, LateAdjustment) for tuner in kernel.tuners):
+        raise ValueError(
+            f"kernel: {kernel.name} makes exact draws only once a warm-up has ended, and phx.smc has none. Use "
+            f"phx.mams(), whose draws are the same."
         )
     if kernel.batch_size is not None or kernel.bias is not None:
         raise ValueError(

@@ -82,6 +82,7 @@ def test_a_prior_within_a_sum():
         ({"target_ess": 1.5}, ValueError, "target_ess must be a fraction of the particles between 0 and 1"),
         ({"persistent": "yes"}, TypeError, "persistent must be True or False; got 'yes'"),
         ({"kernel": phx.sgld(step_size=0.1, batch_size=4)}, ValueError, "does not leave its target invariant"),
+        ({"kernel": phx.laps()}, ValueError, "Use phx.mams(), whose draws are the same"),
         ({"kernel": "nuts"}, TypeError, "kernel: expected a kernel"),
         ({"keep": ["weight"]}, ValueError, "keep: the model has no variable 'weight'"),
         ({"dims": {"weight": ["a"]}}, ValueError, "'weight'"),

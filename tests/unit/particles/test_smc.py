@@ -49,6 +49,12 @@ def test_the_evidence_has_a_closed_form(name):
     assert particles.evidence().error < 0.25 and particles.evidence().reliable
 
 
+def test_a_prime_number_of_particles_in_tiles(mesh_of):
+    form = CLOSED_FORMS["gamma-poisson"]
+    particles = phx.smc(form.model, form.data, mesh=mesh_of(2, 1), **{**FEW, "num_particles": 2 * 131})
+    assert off(particles.evidence(), form.log_evidence) < 4.5
+
+
 @SLOW
 @pytest.mark.parametrize("persistent", [False, True], ids=["tempered", "persistent"])
 @pytest.mark.parametrize("name", CLOSED_FORMS)

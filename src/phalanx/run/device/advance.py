@@ -98,9 +98,9 @@ class Advance:
         tiles = -(-self.blocks.count // self.tile) if {*jax.tree.leaves(sizes)} == {self.blocks.count} else 1
         if tiles == 1:
             return one(whole)
-        cut = jax.tree.map(partial(_cut, tiles=tiles, tile=self.tile), whole, axes)
+        cut = jax.tree.map(partial(cut_lanes, tiles=tiles, tile=self.tile), whole, axes)
         made = lax.map(one, cut)
-        lanes = partial(_join, lanes=self.blocks.count)
+        lanes = partial(join_lanes, lanes=self.blocks.count)
         chains, sinks, _ = jax.tree.map(lanes, made._replace(ticks=()), _lane_axes(self.specs, made)._replace(ticks=()))
         return Advanced(chains, sinks, made.ticks.max(0))
 
@@ -157,7 +157,7 @@ def _lane_axes(specs: Any, tree: Any) -> Any:
     return jax.tree.map(of, specs, tree, is_leaf=lambda node: isinstance(node, PartitionSpec))
 
 
-def _cut(leaf: Shaped[Array, "..."], axis: int, tiles: int, tile: int) -> Shaped[Array, "{tiles} ..."]:
+def cut_lanes(leaf: Shaped[Array, "..."], axis: int, tiles: int, tile: int) -> Shaped[Array, "{tiles} ..."]:
     """Split the lanes of an array into tiles, as a new first dimension; copies of the last lane fill the last tile."""
     shape = leaf.shape
     if missing := tiles * tile - shape[axis]:
@@ -166,8 +166,8 @@ def _cut(leaf: Shaped[Array, "..."], axis: int, tiles: int, tile: int) -> Shaped
     return jnp.moveaxis(parted, axis, 0)
 
 
-def _join(leaf: Shaped[Array, "tiles ..."], axis: int, lanes: int) -> Shaped[Array, "..."]:
-    """Return the inverse of `_cut`."""
+def join_lanes(leaf: Shaped[Array, "tiles ..."], axis: int, lanes: int) -> Shaped[Array, "..."]:
+    """Return the inverse of `cut_lanes`."""
     parted = jnp.moveaxis(leaf, 0, axis)
     shape = parted.shape
     joined = parted.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
