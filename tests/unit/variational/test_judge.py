@@ -99,12 +99,13 @@ def test_exchanged_labels_are_named():
 
     def mixture(y):
         share = phx.sample("share", dist.Dirichlet(jnp.full(2, 5.0)))
+        phx.sample("beside", dist.Normal(jnp.array([-9.0, 9.0]), 1.0))  # as long, and no part of the symmetry
         mean = phx.sample("mean", dist.Normal(2.0, 5.0).expand([2]))
         phx.sample("y", dist.MixtureSameFamily(dist.Categorical(share), dist.Normal(mean, 1.0)), obs=y)
 
     with jax.numpy_rank_promotion("allow"):  # of NumPyro's mixtures
         verdict = phx.fit(mixture, phx.guides.laplace(), {"y": y}, progress=False).verdict()
-    assert "missed modes" in str(verdict.headline) and "elements 0 and 1 of" in str(verdict)
+    assert "missed modes" in str(verdict.headline) and "elements 0 and 1 of share, mean exchanged" in str(verdict)
 
 
 def test_a_right_fit_is_good():

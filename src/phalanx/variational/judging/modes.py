@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -57,8 +58,8 @@ LARGEST, WHOLE = 512, 128
 TOPS, NEARBY = 8, 256
 """Most maxima whose mass is estimated, and draws of each estimate."""
 
-TRIED, SWAPS = 32, 4
-"""Draws that test a symmetry, and exchanges that are tested for each size of an axis."""
+TRIED, SWAPS, SUBSETS = 32, 4, 16
+"""Draws that test a symmetry, and for each size of an axis exchanges of elements of all variables and of some."""
 
 
 class Mode(NamedTuple):
@@ -297,9 +298,11 @@ def _images(draws: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np
     """Yield images of draws under exchanges of elements and changes of sign, each after its description."""
     sizes = sorted({size for v in draws.values() for size in v.shape[1:] if size > 1})
     for size in sizes[:4]:
-        names = [name for name, v in draws.items() if size in v.shape[1:]]
+        every = [name for name, v in draws.items() if size in v.shape[1:]]
         pairs = [(i, j) for i in range(min(size, 4)) for j in range(i)][:SWAPS]
-        for i, j in pairs:
+        # other variables may have an axis of this size by chance
+        fewer = islice((names for k in range(len(every) - 1, 0, -1) for names in combinations(every, k)), SUBSETS)
+        for names, (i, j) in [*((every, pair) for pair in pairs), *((names, pairs[0]) for names in fewer)]:
             order = np.arange(size)
             order[[i, j]] = order[[j, i]]
             exchanged = {name: _reordered(v, size, order) if name in names else v for name, v in draws.items()}
