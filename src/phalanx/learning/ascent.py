@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array, lax, random
 
 from phalanx.jaxprs.group_sums import with_group_sums
+from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Integer
@@ -61,6 +62,9 @@ def _effort(size: int) -> Effort:
 
 LogDensity = Callable[[Array], Array]
 """Log density: of a position `(coordinate,)` a scalar."""
+
+Densities = Callable[[Array], list[Total]]
+"""Terms of a log density: of a position `(coordinate,)` a scalar each."""
 
 
 class Climb(NamedTuple):

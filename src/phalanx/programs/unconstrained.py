@@ -92,9 +92,12 @@ class Evaluation:
 
     def log_density(self, jacobian: bool = True) -> Array:
         """Return the sum of all terms on one device, with or without the Jacobians of the transforms."""
-        densities = (v.total_log_prob().value for v in self.variables.values() if v.distribution is not None)
         jacobians = (jnp.sum(log_det) for log_det in self.log_dets.values()) if jacobian else ()
-        return sum((*densities, *jacobians), jnp.zeros(()))
+        return sum((*(density.value for density in self.densities()), *jacobians), jnp.zeros(()))
+
+    def densities(self) -> list[Total]:
+        """Return the log density of each variable on one device; differences of these are more precise than of sums."""
+        return [v.total_log_prob() for v in self.variables.values() if v.distribution is not None]
 
     def _check_terms(self, shardings: Mapping[tuple[str, str], RowSharding]) -> None:
         met = [name for name, variable in self.variables.items() if variable.distribution is not None]

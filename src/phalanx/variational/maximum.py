@@ -178,12 +178,12 @@ def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Sequence[
         log_density = start.log_density(position, jacobian=False)
         vector, back = flat(position)
         longest, climb = longest_of(problem), partial(climb_many, key=random.key(seed)) if by_products else climb_to_top
-        top = climb(log_density, vector)
+        top, densities = climb(log_density, vector), start.densities(position)
         values, height = problem.at_position({}, back(top.position), data).values(), log_density(top.position)
         if isinstance(top, Summit):
-            is_top = is_summit_of_many(log_density, top, height, longest)
+            is_top = is_summit_of_many(densities, top, height, longest)
         else:
-            is_top = is_summit(log_density, top, height, longest)
+            is_top = is_summit(log_density, densities, top, height, longest)
         return Found(top.position, values, height, is_top, misfits)
 
     return problem.alone(find)

@@ -174,3 +174,28 @@ def test_coefficients_that_run_away_together_are_named():
 
     with pytest.raises(ValueError, match=r"no maximum where the climb ended.*w\[[01]\].* runs away"):
         phx.maximize(separable, {"x": x, "y": y})
+
+
+def test_a_plateau_beside_a_large_log_density_is_none():
+    def model(y):
+        far = phx.sample("far", dist.ImproperUniform(dist.constraints.real, (), ()))
+        mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+        phx.factor("level", jnp.tanh(far))
+        phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="does not fall however far far runs away"):
+        phx.maximize(model, {"y": np.zeros(150_000, np.float32)})
+
+
+def test_a_maximum_of_a_large_log_density_is_found():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200_000, 3)).astype(np.float32)
+    y = (x @ np.array([1.0, -1.0, 0.5]) + rng.normal(size=len(x))).astype(np.float32)
+
+    def model(x, y):
+        weights = phx.sample("weights", dist.Normal(0.0, 10.0).expand([3]))
+        phx.sample("y", dist.Normal(x @ weights, 1.0), obs=y)
+
+    found = phx.maximize(model, {"x": x, "y": y})
+    assert abs(found.log_density) > 2e5
+    np.testing.assert_allclose(found.values["weights"], np.linalg.lstsq(x, y)[0], atol=2e-4)

@@ -13,7 +13,7 @@ from jax import Array, lax, random
 
 from phalanx.language.parameters import Parameter, initialized, with_parameters
 from phalanx.language.tracing import Program
-from phalanx.learning.ascent import LogDensity, StartingPoint, find_starting_point
+from phalanx.learning.ascent import Densities, LogDensity, StartingPoint, find_starting_point
 from phalanx.programs.unconstrained import at_values, run_unconstrained
 from phalanx.variational.guides.coordinates import Latents, by_name, dtype_of, flat, size_of
 from phalanx.variational.guides.learned import begun_with
@@ -106,6 +106,11 @@ class ModelStart:
             return run_unconstrained(program, back(vector), self.data).log_density(jacobian)
 
         return log_density
+
+    def densities(self, position: Mapping[str, Array]) -> Densities:
+        """Return the log density of each variable's values as a function of a vector laid out like `position`."""
+        _, back = flat(position)
+        return lambda vector: run_unconstrained(self._program, back(vector), self.data).densities()
 
     def best(self, key: Array, values: Values) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the position of highest density that has these `values`, and flags of those that do not fit."""

@@ -15,7 +15,7 @@ from jax import Array, lax, random
 from numpyro.distributions.transforms import IdentityTransform
 
 from phalanx.errors.words import element_names
-from phalanx.learning.ascent import AT_TOP, LogDensity, Top, negative_hessian
+from phalanx.learning.ascent import AT_TOP, Densities, LogDensity, Top, negative_hessian
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.learning.hessian_products import Summit
 from phalanx.programs.unconstrained import transform_of
@@ -32,6 +32,9 @@ FEW = 256
 
 FALLS = 0.05
 """The least fall of the log density, in nats, one standard deviation away from a smooth maximum; of a normal, 0.5."""
+
+ROUNDED = 2.0**-8
+"""Share of the rounding errors of rows that remains in a difference of totals; most cancel."""
 
 SOFTEST = 32
 """Principal directions, those of the least curvature, along which the fall is checked."""
@@ -53,8 +56,9 @@ BESIDE, ROWS = (0.02, 0.2), 64
 
 
 def is_summit(
-    log_density: LogDensity, top: Top, height: Float[Array, ""], longest: Float[Array, "coordinate"]
-) -> Bool[Array, ""]:
+    log_density: LogDensity, densities: Densities, top: Top, height: Float[Array, ""],
+    longest: Float[Array, "coordinate"],
+) -> Bool[Array, ""]:  # fmt: skip
     """Return whether the density falls on both sides along each coordinate and each soft principal direction.
 
     `longest` is the farthest that each coordinate is followed: a logarithm of 30 is next to the edge of the support. At
@@ -66,11 +70,11 @@ def is_summit(
     soft = min(SOFTEST, unit.size)
     scales = lax.rsqrt(jnp.maximum(values[:soft], 1e-7))
     directions = jnp.concatenate([jnp.diag(unit), (unit[:, None] * vectors[:, :soft] * scales[None]).T])
-    return top.reached & jnp.isfinite(height) & _falls(log_density, top.position, height, directions, longest)
+    return top.reached & jnp.isfinite(height) & _falls(densities, top.position, height, directions, longest)
 
 
 def is_summit_of_many(
-    log_density: LogDensity, summit: Summit, height: Float[Array, ""], longest: Float[Array, "coordinate"]
+    densities: Densities, summit: Summit, height: Float[Array, ""], longest: Float[Array, "coordinate"]
 ) -> Bool[Array, ""]:
     """Return whether the density of many coordinates falls along the softest directions that were found.
 
@@ -81,21 +85,22 @@ def is_summit_of_many(
     directions = summit.directions[:SOFTEST] * scales[:, None]
     rounding = 4.0 * jnp.finfo(height.dtype).eps * jnp.abs(height)
     reached = (summit.promised < AT_TOP + rounding) & (jnp.min(summit.curvatures) > -LEVEL)
-    return reached & jnp.isfinite(height) & _falls(log_density, summit.position, height, directions, longest)
+    return reached & jnp.isfinite(height) & _falls(densities, summit.position, height, directions, longest)
 
 
 def _falls(
-    log_density: LogDensity, position: Float[Array, "coordinate"], height: Float[Array, ""],
+    densities: Densities, position: Float[Array, "coordinate"], height: Float[Array, ""],
     directions: Float[Array, "direction coordinate"], longest: Float[Array, "coordinate"],
 ) -> Bool[Array, ""]:  # fmt: skip
     directions = directions / jnp.maximum(1.0, jnp.max(jnp.abs(directions) / longest[None], 1, keepdims=True))
+    top = densities(position)
 
-    def fall(direction: Array) -> Array:
-        ends = jnp.stack([log_density(position + direction), log_density(position - direction)])
-        return height - jnp.max(jnp.where(jnp.isfinite(ends), ends, -jnp.inf))
+    def fall_to(end: Array) -> Array:
+        fall = sum((here - there for here, there in zip(top, densities(end), strict=True)), jnp.zeros(()))
+        return jnp.where(jnp.isfinite(fall), fall, jnp.inf)
 
-    falls = lax.map(fall, directions)
-    is_sharp = jnp.abs(height) * jnp.finfo(height.dtype).eps < FALLS / 4  # float32 resolves a fall
+    falls = lax.map(lambda by: jnp.minimum(fall_to(position + by), fall_to(position - by)), directions)
+    is_sharp = jnp.abs(height) * jnp.finfo(height.dtype).eps * ROUNDED < FALLS / 4
     return ~is_sharp | jnp.all((falls > FALLS) | ~jnp.any(directions, 1))
 
 
