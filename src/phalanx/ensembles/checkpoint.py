@@ -46,7 +46,7 @@ def entries_of(members: Members, epoch: int) -> dict[str, Any]:
 
 
 def save(folder: str | os.PathLike[str], members: Members, epoch: int) -> None:
-    """Write all members; an ensemble that is there is replaced when the new one is whole.
+    """Write all members; replace an existing ensemble only once the new one is complete.
 
     Raises:
         FileExistsError: when something else is there.
