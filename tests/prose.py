@@ -45,7 +45,7 @@ BANNED = {
     "Sunk, Underway, Begun, Ended": r"(?-i:\b(?:Sunk|Underway|Begun|Ended)\b)",
     "host_fold": r"\bhost_fold\b",
 }
-"""Private words of earlier releases and patterns that find them; the field's words are in CONTRIBUTING.md."""
+"""Private words of earlier releases and patterns that find them; docs/glossary.md defines the terms to use."""
 
 Places = Iterator[tuple[Path, int, str]]
 

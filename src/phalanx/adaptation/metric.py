@@ -31,7 +31,7 @@ class LowRankMetric(NamedTuple):
         directions: U, `(global coordinates, rank)`.
         variances: the diagonal of Λ, `(rank,)`.
         rest: c, the variance outside of U.
-        correlated: true if U is used; otherwise it costs no time.
+        correlated: true if U is used; an unused U costs no time.
     """
 
     variance: Any
@@ -77,7 +77,7 @@ class Metric(Tuner):
 
     @property
     def learns_from(self) -> Literal["moments", "draws"]:
-        """The data from which it learns: correlations take draws, of the global coordinates alone."""
+        """Data that the tuner learns from: for correlations draws, those of the global coordinates; else moments."""
         return "moments" if self.kind == "diagonal" else "draws"
 
     def init(self, tuning: Any, beginning: Sums, stage: Stage) -> MetricState:

@@ -40,7 +40,7 @@ class Recentred(NamedTuple):
 class Sums(NamedTuple):
     """Sums over the draws of a round, of all chains: computed on the devices, and the same in every process.
 
-    Of many data sets, all are arrays with an entry for each.
+    With many data sets, every value is an array with an entry for each.
 
     Attributes:
         draws: their number.

@@ -31,7 +31,7 @@ def predict(
     model: ModelPlace,
     data: DataFiles = None,
     run: Annotated[Path | None, typer.Option(help="A saved run; without one, draws are from the prior.")] = None,
-    draws: Annotated[int, typer.Option(help="Draws from the prior; with --run there is one for each draw.")] = 1000,
+    draws: Annotated[int, typer.Option(help="Draws from the prior; with --run, all draws of the run are used.")] = 1000,
     devices: Devices = None,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Folder to write to; out/NAME-predictions by default.")] = None,
@@ -70,7 +70,7 @@ def predict(
 def _matched(
     program: Callable[..., Any], data: Mapping[str, Any], known: Mapping[str, Any]
 ) -> tuple[Matched, list[str]]:
-    """Return the model's arguments, None for those that only a variable observes, and the names of these.
+    """Return the model's arguments, and the names of those without a value, which the model draws anew.
 
     Numbers and words that the run recorded fill in.
     """

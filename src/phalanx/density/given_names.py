@@ -89,7 +89,7 @@ class GivenNames:
                     )
 
     def check_coords(self, sizes: Mapping[str, tuple[int, str]]) -> None:
-        """Raise unless coordinates are those of known dimensions, of which `sizes` has the size and a variable."""
+        """Raise unless coordinates fit known dimensions; `sizes` has the size of each, and a variable that has it."""
         for dim, words in self.coords.items():
             if dim not in sizes:
                 raise ValueError(

@@ -64,7 +64,7 @@ def _check_all_processes(mesh: Mesh) -> None:
     if jax.process_count() > 1 and len({device.process_index for device in mesh.devices.flat}) < jax.process_count():
         raise ValueError(
             f"mesh: there are {jax.process_count()} processes, and the mesh of shape {dict(mesh.shape)} has no devices "
-            f"of some of them. Give one that has: phx.make_mesh() takes all devices."
+            f"of some of them. Give a mesh with devices of each process: phx.make_mesh() takes all devices."
         )
 
 
@@ -121,7 +121,7 @@ class Target:
     ) -> None:
         self.program, self.mesh, self.arguments = model, mesh, arguments
         sizes = axes_but_chain(mesh)
-        if whole is None:  # the caller that traced it has checked its indices
+        if whole is None:  # a caller that passes `whole` has checked the indices
             arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(model, a, sizes))
             self.arguments = arguments
             IndexCheck.of(whole).check_or_warn(arguments)
@@ -148,7 +148,8 @@ class Target:
         if summed := self.shares.summed_by_program:
             raise ValueError(
                 f"Variable {summed[0][0]!r}: the model sums its log density over rows, which do not divide evenly over "
-                f"devices, so it cannot be estimated from some rows. Keep one term per row, or a number that does."
+                f"devices, so it cannot be estimated from some rows. Keep one term per row, or take a number of rows "
+                f"that divides evenly."
             )
         other = copy.copy(self)
         minibatch, names = Minibatch.of(batch_size, self.arguments, self.mesh), (v.name for v in self.shares.latents)

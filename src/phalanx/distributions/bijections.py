@@ -1,6 +1,6 @@
 """Bijections from the real line onto supports: those of NumPyro except for the simplex and Cholesky factors.
 
-The one onto the simplex keeps its digits, and the one onto Cholesky factors does without indices.
+Phalanx's bijection onto the simplex keeps more digits, and the one onto Cholesky factors needs no scatter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Folder of an ensemble: arrays of all members in the order of the members, without their placement, and an index.
+"""Folder of an ensemble: arrays of all members in their order, whatever devices they were on, and an index.
 
-`ensemble.save` writes one, and so does training with `checkpoint=`, which adds the identity of the training and how far
-it has come. Both are read by `ensemble.restore`.
+`ensemble.save` writes one, and so does training with `checkpoint=`, which adds the identity and the progress of the
+training. `ensemble.restore` reads both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KIND, ENTRIES = "ensemble", ("epoch", "steps", "members", "seed", "arrays")
 
 
 def checkpoint_of(policy: SavePolicy, called: str = "") -> Checkpoint:
-    """Return the folder of an ensemble, by the name that messages call it."""
+    """Return the folder of an ensemble, which messages call `called`."""
     return Checkpoint(policy, KIND, called or f"ensemble: {str(policy.folder.absolute())!r}", ENTRIES)
 
 
@@ -40,13 +40,13 @@ def is_there(folder: Path) -> bool:
 
 
 def entries_of(members: Members, epoch: int) -> dict[str, Any]:
-    """Return the entries of an index that say which members a folder holds."""
+    """Return the entries of an index that describe the members in a folder."""
     arrays = [[name, list(shape), dtype] for name, (shape, dtype) in members.described.items()]
     return {"epoch": epoch, "steps": members.steps, "members": members.count, "seed": members.seed, "arrays": arrays}
 
 
 def save(folder: str | os.PathLike[str], members: Members, epoch: int) -> None:
-    """Write all members; an ensemble that is there is replaced when the new one is whole.
+    """Write all members; replace an existing ensemble only once the new one is complete.
 
     Raises:
         FileExistsError: when something else is there.
@@ -75,7 +75,7 @@ def _write(path: Path, states: Mapping[str, Any], entries: Mapping[str, Any]) ->
 
 
 def restore(folder: str | os.PathLike[str], members: Members) -> dict[str, Any]:
-    """Put the members of a folder, or of a save in it, in place of these, and return the entries of its manifest.
+    """Replace these members by those of a folder, or of a save in it, and return the entries of its manifest.
 
     Raises:
         FileNotFoundError: when there is no ensemble.
@@ -103,7 +103,8 @@ def check_members(called: str, index: Mapping[str, Any], members: Members) -> No
     for name, value in (("members", members.count), ("seed", members.seed)):
         if index[name] != value:
             raise ValueError(
-                f"{called} was saved with {name} {index[name]}, and this ensemble has {value}. Make one with the same."
+                f"{called} was saved with {name} {index[name]}, and this ensemble has {value}. Make one with the saved "
+                f"{name}."
             )
     described = members.described
     saved = {name: (tuple(shape), dtype) for name, shape, dtype in index["arrays"]}
@@ -118,7 +119,7 @@ def check_members(called: str, index: Mapping[str, Any], members: Members) -> No
 
 def put_members(checkpoint: Checkpoint, index: Mapping[str, Any], members: Members) -> None:
     """Read the arrays of a folder that has passed `check_members`, and put them in place of the members' own."""
-    # read to the host, whatever devices they were on: an array that repeats one zero takes no memory
+    # arrays on the host make Orbax read to the host, whatever devices were saved; broadcast ones take no memory
     blank = [
         np.broadcast_to(jnp.zeros((), dtype), (members.count, *shape)) for shape, dtype in members.described.values()
     ]

@@ -1,8 +1,8 @@
 """Errors in a user's function that JAX traces, with the file and line, the variable involved, and the remedy.
 
 While a program is traced its values are not numbers yet. Operations of Python or NumPy that need numbers raise errors
-about tracers and about our files. Here these become errors about the user's function; the user's own exceptions are
-kept, with a note of the line.
+about tracers and about our files. This module turns them into errors about the user's function; it keeps the user's own
+exceptions, and adds a note with the line.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _message(
     error: Exception, name: str, line: CodeLine, variables: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> str:
     begin = f"{name}, {line}: {line.code!r}" if line.code else f"{name}, {line}"
-    # Only strings among the data are reported, for they may be meant as numbers: names of variables are strings, too.
+    # Report strings among the data, which may be meant as numbers, but no others: names of variables are strings, too.
     words = [f"{n} is the string {value!r}" for n, value in line.strings().items() if arguments.get(n) is value]
     if is_untraceable(error) and words:
         return f"{begin} cannot be computed: {' and '.join(words)}, and not a number.{_last(variables)}"

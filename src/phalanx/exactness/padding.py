@@ -1,6 +1,6 @@
 """Padded rows in the terms that a program sums over rows itself: masked if proved, corrected if tested, or refused.
 
-A term with one entry for each row is masked when it is summed, and needs nothing of this.
+A term with one entry for each row is masked when it is summed, so this module does not handle it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Padding:
 
     Attributes:
         axes: mesh axes of devices that hold padded rows.
-        by_number: terms that depend on the number of rows or devices alone, and do not add up over devices; they must
-            be proved to be those of the whole.
+        by_number: terms that depend on the number of rows or devices alone, and do not add up over devices; Phalanx
+            must prove that they equal the terms of the whole data.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Padding:
     def of(
         self, terms: Mapping[Term, RowSharding], latents: Mapping[str, RowSharding], others: Mapping[str, RowSharding]
     ) -> tuple[Masks | None, PaddedTerms | None]:
-        """Return the terms that the program sums over padded rows: those that masks are proved for, and the others.
+        """Return the terms that the program sums over padded rows: those proved correct under masks, those corrected.
 
         Args:
             terms: the sharding of each term.
@@ -158,5 +158,5 @@ def depends_on_number(term: Term, arguments: Arguments) -> str:
 
 
 def _factor_to_whole(kind: Kind, sharding: RowSharding) -> Fraction | None:
-    """Return the factor that makes a term that is equal on all devices that of the whole; None for other terms."""
+    """Return the factor from a replicated term to the term of the whole data; None for other terms."""
     return kind.factor if isinstance(kind, Replicated) and not sharding.axes else None

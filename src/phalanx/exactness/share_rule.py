@@ -97,7 +97,7 @@ class _Reading:
             raise ValueError(
                 f"The model runs on the whole data but not on the rows one device holds "
                 f"({_shapes(arguments)}). Inside the model take sizes from the data, as in x.shape[0], not from "
-                f"constants, and do not mix sharded with unsharded rows. What failed: {error}"
+                f"constants, and do not mix sharded with unsharded rows. The error: {error}"
             ) from error
         self.jaxpr = self.local.jaxpr
         self.padding = Padding(on_device, arguments, self.sizes, whole, self.local)

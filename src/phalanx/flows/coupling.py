@@ -25,9 +25,9 @@ class Coupling(SinglePassTransform):
     Args:
         weights: a pytree, from `init`, or of `network`; or a `phx.param` of it.
         stays: mask of the elements of an event that stay, of the event's shape, a vector or an image.
-        network: a function from weights and an event, `(..., *event)`, whose elements that do not stay are zero, to
-            shift and log scale, of the event's shape each or side by side on a last axis of twice the length. None is
-            the dense network of `init`, for which the event is flattened.
+        network: function of the weights and an event `(..., *event)`, which has zeros for the elements that do not
+            stay. It returns shift and log scale: two arrays of the event's shape, or both side by side along a last
+            axis of twice the length. None is the dense network of `init`, which flattens the event.
 
     Raises:
         ValueError: when no element stays, or all do.
@@ -211,8 +211,8 @@ def digits(sizes: Sequence[int], within: int | None = None) -> Bool[np.ndarray, 
     """Return masks for couplings in which each of several vectors, side by side, conditions every other.
 
     The sequence of vectors is halved, and its halves, until each is a single vector; then each vector is halved in the
-    same way. Each halving gives two layers, finest halves first: in the first layer the second half stays, in the other
-    the first. So in the last layer earlier vectors determine later ones, as in the order of a model's draws.
+    same way. Each halving gives two layers: in one the second half stays, in the next the first half. The finest halves
+    come first, so in the last layer earlier vectors determine later ones, as in the order of a model's draws.
 
     Args:
         sizes: sizes of the vectors.

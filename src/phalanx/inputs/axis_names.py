@@ -1,4 +1,4 @@
-"""Names of axes: of the dimension that an axis is, and of the entries along it."""
+"""Names of axes: the dimension of each axis, and the names of the entries along it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Labels = Mapping[str, tuple[tuple[str, ...] | None, ...]]
 
 
 class Axis(NamedTuple):
-    """Name of the dimension that an axis is, and of the entries along it; None if unknown."""
+    """Names of an axis: its dimension, and the entries along it; None if unknown."""
 
     dim: str | None = None
     words: tuple[Word, ...] | None = None

@@ -2,8 +2,8 @@
 
 A program is traced in every call, and compiled unless an equal trace has been: models, guides, objectives and
 optimisers are functions that may read anything, and the trace shows what they have read. Data, seeds, rates and learned
-values are arguments, so that their values do not change the trace. A program whose parts are all identified beforehand,
-the model by its own trace and the rest as Phalanx's own, is found by that `identity` without tracing it.
+values are arguments, so that their values do not change the trace. If the model's trace and Phalanx's own parts already
+identify a program, `identity` finds it without a new trace.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from phalanx.run.compile.executable_cache import settings
 from phalanx.run.compile.lru_cache import Recent
 
 FEW_NUMBERS = 2**16
-"""Numbers in the arguments below which XLA's last level of optimisation is left out: the program is as fast, and that
-level takes 1.3 to 1.4 times as long to compile (`benchmarks/fits.py`). A step of a network took 1.14 times as long
-without it (`benchmarks/training.py`)."""
+"""Size of the arguments below which XLA's last optimisation level is skipped: the program is as fast, and the level
+takes 1.3 to 1.4 times as long to compile (`benchmarks/fits.py`). A step of a network took 1.14 times as long without it
+(`benchmarks/training.py`)."""
 
 FEW_LEARNED = 2**12
-"""Numbers in the first argument, learned values and the optimiser's state, below which it is left out too, whatever the
-size of the data: steps of regressions are as fast without (`benchmarks/fits.py`), those of networks may be slower."""
+"""Size of the first argument (learned values and the optimiser's state) below which that level is skipped for data of
+any size: steps of regressions are as fast without it (`benchmarks/fits.py`), those of networks may be slower."""
 
 MANY, VERY_MANY = 2**18, 2**22
-"""Numbers from which on even a program that is called once is optimised, and fused well: the first program of a fit
-took three times as long without at half a million numbers, and twice as long with plain fusions at 22 million."""
+"""Sizes from which on even a program that is called once is optimised, and fused well: without optimisation, a fit's
+first program took three times as long at half a million numbers; with plain fusions, twice as long at 22 million."""
 
 
 class Compiled:
@@ -90,7 +90,7 @@ class Compiler:
             *arguments: arrays, or trees of them, like those that it will be called with.
             out_shardings: returns the shardings of its results; by default XLA chooses them, or every process gets
                 whole results.
-            rarely: whether it is called so rarely that optimising it would take longer.
+            rarely: True if optimising would take longer than the few calls save.
             identity: key of the function and the layout of its results; None to use its trace.
         """
         with jax.default_matmul_precision(self.precision):
@@ -106,7 +106,7 @@ class Compiler:
         traced = jax.jit(f, **chosen).trace(*arguments)
         key = _key_of(traced, arguments, made)
         if (found := _look_up(key)) is None:
-            # XLA places the sums over devices, so several devices count as devices that sum
+            # XLA decides where to sum over devices, so assume that several devices do
             found = Compiled(traced, options, keep=not several_cpus(_devices(arguments, made)))
             self.count += 1
             COMPILED.keep(key, found)

@@ -29,7 +29,7 @@ class Summit(NamedTuple):
 
     Attributes:
         position: position of the highest density.
-        promised: gain in nats that the last Newton step has promised.
+        promised: predicted gain of the last Newton step, in nats.
         curvatures: curvatures along some directions, the softest first, in units of the diagonal; infinite where the
             Hessian has fewer directions.
         directions: these directions, one standard deviation of the diagonal long.
@@ -80,7 +80,7 @@ def _softest(
         basis, inner, outer, vector = carry
         product, is_new = times(vector), jnp.any(vector != 0.0)
         basis = basis.at[number].set(vector)
-        own = jnp.where(is_new, vector @ product, 2.0 * inner[0])  # fills up a span that ends early
+        own = jnp.where(is_new, vector @ product, 2.0 * inner[0])  # pads the matrix if the span ends early
         for _ in range(2):  # rounding errors of a single pass would bring earlier directions back
             product = product - (basis @ product) @ basis
         length = jnp.linalg.norm(product)

@@ -32,7 +32,7 @@ class Identity(TypedDict):
     Attributes:
         said: values that a message can show, such as seeds and shapes.
         contents: digests of data; None without data.
-        traces: digests of programs, None of those that cannot be compared by content.
+        traces: digests of programs; None for programs without comparable content.
         releases: versions of the libraries that traced them.
     """
 
@@ -60,7 +60,7 @@ class Comparison:
 
     Attributes:
         words: for each content and trace, what it is of.
-        follows: traces that change with others, by name: a change is named only where those others are equal.
+        follows: traces that change with others, by name: a change is reported only if those others are equal.
         spare: traces that need not be comparable.
     """
 

@@ -103,8 +103,8 @@ def _by_entry(table: ValueTable, sites: Sequence[Site], indices: Sequence[Any]) 
             names = ", ".join(dict.fromkeys(repr(sites[a.site].name) for a in (axis, *others)))
             raise ValueError(
                 f"phx.marginalize: a term of the log density depends on entries of {names} that the data select, and "
-                f"on other entries in each row. Which entries depend on each other is then a matter of the data, and "
-                f"they cannot be summed over one by one. Let each row select one entry."
+                f"on other entries in each row. The data then determine which entries depend on each other, so Phalanx "
+                f"cannot sum over them one by one. Let each row select one entry."
             )
         length = sites[axis.site].entries[number]
         rest = [d for d in range(len(table.shape)) if d not in through.dims]
@@ -139,7 +139,7 @@ def _dims(component: Any) -> tuple[int, ...]:
 
 
 def plates_of(tables: Sequence[ValueTable], sites: Sequence[Site]) -> dict[Dim, Dim]:
-    """Return the plate of each dimension of a site that is one; a plate is called by its first dimension."""
+    """Map each site dimension in a plate to the plate's first dimension, which names the plate."""
     root: dict[Dim, Dim] = {(s, d): (s, d) for s, site in enumerate(sites) for d in range(len(site.entries))}
     separate = {(s, d) for s, site in enumerate(sites) for d, n in enumerate(site.entries) if n == 1}
 

@@ -43,8 +43,8 @@ class RunFolder:
 
     Attributes:
         saves: the folder.
-        segments: entries of the files of draws that the last save has: names of files with all chains; or the name,
-            the number of draws of each chain before, and begin and end of each run of consecutive chains.
+        segments: files of draws in the last save. An entry is a file name (all chains), or the name, the number of
+            earlier draws of each chain, and the ranges of its chains.
         count: number of draws of each chain in all of them.
         warm_up: names of the files with the draws of warm-up: one, or none.
     """
@@ -95,7 +95,7 @@ class RunFolder:
         raise ValueError(f"{self.saves.called} is damaged: the entries of its manifest are not those of a run.")
 
     def next(self) -> tuple[int, int]:
-        """Return the number of the next save, and that of the draws of each chain in files that are there."""
+        """Return the number of the next save, and the number of draws of each chain in existing files."""
         files = (*map(file_of, self.segments), *self.warm_up)
         if not all(is_inside(self.saves.folder, file) for file in files):
             self.segments, self.count, self.warm_up = [], 0, []  # removed while the run went on

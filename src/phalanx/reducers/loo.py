@@ -1,8 +1,8 @@
 r"""Reducer of leave-one-out cross-validation, from the largest importance ratios of each observation.
 
 The posterior without observation $y_i$ is the posterior with weights $w_s \propto 1 / p(y_i \mid \theta_s)$. Their tail
-is smoothed by a generalised Pareto distribution. All others enter a sum, and $w_s p(y_i \mid \theta_s)$ is 1 for each:
-so that the largest ratios, a sum and a count are enough, and the results are those of all draws.
+is smoothed by a generalised Pareto distribution. The other weights enter through their sum alone, and
+$w_s p(y_i \mid \theta_s)$ is 1 for each: the largest ratios, a sum and a count give the results of all draws.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ LOG_TINY = float(np.log(np.finfo(float).tiny))
 
 
 ROUNDING = 8
-"""Units in the last place by which the logarithms of equal weights may differ: devices round vectors and rests of them
-differently."""
+"""Units in the last place by which the logarithms of equal weights may differ: devices round elements of full vectors
+and the elements left over differently."""
 
 
 class PointwiseLoo(NamedTuple):
@@ -43,8 +43,8 @@ class PointwiseLoo(NamedTuple):
         draws: number of draws.
         elpd: $\log p(y_i \mid y_{-i})$.
         lppd: $\log p(y_i \mid y)$, with the observation itself among the data.
-        pareto_k: shape of the tail of the importance weights; minus infinity if the largest are equal, as those of an
-            observation that depends on no latent variable: each draw has its density, and the result is exact.
+        pareto_k: shape of the tail of the importance weights; minus infinity if the largest are equal, as for an
+            observation that depends on no latent variable: the result is then exact.
     """
 
     draws: int
@@ -54,10 +54,10 @@ class PointwiseLoo(NamedTuple):
 
 
 class Ratios(NamedTuple):
-    """State of all chains of a device: ratios `(1, ..., room)`, the first `filled` of them, and sums of exponentials.
+    """State of all chains of a device: log ratios `(1, ..., room)`, of which `filled` are set, and two sums.
 
-    `rest` and `density` are sums over the ratios that are dropped, and over all densities: a largest logarithm and the
-    sum relative to it, of densities in two floats.
+    `rest` is the sum of the dropped ratios, relative to the logarithm `rest_at`. `density` is the sum of all densities,
+    relative to the logarithm `density_at`; `lost` is its rounding error.
     """
 
     draws: Any
@@ -84,9 +84,9 @@ def loo(tail: int = TAIL) -> Reducer:
 
     In `reducers=` of `phx.mcmc` it reduces the log density of each observation of the model. With `phx.reduce` it
     reduces log densities that a function returns. For each observation it keeps `tail + 1` numbers, and room for some
-    more: memory does not grow with the draws, and the results are those of all draws if their tail, which has
-    $\min(S/5, 3\sqrt{S})$ of $S$ draws, is at most `tail`. With more draws the tail is the `tail` largest ratios.
-    Entries that a mask leaves out are constant here: their elpd is 0 and their Pareto k minus infinity.
+    more, so memory does not grow with the draws. The tail of $S$ draws has $\min(S/5, 3\sqrt{S})$ ratios: up to `tail`
+    of them, the results are those of all draws; beyond, the tail is the `tail` largest ratios. Entries that a mask
+    leaves out are constant here: their elpd is 0 and their Pareto k minus infinity.
 
     Args:
         tail: the most ratios in a tail: 200 suffice for 4,400 draws.
@@ -167,7 +167,7 @@ class _Add(NamedTuple):
 def _with_densities(
     state: Ratios, draw: Float[Array, "chains *shape"], here: Bool[Array, "chains ..."]
 ) -> tuple[Array, Array, Array]:
-    """Return the sum of densities with those of a draw."""
+    """Return the sum of densities after adding those of a draw."""
     most = jnp.maximum(state.density_at, draw.max(0)[None])
     scale = _power(state.density_at, most)
     more = jnp.where(here, _power(draw, most), 0.0).sum(0)[None]
@@ -227,7 +227,7 @@ class _Finalize(NamedTuple):
 
 
 def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:
-    """Return the results from tails of so many ratios."""
+    """Return the results, given the number of ratios in a tail."""
     draws, shape = int(state.draws), state.rest.shape
     largest = state.largest.reshape(-1, state.largest.shape[-1])
     rest = state.rest.ravel()
@@ -256,7 +256,7 @@ def _left_out(
         smooth[rows, -count:], shapes[rows] = _smoothed(logs[rows, -count:], cutoff[rows])
     with np.errstate(invalid="ignore", divide="ignore"):
         total = rest + np.exp(smooth).sum(1)
-        # a weight times its density is 1 but for the factor by which it is smoothed
+        # a weight times its density is 1 before smoothing, which multiplies it by exp(smooth - logs)
         there = np.isfinite(logs)
         ones = draws - there.sum(1) + np.where(there, np.exp(smooth - logs), 0.0).sum(1)
         return np.where(np.isfinite(most), np.log(ones) - np.log(total) - most, -np.inf), shapes
@@ -273,7 +273,7 @@ def are_equal(
 def _smoothed(
     tail: Float64[np.ndarray, "rows tail"], cutoff: Float64[np.ndarray, "rows"]
 ) -> tuple[Float64[np.ndarray, "rows tail"], Float64[np.ndarray, "rows"]]:
-    """Return tails of log weights smoothed, at most 0, and their shapes; a tail that cannot be fitted stays."""
+    """Return smoothed tails of log weights, at most 0, and their shapes; a tail without a fit stays as it is."""
     count, lowest = tail.shape[1], np.exp(cutoff)[:, None]
     fitted = fit_pareto(np.exp(tail) - lowest)
     with np.errstate(invalid="ignore"):

@@ -56,7 +56,7 @@ class RunOptions:
     progress: bool = True
 
     def checked(self, num_chains: int, keep: Any) -> RunOptions:
-        """Return the options with whole numbers as Python's, and `num_warmup` chosen.
+        """Check the options; return them with Python's integers, and with a value of `num_warmup`.
 
         Raises:
             TypeError, ValueError: when one is out of range; the message names it.
@@ -108,13 +108,13 @@ class RunOptions:
         require("zarr")
 
     def in_words(self, saved: Posterior | None) -> dict[str, str]:
-        """Return what processes must share besides the identity of a run, given the run that a checkpoint holds."""
+        """Return the options that processes must share besides a run's identity; a checkpoint holds the run `saved`."""
         found = {name: str(getattr(self, name)) for name in ("num_samples", "until", "checkpoint", "store")}
         return found | {"the number of saved draws": str(None if saved is None else saved.num_draws)}
 
     @property
     def centring(self) -> Centrings:
-        """Centring of partially centred variables that belongs to the tuning of another run; empty if that has none."""
+        """Centring of variables that belongs to the given tuning of another run; empty if that has no centring."""
         return {} if self.tuning is None else self.tuning.state.centring
 
     @property
@@ -136,7 +136,8 @@ class RunOptions:
 def default_warmup(num_chains: int) -> int:
     """Return the iterations of warm-up: 4,000 over all chains, with 300 to 1,000 of each chain.
 
-    Tuning needs a number of draws in total, but each chain takes its own time to reach the typical set.
+    Tuning needs a total number of draws, so more chains need fewer iterations; but each chain needs some iterations to
+    reach the typical set.
 
     Examples:
         >>> [default_warmup(num_chains) for num_chains in (1, 4, 8, 64)]

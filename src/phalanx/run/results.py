@@ -63,7 +63,7 @@ class RunStart(NamedTuple):
     Attributes:
         seed: the seed.
         kernel: the kernel with the hyperparameters to begin with.
-        begin: warms a run up, or brings it where `state` is.
+        begin: function that warms a run up, or restores `state`.
         before: posterior of the part before.
         state: state at the end of that part.
     """
@@ -112,7 +112,7 @@ class RunResults(NamedTuple):
         return cls({name: draws[name] for name in run.engine.blocks.names}, stats, reduced, *of_warmup)
 
     def place(self, run: Run) -> OwnDraws | None:
-        """Return the place of the draws among those of all processes, which must call it together; None if whole."""
+        """Return the position of these draws among all processes' draws; None if complete. All must call it."""
         is_part = self.stats and run.store is None
         return OwnDraws.of(run.engine.blocks.held, self.stats) if is_part else None
 

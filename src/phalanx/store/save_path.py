@@ -63,7 +63,7 @@ def is_netcdf(file: Path) -> bool:
 def replacing(file: Path) -> Iterator[Path]:
     """Yield a path to write to, which replaces `file` unless an error is raised.
 
-    What was written is on the disk before it has the file's name, and the name is before this returns.
+    The contents reach the disk before the file gets its name, and the name before this returns.
     """
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     partial.unlink(missing_ok=True)  # a link would be written through

@@ -1,9 +1,9 @@
 """Folder of draws in Zarr 3, in ArviZ's layout: it grows while a run goes on, and can be read meanwhile.
 
 The root has the groups `posterior` and `sample_stats`; their arrays `(chain, draw, ...)` are made once, with room for
-all draws. Draws of warm-up, if they are kept, are written whole before. Draws are valid up to the number `committed` of
-the root, which is written after them; readers show no more. Only whole chunks, and the one that is not full yet, are
-written; each replaces its file at once, so that a process that is killed leaves all committed draws as they were.
+all draws. Draws of warm-up, if kept, are written in full before the first draw. Draws are valid up to the number
+`committed` of the root, which is written after them; readers show no more. A chunk is written when it is full, and
+before a commit; it replaces its file at once, so that a process that is killed leaves all committed draws as they were.
 
 Several processes write the chains that they own, each to chunks of its own. The first one makes the arrays, and commits
 the draws that all have written.
@@ -32,7 +32,7 @@ VERSION = 1
 """Version of the format."""
 
 ALL_CHUNKS: Any = {"write_empty_chunks": True}
-"""Setting of Zarr: a chunk without a file is lost, and does not stand for zeros."""
+"""Setting of Zarr: chunks that contain only the fill value are written too, so a missing file means a lost chunk."""
 
 OURS = "phalanx"
 """Name of our entry among the attributes of the root."""
@@ -87,7 +87,7 @@ class ZarrFolder:
     def begin(self, entries: Mapping[str, Any]) -> None:
         """Make a new store without arrays, in the first process.
 
-        A store that is not complete, of the same run and checkpoint, is replaced: its run ended before the first save.
+        An incomplete store of the same run and checkpoint is replaced: its run ended before the first save.
 
         Args:
             entries: entries of the root; `run` identifies the run, and `checkpoint` names the folder of its saves.
@@ -121,7 +121,7 @@ class ZarrFolder:
     def resume(self, count: int, entries: Mapping[str, Any]) -> None:
         """Continue a store behind its first `count` draws; later ones are written anew.
 
-        Where other chains share chunks than those of one process, the first one writes all: `owned` changes.
+        If a chunk holds chains of several processes, the first process writes all draws, and `owned` changes.
 
         Args:
             count: draws of each chain that the run has made.
@@ -190,7 +190,7 @@ class ZarrFolder:
         self.count += number
 
     def put(self, groups: Groups) -> None:
-        """Write groups of draws `(chain, draw, ...)` of all chains, which do not grow; the first process does."""
+        """Write groups of draws `(chain, draw, ...)` of all chains, of final size; only the first process writes."""
         for group, arrays in groups.items() if self.owned.is_first else ():
             for name, array in self._make_group(group, arrays, next(iter(arrays.values())).shape[1]).items():
                 array[:] = arrays[name]

@@ -147,7 +147,7 @@ CASES = [
     (constant_size_with_rows, EVEN, "The model runs on the whole data but not on the rows one device holds (x (4, 2), "
                                     "y "
                                     "(4,)). Inside the model take sizes from the data, as in x.shape[0], not from "
-                                    "constants, and do not mix sharded with unsharded rows. What failed: Variable 'y': "
+                                    "constants, and do not mix sharded with unsharded rows. The error: Variable 'y': "
                                     "the value has shape (4,), but its distribution Normal needs shape (16,)"),
     (unknown_axis, EVEN, "Variable 'rows': axis='rows' is not an axis that a variable can be sharded over; choose from "
                          "'data', 'model'."),

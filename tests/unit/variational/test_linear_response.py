@@ -37,7 +37,7 @@ def test_what_has_none_is_refused(mean_field):
     with pytest.raises(ValueError, match="the model has no variable 'z'; it has 'total', 'w'"):
         mean_field.covariance("z")
     solved = phx.fit(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), phx.guides.laplace(), progress=False)
-    with pytest.raises(ValueError, match="is learned without steps"):
+    with pytest.raises(ValueError, match="is computed without steps: take the covariance of its draws"):
         solved.covariance()
 
 

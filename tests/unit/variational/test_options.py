@@ -298,7 +298,7 @@ def test_bounds_of_rows_need_rows_that_are_apart(latent):
 
     data = {"x": X[:, 0]}
     options = {"num_steps": 1, "num_particles": 1, "until": False, "progress": False}
-    with pytest.raises(ValueError, match="variable 'z' is of all rows together"):
+    with pytest.raises(ValueError, match="variable 'z' belongs to all rows together"):
         phx.fit(shared, guide, phx.batches(data, 8), **options).row_bounds(data)
     with pytest.raises(ValueError, match="needs a fit to minibatches"):
         phx.fit(shared, guide, data, **options).row_bounds(data)

@@ -35,7 +35,7 @@ MANY_CHAINS = 64
 """Number of chains from which on each may be short."""
 
 LOW_ACCEPTANCE = 0.1
-"""Mean acceptance rate below which a chain hardly moves, whatever its kernel aims at."""
+"""Mean acceptance rate below which a chain hardly moves, whatever its target acceptance."""
 
 APART = (
     "starting values or priors that keep chains in one place, if only one is meant; else another parametrisation, in "
@@ -50,8 +50,8 @@ TOGETHER = (
 """Advice for chains in different places that have too few effective draws."""
 
 REPARAMETRISED = (
-    "another parametrisation: for a hierarchy that is centred phx.nuts(centring='auto') chooses it, one that is "
-    "non-centred must be written centred"
+    "another parametrisation: if a hierarchy is written centred, phx.nuts(centring='auto') chooses it; if it is "
+    "written non-centred, write it centred"
 )
 """Advice for a difficult geometry. The draws do not show which parametrisation the model has."""
 
@@ -61,7 +61,7 @@ SMALLER_STEPS = (
 """Advice for divergences."""
 
 FULL_TREES = 0.01
-"""Fraction of trajectories cut off at the largest tree depth from which on it is a finding."""
+"""Least fraction of trajectories cut off at the largest tree depth that is a finding."""
 
 CERTAIN = 1e-4
 """Probability below which chance is ruled out: mild findings above it are "usable"."""
@@ -95,10 +95,10 @@ class CheckedRun:
 
     @cached_property
     def disagreeing(self) -> np.ndarray:
-        """Mask of quantities with an R-hat of 1.01 or more that chains which agree would hardly reach by chance.
+        """Mask of quantities whose R-hat is 1.01 or more, and too high for chance.
 
-        An R-hat of 1.05 or more counts in spite of few effective draws. Without draws the bound is that of independent
-        ones, see `high_rhat`.
+        With too few effective draws, an R-hat of 1.05 or more counts as well. If no draws are stored, the bound is that
+        of independent draws, see `high_rhat`.
         """
         values, chances = self.table["r_hat"].to_numpy(), self.chances
         bounded = np.where(np.isnan(chances), values >= self.high_rhat, chances < FALSE_ALARMS / len(self.table))
@@ -365,7 +365,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def together(found: Sequence[Finding], run: CheckedRun) -> list[Finding]:
-    """Return the findings of all checks, graded in each other's light.
+    """Return the findings of all checks, with grades that take the other findings into account.
 
     Divergences and a low E-BFMI are mild only in a run that is in order otherwise: with chains that differ or move
     slowly, they show a geometry that the sampler could not follow.

@@ -1,4 +1,4 @@
-"""Test of divergences: the quantity, if any, at whose small, large, central or extreme values they gather."""
+"""Test of whether divergent draws gather at small, large, central or extreme values of some quantity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr
 
 FALSE_ALARMS = 0.001
-"""Probability that divergences which do not gather are reported to gather at a value of any quantity."""
+"""Probability of a report that divergences gather, over all quantities, if they do not."""
 
 FEWEST = 5
 """Fewest divergences that are tested."""
@@ -25,18 +25,18 @@ MOST_QUANTITIES = 10_000
 """The most quantities that are tested, those of small variables first: scales are among them."""
 
 FOLDED = 10.0
-"""Factor on the p-values of distances from the median, which are also extreme where values are small or large."""
+"""Factor on the p-values of distances from the median, since small and large values lie far from it, too."""
 
 EXACT = 16
 """Number of uniform variables up to which the distribution of their mean is evaluated by its series."""
 
 
 def gathers(diverging: np.ndarray, columns: Iterable[tuple[str, np.ndarray]]) -> str | None:
-    """Return the values at which divergent draws gather, in words, or None where no quantity shows that they do.
+    """Return the values at which divergent draws gather, in words; None if they gather at no quantity's values.
 
     If divergences do not gather, the ranks of the divergent draws among all draws are uniform, quantity by quantity,
     and so are the ranks of their distances from the median. Their means are compared with the means of independent
-    uniform variables. Only the first of several divergences in a row counts.
+    uniform variables. Only the first of consecutive divergences counts.
 
     Args:
         diverging: mask of the draws that diverged, `(chain, draw)`.

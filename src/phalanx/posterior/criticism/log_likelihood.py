@@ -1,4 +1,4 @@
-"""Log densities of the observations at every draw, each by itself."""
+"""Log density of each observation at every draw."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def factors(variables: Mapping[str, RandomVariable]) -> tuple[str, ...]:
 
 
 def observations(variables: Mapping[str, RandomVariable], asked: str = "log_likelihood") -> dict[str, RandomVariable]:
-    """Return the observed variables, each value of which has a density.
+    """Return the observed variables that have a distribution, without factors.
 
     Raises:
         ValueError: when the model observes no variable; the message names its factors.
@@ -117,8 +117,8 @@ def observations(variables: Mapping[str, RandomVariable], asked: str = "log_like
     if not found:
         terms = ", ".join(map(repr, observed))
         raise ValueError(
-            f"{asked}: {terms} is a term of the log density (phx.factor), which does not say what was "
-            f"observed, and the model observes no variable. Observe the values by their distribution, "
+            f"{asked}: {terms} is a term of the log density (phx.factor), which does not identify the "
+            f"observations, and the model observes no variable. Observe the values by their distribution, "
             f"phx.sample(name, distribution, obs=values); of one that NumPyro does not have, write a class with "
             f"log_prob."
             if terms

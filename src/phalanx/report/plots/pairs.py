@@ -35,8 +35,8 @@ def pair_figure(quantities: list[Quantity], diverging: Bool[np.ndarray, "chain d
     """Draw every two quantities against each other, with their histograms on the diagonal and divergent draws in red.
 
     Divergent draws cluster in regions where the sampler cannot follow the density, as in the neck of a funnel. A
-    positive quantity that is less skewed on a logarithmic axis has one. The outermost draws may lie beyond the ends of
-    an axis, so that heavy tails do not compress the others.
+    positive quantity gets a logarithmic axis if that makes it less skewed. The outermost draws may lie beyond the ends
+    of an axis, so that heavy tails do not compress the others.
 
     Args:
         quantities: the quantities; at most four fit on a page.

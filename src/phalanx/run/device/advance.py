@@ -35,7 +35,7 @@ class Order(NamedTuple):
         draws: draws that each chain should keep, `(chain,)`; the block ends when all have them.
         thin: draws of the kernel per kept draw.
         ahead: draws that a chain may make beyond `draws` while other chains are not done.
-        later: step size of the draws beyond, unless a tick is a whole draw.
+        later: step size of draws beyond `draws`; unused if a tick is a whole draw.
         rests: true to make one tick even if no draws are due.
     """
 
@@ -47,12 +47,12 @@ class Order(NamedTuple):
     rests: Any
 
     def asks(self, kept: Int[Array, "lanes"], ticks: Int[Array, ""]) -> Bool[Array, ""]:
-        """Return True if a block continues after so many ticks, when its lanes have `kept` draws."""
+        """Return True if a block continues after `ticks` ticks, with `kept` draws in each lane."""
         return (ticks < self.ticks) & ((kept < self.draws).any() | (self.rests & (ticks == 0)))
 
 
 class SinkState(NamedTuple):
-    """State of the sinks: number of kept draws of each lane since they were empty, and the state of each sink."""
+    """State of the sinks: number of kept draws of each lane since the sinks were empty, and the state of each sink."""
 
     count: Any
     states: Any

@@ -1,7 +1,7 @@
 """Sums over the recorded draws of a round, from which tuners learn: each device adds up its draws, the host merges.
 
-They are sums of statistics, and moments of positions and gradients, in float64: except for the last of 53 bits they do
-not depend on the sharding of chains over devices.
+The sums are those of statistics, with moments of positions and gradients, in float64: the sharding of chains over
+devices changes at most the last of 53 bits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Summing:
         layout = self.layout
         vectors = [part[..., : layout.parts * size] for part, size in zip(rows, layout.position.lengths, strict=True)]
         parts, stats = vectors if self._has_moments else [], rows[0][..., layout.start_of_stats :]
-        # subtracted from all draws, so that squares do not cancel
+        # subtracted from all draws: variances would lose digits as differences of large squares
         origins = [jnp.where(jnp.isfinite(part[0, 0]), part[0, 0], 0.0).astype(jnp.float64) for part in parts]
 
         def add(slot: Array, sums: Any) -> Any:

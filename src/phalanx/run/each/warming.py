@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class EachWarming(Warming):
     """Phase in which tuners learn hyperparameters of each data set.
 
-    Where a window begins, data sets search for a step size for different times; those that have found one wait.
+    When a window begins, data sets need different times to find a step size; those that have one wait.
     """
 
     def _due(self, warming: WarmingState) -> Integer[np.ndarray, "chains"]:

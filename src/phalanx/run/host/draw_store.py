@@ -231,7 +231,7 @@ class DrawStore:
 def step_sizes(state: RunState, stats: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the step size as a statistic `(chain, draw)`, which blocks do not record.
 
-    Of a run on many data sets the tuning has one for each.
+    In a run on many data sets, the tuning has an entry for each.
     """
     shape, step_size = stats["energy"].shape, np.asarray(state.tuning.step_size)
     of_chains = np.repeat(step_size, shape[0] // max(step_size.size, 1)) if step_size.ndim else step_size

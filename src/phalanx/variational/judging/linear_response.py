@@ -129,10 +129,10 @@ def _check_names(names: Sequence[str], shapes: Mapping[str, ShapeDtypeStruct]) -
 
 
 def _check_guide(pair: Pair) -> None:
-    advice = "Use a guide that is learned by the bound, such as phx.guides.mean_field()"
+    advice = "or use a guide that is learned by the bound, such as phx.guides.mean_field()"
     if pair.guide.traits.is_solved:
         raise ValueError(
-            f"covariance: the guide {pair.guide.name} is learned without steps, and its draws have its own covariance. "
+            f"covariance: the guide {pair.guide.name} is computed without steps: take the covariance of its draws, "
             f"{advice}."
         )
     if scored := alignment_of(pair).scored:

@@ -1,4 +1,4 @@
-"""Bounds of the log likelihood row by row, for models whose latent variables have a row for each row of data."""
+"""Bounds of each row's log likelihood, for models whose latent variables have an entry for each row of data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STREAM = 0x726F7773
 """Distinguishes the keys of these draws from those of others."""
 
 DRAWS, TOGETHER = 50, 512
-"""Most draws that are made at once, of a row and of all rows together."""
+"""Most draws that are made at once: of one row, and of all rows together."""
 
 
 class RowBounds(NamedTuple):
@@ -37,7 +37,7 @@ class RowBounds(NamedTuple):
 
     Attributes:
         elbo: the mean of the log weights of the draws.
-        importance_weighted: the logarithm of the mean weight: higher, and closer the more draws there are.
+        importance_weighted: the logarithm of the mean weight: a higher bound, which more draws bring closer.
         num_draws: number of draws of each row.
     """
 
@@ -98,17 +98,17 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
 
 
 def _terms_of_rows(pair: Pair) -> set[str]:
-    """Return the names of terms of rows, or raise unless all latent variables are of rows."""
+    """Return the names of the terms that have an entry for each row; raise unless all latent variables have one."""
     if pair.program is None or pair.problem.minibatch is None:
         raise ValueError(
-            "row_bounds: it needs a fit to minibatches (phx.batches, batch_size=), by a guide that is a program or "
-            "by none: only then is it checked that rows do not mix."
+            "row_bounds: it needs a fit to minibatches (phx.batches, batch_size=) whose guide is a program, or that "
+            "has no guide: Phalanx checks only these for rows that mix."
         )
     names = set(for_steps(pair).weights)
     if other := [name for name, v in pair.problem.whole.variables.items() if v.is_latent and name not in names]:
         raise ValueError(
-            f"row_bounds: variable {other[0]!r} is of all rows together, so a row has no likelihood of its own. Use "
-            f"fit.evidence(), of all rows."
+            f"row_bounds: variable {other[0]!r} belongs to all rows together, so single rows have no likelihood. Use "
+            f"fit.evidence(), which is for all rows."
         )
     return names
 
