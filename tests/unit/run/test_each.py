@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -291,6 +292,14 @@ def test_a_row_without_a_data_set_is_named(subject):
 def test_rows_within_a_tree_are_not_shared_in_silence(nested):
     with pytest.raises(ValueError, match="each: x is a (dict|list) with an entry for each row"):
         DataSets.of(line, {"subject": ["a", "b", "a"], "x": nested, "y": np.ones(3)}, "subject")
+
+
+def test_what_all_data_sets_share_is_named():
+    known = {"subject": ["a", "b", "a"], "x": np.ones(2), "y": np.ones(3)}
+    words = r"the same for every data set, since their lengths differ from the rows': x \(2,\)$"
+    assert re.search(words, DataSets.of(line, known, "subject").notice)
+    assert not DataSets.of(line, {**known, "x": np.ones(3)}, "subject").notice
+    assert not DataSets.of(line, {"x": np.ones(2), "y": np.ones((3, 2))}, {"y": 0}).notice
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,14 @@ class DataSets:
         """Rows of the longest data set."""
         return next(self.own[name].shape[1] for name in self.of_rows)
 
+    @property
+    def notice(self) -> str:
+        """The arrays that a division by a column leaves whole, in words; empty if there are none."""
+        shared = [f"{name} {x.shape}" for name, x in self.shared.items() if getattr(x, "shape", ())]
+        if not shared or not self.of_rows:
+            return ""
+        return f"phalanx: each: the same for every data set, since their lengths differ from the rows': {', '.join(shared)}"
+
     def words(self, numbers: Sequence[int] | np.ndarray) -> str:
         """Return the names of some data sets for a message."""
         return first_few([repr(self.names[int(number)]) for number in numbers])

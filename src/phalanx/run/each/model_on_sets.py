@@ -91,7 +91,7 @@ class ModelOnSets:
         arrays, own = _arrays(arguments, sets)
         indices = IndexCheck.of(whole)
         _check_indices(indices, arguments, arrays, own, sets)
-        notices = [notice, *indices.check(arguments)]  # of what could not be checked
+        notices = [notice, sets.notice, *indices.check(arguments)]  # of what could not be checked
         names = names_in_record(Naming.of(whole, arguments, given), arguments)
         return cls(model, program, sets, mesh, arguments, whole, arrays, own, by_row, names, notices)
 
