@@ -85,7 +85,8 @@ class DataSets:
         shared = [f"{name} {x.shape}" for name, x in self.shared.items() if getattr(x, "shape", ())]
         if not shared or not self.of_rows:
             return ""
-        return f"phalanx: each: the same for every data set, since their lengths differ from the rows': {', '.join(shared)}"
+        words = ", ".join(shared)
+        return f"phalanx: each: the same for every data set, since their lengths differ from the rows': {words}"
 
     def words(self, numbers: Sequence[int] | np.ndarray) -> str:
         """Return the names of some data sets for a message."""

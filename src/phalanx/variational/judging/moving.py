@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, ShapeDtypeStruct, lax, random
 
+from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.learning.ascent import LogDensity
 from phalanx.learning.compiled import Compiled
 from phalanx.programs.unconstrained import Evaluation
@@ -213,7 +214,7 @@ def hybrid(
         return unit * gradient if root is None else root.T @ (unit * gradient)
 
     def slope(vector: Array) -> tuple[Array, Array]:
-        value, gradient = jax.value_and_grad(log_density)(vector)
+        value, gradient = with_group_sums(jax.value_and_grad(log_density))(vector)
         return value, back(gradient)
 
     def one(row: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
