@@ -103,14 +103,34 @@ def test_deterministic_variables_are_planned_for():
     assert sampler.plan(100).draws == {"table": 4 * 4 * 100 * 15}
 
 
-def test_what_files_have_left_in_memory_is_free():
+def test_what_files_have_left_in_memory_is_free(monkeypatch):
+    from phalanx.run.compile import memory_estimate
     from phalanx.run.compile.memory_estimate import free_memory
 
+    monkeypatch.setattr(memory_estimate, "OWN_GROUPS", Path("/nowhere"))
     free, told = free_memory(), Path("/proc/meminfo")
     if not told.exists():
         pytest.skip("this system has no /proc/meminfo")
     available = next(int(line.split()[1]) for line in told.read_text().splitlines() if "MemAvailable" in line)
     assert free == pytest.approx(1024 * available, rel=0.2)
+
+
+@pytest.mark.parametrize("own", ["0::/job/step", "0::/elsewhere", "7:cpu,memory:/job/step", "7:memory:/"])
+def test_a_container_may_have_less_than_its_host(own, tmp_path, monkeypatch):
+    from phalanx.run.compile import memory_estimate
+
+    old = "memory:" in own
+    limit, used, stat = memory_estimate.OLD_GROUP if old else memory_estimate.GROUP
+    root = tmp_path / "memory" if old else tmp_path
+    for folder, bytes_ in ((root, "3000000"), (root / "job", "2000000"), (root / "job" / "step", "max")):
+        folder.mkdir(exist_ok=True)
+        (folder / limit).write_text(bytes_ + "\n")
+        (folder / used).write_text("500000\n")
+        (folder / "memory.stat").write_text(f"anon 400000\n{stat} 100000\n")
+    (tmp_path / "own").write_text(f"9:pids:/other\n{own}\n")
+    monkeypatch.setattr(memory_estimate, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(memory_estimate, "GROUPS", tmp_path)
+    assert memory_estimate.free_memory() == (1_600_000 if "job" in own else 2_600_000)
 
 
 def test_sizes_are_told_in_words():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,13 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.run.device.executables import Executables
 
 FEWER = "Run fewer chains at a time (num_chains=), or shard chains or data over more devices (phx.make_mesh(data=...))."
+
+OWN_GROUPS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+"""Names of the control groups of this process, and the folder with their limits."""
+
+GROUP = "memory.max", "memory.current", "inactive_file"
+OLD_GROUP = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+"""Files with the limit and the use of a control group, and the entry of `memory.stat` for pages that can be dropped."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,12 @@ def explained(plan: MemoryPlan) -> Iterator[None]:
 
 
 def free_memory() -> int | None:
-    """Return the bytes of free memory; None if the system does not report them."""
+    """Return the bytes of memory that this process may still take; None if the system does not report them."""
+    known = [bytes_ for bytes_ in (_free_on_host(), *_free_in_groups()) if bytes_ is not None]
+    return min(known, default=None)
+
+
+def _free_on_host() -> int | None:
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         # MemAvailable includes the page cache, which SC_AVPHYS_PAGES does not
@@ -122,6 +134,27 @@ def free_memory() -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
+
+
+def _free_in_groups() -> Iterator[int]:
+    """Yield what the control groups of this process leave: a container or a job may have less than its host."""
+    try:
+        lines = OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        names = OLD_GROUP if controllers else GROUP
+        root = GROUPS / "memory" if controllers else GROUPS
+        for folder in [root / path.lstrip("/"), *(root / path.lstrip("/")).parents]:
+            with suppress(OSError, ValueError):  # a group without a limit has none of these files, or the word max
+                limit, used = (int((folder / name).read_text()) for name in names[:2])
+                stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                yield max(limit - used + int(stat.get(names[2], 0)), 0)
+            if folder == root:
+                break
 
 
 def size(count: float) -> str:
