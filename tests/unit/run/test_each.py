@@ -55,6 +55,19 @@ def assert_same(posterior: phx.Posterior, other: phx.Posterior) -> None:
         np.testing.assert_allclose(draws, other.draws[name], rtol=1e-2, atol=1e-2 * float(np.std(draws)))
 
 
+def test_data_sets_need_not_divide_over_the_devices(mesh_of):
+    data = regressions(5)
+    data["y"][4, 0] = np.inf  # copies of it fill the devices up
+    options = {**SIZES, "each": {"x": 0, "y": 0}, "reducers": {"m": phx.reducers.moments()}}
+    even, uneven = (run_each(line, data, mesh=mesh_of(devices, 1), **options) for devices in (1, 4))
+    assert uneven.sets == even.sets and uneven.failed == even.failed and list(uneven.failed) == [4]
+    for name, draws in even.draws.items():
+        assert uneven.draws[name].shape == draws.shape == (5, 4, 20)
+        np.testing.assert_allclose(uneven.draws[name], draws, rtol=1e-2, atol=1e-2 * float(np.nanstd(draws)))
+    assert uneven.reduced["m"]["slope"].mean.shape == (5,)
+    assert uneven.stats["num_steps"].shape == (5, 4, 20)
+
+
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -336,6 +349,11 @@ BAD = [
     ({"each": "subject", "reducers": {"q": phx.reducers.quantiles([0.5])}}, ValueError, "one state for all chains"),
     ({"each": "subject", "missing": "impute"}, ValueError, "does not take missing="),
     ({"each": "subject", "keep": []}, ValueError, "no result without reducers"),
+    (
+        {"each": "subject", "store": "x.zarr", "mesh": phx.make_mesh(chain=4, devices=jax.devices()[:4])},
+        ValueError,
+        "2 data sets cannot be divided evenly over 4 devices",
+    ),
     ({"each": "subject", "init": "prior"}, ValueError, "init: with each= expected None or a dict"),
     ({"each": "subject", "kernel": phx.chees()}, ValueError, "chees.* cannot run on many data sets"),
     ({"each": "subject", "kernel": phx.nuts(metric="dense")}, ValueError, 'metric="dense" cannot be learned'),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -38,7 +39,8 @@ def table() -> dict[str, Any]:
 
 
 def run(**options: Any) -> phx.Posteriors:
-    posteriors: Any = phx.mcmc(line, table(), each="set", check="off", **{**SIZES, **options})
+    mesh = phx.make_mesh(chain=SETS, devices=jax.devices()[:SETS])
+    posteriors: Any = phx.mcmc(line, table(), each="set", check="off", mesh=mesh, **{**SIZES, **options})
     return posteriors
 
 

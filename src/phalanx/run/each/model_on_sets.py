@@ -20,7 +20,7 @@ from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.language.parameters import at_initial_values
 from phalanx.language.tracing import Program
-from phalanx.mesh.devices import CHAIN, axes_but_chain, default_mesh, use_every_core
+from phalanx.mesh.devices import CHAIN, axes_but_chain, default_mesh, make_mesh, use_every_core
 from phalanx.mesh.processes import to_host
 from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.run import checks
@@ -62,16 +62,27 @@ class ModelOnSets:
 
     @classmethod
     def of(
-        cls, model: Program, data: Any, each: Each, mesh: Mesh | None, given: GivenNames, learns: bool = False
-    ) -> ModelOnSets:
-        """Divide the data, and trace the model on one data set; with `learns` it may have parameters (`phx.param`).
+        cls, model: Program, data: Any, each: Each, mesh: Mesh | None, given: GivenNames, learns: bool = False,
+        evenly: bool = False,
+    ) -> ModelOnSets:  # fmt: skip
+        """Divide the data, and trace the model on one data set.
+
+        Args:
+            model: the program.
+            data: a table, or the keyword arguments of the program.
+            each: the column or the axes that divide the data.
+            mesh: the devices; None for as many as there are, or as divide the number of data sets.
+            given: names that the user gives.
+            learns: true if the model may have parameters (`phx.param`).
+            evenly: true if each device must have as many data sets.
 
         Raises:
             TypeError, ValueError: when data, model, mesh and `each` do not fit; the message names the argument.
         """
         sets, notice = DataSets.of(model, {} if data is None else data, each), None
         if mesh is None:
-            notice, mesh = use_every_core(), default_mesh(sets.count)
+            notice = use_every_core()
+            mesh = default_mesh(sets.count) if evenly else make_mesh(chain=min(sets.count, len(jax.devices())))
         checks.check_not_traced(data)
         program, by_row = model, frozenset()
         begun = at_initial_values(model) if learns else model
@@ -81,7 +92,7 @@ class ModelOnSets:
             by_row = check_ragged(alone, begun, sets)
         arguments = split_arguments(program, _filled(sets, 0))
         mesh = choose_mesh(arguments, mesh)
-        _check_mesh(mesh, sets)
+        _check_mesh(mesh, sets, evenly)
         sizes, varies = axes_but_chain(mesh), dict.fromkeys((*sets.own, REAL), "it differs by data set")
         arguments, whole = trace_with_values(
             arguments, lambda a: TracedProgram.of_whole(begun, a, sizes, learns), varies
@@ -109,10 +120,19 @@ class ModelOnSets:
         """Shapes of the latent variables."""
         return {latent.name: latent.shape for latent in self.whole.latents()}
 
+    @property
+    def filled_up(self) -> int:
+        """Number of data sets on the devices: copies of the last one fill up, so that each device has as many."""
+        devices = self.mesh.shape[CHAIN]
+        return -(-self.sets.count // devices) * devices
+
     def target(self) -> EachTarget:
         """Return the model as a log density on the mesh."""
         one = Target.of(self.program, self.arguments, self.mesh, self.whole, "off")
-        return EachTarget.of_one(one, self.arrays, self.own, self.sets.count)
+        numbers = np.minimum(np.arange(self.filled_up), self.sets.count - 1)
+        fills = self.filled_up > self.sets.count
+        whole = [x[numbers] if fills and number in self.own else x for number, x in enumerate(self.arrays)]
+        return EachTarget.of_one(one, whole, self.own, self.filled_up)
 
     def target_of(self, number: int, num_chains: int) -> Target:
         """Return the model with the data of one data set."""
@@ -162,7 +182,7 @@ def _arrays(arguments: Arguments, sets: DataSets) -> tuple[tuple[Any, ...], tupl
     return whole, numbers
 
 
-def _check_mesh(mesh: Mesh, sets: DataSets) -> None:
+def _check_mesh(mesh: Mesh, sets: DataSets, evenly: bool) -> None:
     if jax.process_count() > 1:
         raise ValueError(
             "each: a run on many data sets has one process. Give each process some of the data sets, and leave out "
@@ -173,10 +193,10 @@ def _check_mesh(mesh: Mesh, sets: DataSets) -> None:
             f"mesh: with each= whole data sets are sharded over the axis {CHAIN!r}, and the mesh has {wide}. Give "
             f"mesh=phx.make_mesh(chain=...) without other axes."
         )
-    if sets.count % mesh.shape[CHAIN]:
+    if evenly and sets.count % mesh.shape[CHAIN]:
         raise ValueError(
-            f"mesh: {sets.count} data sets cannot be divided evenly over {mesh.shape[CHAIN]} devices along {CHAIN!r}. "
-            f"Use a number of devices that divides {sets.count}, or leave out mesh=."
+            f"mesh: {sets.count} data sets cannot be divided evenly over {mesh.shape[CHAIN]} devices along {CHAIN!r}, "
+            f"as store= needs. Use a number of devices that divides {sets.count}, or leave out mesh=."
         )
 
 

@@ -68,15 +68,15 @@ def run_each(
     checks.check_precision(matmul_precision)
     checks.check_kernel_type(kernel)
     checks.check_mesh_type(mesh)
-    on_sets = ModelOnSets.of(model, data, each, mesh, given)
-    sets, target = on_sets.sets, on_sets.target()
-    kernel = kernel_of_each(kernel, sets.count)
+    on_sets = ModelOnSets.of(model, data, each, mesh, given, evenly=run.store is not None)
+    sets, target, filled = on_sets.sets, on_sets.target(), on_sets.filled_up
+    kernel = kernel_of_each(kernel, filled)
     checks.check_kernel(kernel, target)
-    init, stored = _of_all(run.init, on_sets.latents, num_chains, sets.count), on_sets.stored(keep)
+    init, stored = _of_all(run.init, on_sets.latents, num_chains, filled), on_sets.stored(keep)
     reductions = Reductions.of(reducers or {}, stored or list(on_sets.latents), tuple(on_sets.whole.observed))
     if not stored and not reductions.entries:
         raise ValueError("keep: with an empty list a run has no result without reducers; name a variable or a reducer.")
-    blocks = _blocks(target, kernel, sets.count * num_chains, checks.check_names(stored, target), sets.count)
+    blocks = _blocks(target, kernel, filled * num_chains, checks.check_names(stored, target), filled)
     arrays = target.place_arrays()
     with waiting(bool(run.progress), "compiling"):
         executables, compilations = _compiled(on_sets, arrays, blocks, reductions, matmul_precision)
@@ -107,24 +107,26 @@ def run_each(
         times.append(time.perf_counter())
         timing, record = _timing(going, times, compilations), replace(record, interrupted=going.interrupted)
         if draws_to is None:
-            draws, stats = _by_set(going, sets.count)
+            draws, stats = _by_set(going, filled, sets.count)
         else:
             draws, stats = map(Sets(sets.names, going.engine.failed).by_set, draws_to.read())
             draws_to.end(record, timing, {})
     return Posteriors(
         draws={name: draws[name] for name in stored if name in draws}, stats=stats, sets=sets.names,
-        failed={sets.names[number]: reason for number, reason in sorted(going.engine.failed.items())},
-        reduced=_reduced(executables.reducing, going.state.reduced, sets.count),
+        failed={sets.names[n]: reason for n, reason in sorted(going.engine.failed.items()) if n < sets.count},
+        reduced=_reduced(executables.reducing, going.state.reduced, filled, sets.count),
         timing=timing, record=record,
         target_of=lambda number: on_sets.target_of(number, num_chains),
     )  # fmt: skip
 
 
-def _by_set(run: EachRun, sets: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return draws and statistics in memory, `(set, chain, draw, ...)`."""
+def _by_set(run: EachRun, filled: int, sets: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return draws and statistics in memory, `(set, chain, draw, ...)`, without those of copies that fill up."""
     draws, stats = run.state.stored.whole
     stats |= {"step_size": step_sizes(run.state, stats)} if stats else {}
-    draws, stats = ({name: v.reshape(sets, -1, *v.shape[1:]) for name, v in of.items()} for of in (draws, stats))
+    draws, stats = (
+        {name: v.reshape(filled, -1, *v.shape[1:])[:sets] for name, v in of.items()} for of in (draws, stats)
+    )
     return draws, stats
 
 
@@ -181,13 +183,13 @@ def _check_by_chain(reducing: Reducing) -> None:
             )
 
 
-def _reduced(reducing: Reducing, reduced: Reduced, sets: int) -> dict[str, Any]:
-    """Return the results of reducers, arrays `(set, ...)`."""
+def _reduced(reducing: Reducing, reduced: Reduced, filled: int, sets: int) -> dict[str, Any]:
+    """Return the results of reducers, arrays `(set, ...)`, without those of copies that fill up."""
     host = HostReducers.of(reducing)
 
     def of_set(number: int) -> dict[str, Any]:
         def own(leaf: np.ndarray) -> np.ndarray:
-            count = len(leaf) // sets
+            count = len(leaf) // filled
             return leaf[number * count : (number + 1) * count]
 
         return host.finalize(reduced._replace(states=jax.tree.map(own, reduced.states)))
