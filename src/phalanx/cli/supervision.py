@@ -170,7 +170,10 @@ def _forward(pipe: IO[bytes], stream: TextIO, prefix: str) -> None:
 
 
 def _words(code: int) -> str:
-    return f"ended with status {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+    if code > 0:
+        return f"ended with status {code}"
+    # real-time signals but the first and the last have no name
+    return f"was ended by {signal.Signals(-code).name if -code in {*signal.Signals} else f'signal {-code}'}"
 
 
 def _status(code: int) -> int:

@@ -34,6 +34,7 @@ def test_each_line_has_the_number_of_its_process_and_proxies_are_gone(capfd):
     [
         ("sys.exit(3)", Failure(1, "ended with status 3", 3)),
         ("os.kill(os.getpid(), signal.SIGKILL)", Failure(1, "was ended by SIGKILL", 137)),
+        ("os.kill(os.getpid(), 40)", Failure(1, "was ended by signal 40", 168)),
         ("os.kill(os.getpid(), signal.SIGSTOP)", Failure(1, "was stopped by a signal", 128 + signal.SIGSTOP)),
     ],
 )
