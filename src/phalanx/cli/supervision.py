@@ -85,11 +85,11 @@ class Supervised:
             reader.start()
 
     def pass_on(self, number: int) -> None:
-        """Pass a signal on to all processes; after a second one end them."""
+        """Pass a signal on to all processes; after a second one, unless it is a repeated SIGTERM, end them."""
         if self.signalled is None:
             self.signalled = number
             self._send(signal.Signals(number))
-        else:
+        elif (self.signalled, number) != (signal.SIGTERM, signal.SIGTERM):  # they may be saving after the first one
             self._end()
 
     def wait(self) -> Failure | None:

@@ -167,11 +167,12 @@ class RunCheckpoint:
             yield
         except BaseException as error:
             # an error of one of several processes leaves it alone: fetching the run would wait for the others
-            if all_end_by(error) and run.is_whole and run.so_far is not None:
-                try:
-                    self.end(run.so_far())
-                except Exception as failure:  # of a device without memory, for one; the first error is the user's
-                    self._writer.report(failure)
+            with run.interrupts.saving():
+                if all_end_by(error) and run.is_whole and run.so_far is not None:
+                    try:
+                        self.end(run.so_far())
+                    except Exception as failure:  # of a device without memory, for one; the first error is the user's
+                        self._writer.report(failure)
             raise
 
     def save(self, posterior: Posterior, at: int | None = None) -> None:
@@ -211,6 +212,11 @@ class RunCheckpoint:
             self._words.leave(topic, json.dumps(entries))
 
         self._writer.submit(write if is_first() else write_own)
+
+    def end_run(self, run: Run, posterior: Posterior) -> None:
+        """Save a run that has ended; SIGTERM waits until that is done."""
+        with run.interrupts.saving():
+            self.end(posterior)
 
     def end(self, posterior: Posterior) -> None:
         """Save a run that has ended, and wait in all processes until it is on the disk: they may read it next."""

@@ -245,7 +245,7 @@ class Sampler:
             if draws_to is not None:
                 draws_to.end(posterior.record, posterior.timing, posterior.warmup)
             if saves is not None:
-                saves.end(posterior)
+                saves.end_run(run, posterior)
         return posterior
 
     def _identity(self, seed: int, aim: Aim, initial: Initial, options: RunOptions, data: Data) -> dict[str, str]:
@@ -282,7 +282,7 @@ class Sampler:
                     self._check_again(run, self.rows)
                 yield from stream.blocks()
                 if saves is not None:
-                    saves.end(run.so_far())
+                    saves.end_run(run, run.so_far())
 
     def _stream_so_far(self, stream: RunStream, data: Data, clock: Clock) -> Posterior:
         """Return a posterior whose state has the draws that the caller of a stream has not received."""

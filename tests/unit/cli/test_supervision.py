@@ -65,6 +65,23 @@ def test_a_signal_is_passed_on_once():
     assert processes.wait() is None and processes.signalled == signal.SIGINT
 
 
+def test_processes_that_save_after_sigterm_are_not_ended_by_a_second_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervision, "GRACE_SECONDS", 0.1)
+    script = f"""
+def save(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(1)
+    open({str(tmp_path / "saved")!r} + str(number), "w")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+time.sleep(60)"""
+    processes = supervised(script)
+    for seconds in (1.0, 1.2):
+        threading.Timer(seconds, lambda: processes.pass_on(signal.SIGTERM)).start()
+    assert processes.wait() is None and len(list(tmp_path.iterdir())) == 2
+
+
 def test_what_launch_refuses(phalanx):
     status, _, err = phalanx("launch", "-n", "2", "nothing.py")
     assert status == 2

@@ -24,6 +24,7 @@ import pytest
 import phalanx as phx
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.failure import AgreedExit, AgreedInterrupt
+from phalanx.mesh.interrupts import Interrupts
 from phalanx.run import checkpoint as module
 from phalanx.store.policy import SavePolicy
 
@@ -173,7 +174,7 @@ def test_one_of_several_processes_does_not_save_where_it_leaves_alone(tmp_path, 
     monkeypatch.setattr(module.RunCheckpoint, "end", lambda self, posterior: saved.append(posterior))
     checkpoint = module.RunCheckpoint(phx.checkpoint(tmp_path / "run"), HeldChains(((0,),), 4))
     monkeypatch.setattr("jax.process_count", lambda: 2)
-    under_way: Any = SimpleNamespace(is_whole=True, so_far=lambda: "the run so far")
+    under_way: Any = SimpleNamespace(is_whole=True, so_far=lambda: "the run so far", interrupts=Interrupts())
     with pytest.raises(type(error)), checkpoint.after_an_error(under_way):
         raise error
     assert bool(saved) == is_saved
@@ -319,6 +320,34 @@ def test_sigterm_saves_first(tmp_path):
     saved = phx.Posterior.load(tmp_path / "run")
     assert saved.state is not None
     assert_equal(run("until", checkpoint=tmp_path / "run"), run("until"))
+
+
+def terminated(report):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def terminated_twice(report):
+    terminated(report)
+    terminated(report)
+
+
+@pytest.mark.parametrize("press", [None, terminated, terminated_twice])
+def test_sigterm_within_a_block_and_while_the_run_is_saved_loses_nothing(tmp_path, monkeypatch, press):
+    """A launcher and its scheduler both signal a process."""
+    saved, end = [], module.RunCheckpoint.end
+
+    def pressed(self, posterior):
+        terminated(None)
+        end(self, posterior)
+        saved.append(posterior.num_draws)
+
+    monkeypatch.setattr(module.RunCheckpoint, "end", pressed)
+    with pytest.raises(SystemExit) as ended:
+        run(checkpoint=phx.checkpoint(tmp_path / "run", seconds=1e9), on_block=press)
+    assert ended.value.code == 143 and saved == [0 if press else 45]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    monkeypatch.setattr(module.RunCheckpoint, "end", end)
+    assert_equal(run(checkpoint=tmp_path / "run"), run())
 
 
 def test_ctrl_c_returns_the_draws_and_saves_them(tmp_path):
