@@ -5,5 +5,5 @@ An archive (`archive.py`) is one `.npz` file: a posterior or a fit. A checkpoint
 a manifest each, made by a policy (`policy.py`): of a run, archives; of a training or an ensemble, trees of arrays by
 Orbax (`trees.py`), array by array. A store of draws
 (`zarr_folder.py`) grows with a run; Zarr's own library writes its chunks, each process those of the chains that it owns
-(`owned_chains.py`). Read these four first.
+(`owned_chains.py`), and `zarr_reading.py` reads them. Read these four first.
 """
