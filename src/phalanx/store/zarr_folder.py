@@ -12,8 +12,10 @@ the draws that all have written.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,7 +90,8 @@ class ZarrFolder:
     def begin(self, entries: Mapping[str, Any]) -> None:
         """Make a new store without arrays, in the first process.
 
-        A store that is not complete, of the same run and checkpoint, is replaced: its run ended before the first save.
+        A store that is not complete, of the same run and checkpoint, is replaced: no save continues its run. Where
+        draws were committed, it is renamed, with a warning.
 
         Args:
             entries: entries of the root; `run` identifies the run, and `checkpoint` names the folder of its saves.
@@ -106,7 +109,7 @@ class ZarrFolder:
             same = all(known.get(name) == entries[name] for name in ("run", "checkpoint"))
             if same and not known.get("complete"):
                 self._locked()
-                self.discard()
+                self._set_aside(known["committed"]) if known.get("committed") else self.discard()
         if self.path.exists():
             raise FileExistsError(
                 f"{self.called} exists already, and a store is never overwritten. Name a new folder; to continue its "
@@ -157,6 +160,20 @@ class ZarrFolder:
         """Remove the store."""
         self.close()
         shutil.rmtree(self.path)
+
+    def _set_aside(self, committed: int) -> None:
+        """Rename the store, with a warning."""
+        ends = itertools.chain([""], map("-{}".format, itertools.count(2)))
+        names = (self.path.with_name(f"{self.path.name}.before{end}") for end in ends)
+        aside = next(name for name in names if not os.path.lexists(name))
+        self.path.rename(aside)
+        self.close()
+        warnings.warn(
+            f"{self.called} has {committed} draws of each chain of this run, and its checkpoint has no save that "
+            f"continues them: the run begins anew, and the store is now {str(aside)!r}. Read it with phx.open, or "
+            f"delete it.",
+            stacklevel=2,
+        )
 
     def close(self) -> None:
         """Let other processes write to the store."""
