@@ -26,6 +26,7 @@ from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.failure import AgreedExit, AgreedInterrupt
 from phalanx.mesh.interrupts import Interrupts
 from phalanx.run import checkpoint as module
+from phalanx.run.compile import executable_cache
 from phalanx.store.policy import SavePolicy
 
 ROOT = Path(__file__).parents[3]
@@ -156,8 +157,12 @@ def test_other_data_models_and_releases_are_refused(tmp_path, monkeypatch):
         phx.sample("y", dist.Normal(mean.sum(), scale), obs=y)
 
     other.__name__ = "model"
-    with pytest.raises(ValueError, match="the posterior's log density was"):
+    with pytest.raises(ValueError, match=r"the trace of the model differs \(its code, or a value that it reads\)"):
         again(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(executable_cache, "trace_words", lambda *_: {})  # as earlier releases save
+        with pytest.raises(ValueError, match="the posterior's log density was"):
+            again(other)
     versions = {name: "0" for name in module.LIBRARIES}
     monkeypatch.setattr("phalanx.run.describe._version", lambda name: versions.get(name, "1"))
     with pytest.raises(ValueError, match=r"the release of jax is [\d.]+ there, and 0 here"):
@@ -197,6 +202,68 @@ def test_another_reducer_of_the_same_name_is_refused(tmp_path):
     run(checkpoint=tmp_path / "run", reducers={"h": first})
     with pytest.raises(ValueError, match=r"reducer 'h' is histogram\(10 bins from -5.0 to 5.0\) there, and histogram"):
         run(checkpoint=tmp_path / "run", reducers={"h": other})
+
+
+SMALL = {"num_warmup": 10, "num_chains": 2, "progress": False, "kernel": phx.rwmh(1.0)}
+
+
+def of_scale(scale=5.0, power=2):
+    def model():
+        x = phx.sample("x", dist.Normal(0.0, scale))
+        phx.deterministic("z", x**power)
+
+    return model
+
+
+def reducing(power):
+    return phx.reduce(lambda values: values["x"] ** power, phx.reducers.moments())
+
+
+def walking(scale):
+    def walk(key, at, target, tuning):
+        position = at.position + scale * tuning.step_size * target.normal(key)
+        there = phx.kernels.Point(position, *target.value_and_grad(position))
+        change = at.log_density - there.log_density
+        return phx.kernels.decide(target.uniform(key), at, there, -at.log_density, change, num_steps=1)
+
+    return phx.from_draw(walk, target_acceptance=0.4)
+
+
+def test_a_kernel_that_differs_a_little_is_refused(tmp_path):
+    def run(scale):
+        return phx.mcmc(of_scale(), **{**SMALL, "kernel": walking(scale)}, num_samples=20, checkpoint=tmp_path / "run")
+
+    for _ in range(2):
+        run(1.0)
+    with pytest.raises(ValueError, match="holds another run: the trace of the kernel differs"):
+        run(1.01)
+
+
+@pytest.mark.parametrize("call", [phx.mcmc, lambda *given, **options: list(phx.stream(*given, **options))])
+def test_models_and_reducers_that_differ_a_little_are_refused(tmp_path, call):
+    """The log density, to a tolerance, and the words of a reducer are equal."""
+
+    def run(model, power=1, num_samples=20):
+        reducers = {"m": reducing(power)}
+        return call(model, reducers=reducers, checkpoint=tmp_path / "run", num_samples=num_samples, **SMALL)
+
+    run(of_scale())
+    for model in of_scale(5.01), of_scale(power=3):
+        with pytest.raises(ValueError, match="holds another run: the trace of the model differs"):
+            run(model)
+    with pytest.raises(ValueError, match="holds another run: the trace of the reducer 'm' differs"):
+        run(of_scale(), power=2)
+    run(of_scale(), num_samples=30)
+
+
+def test_a_save_without_traces_is_continued(tmp_path, monkeypatch):
+    def run(num_samples):
+        return phx.mcmc(of_scale(), checkpoint=tmp_path / "run", num_samples=num_samples, **SMALL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executable_cache, "trace_words", lambda *_: {})  # as earlier releases save
+        run(20)
+    assert run(30).num_draws == 30
 
 
 def test_another_tuning_is_refused(tmp_path):
