@@ -141,7 +141,7 @@ def between_processes(case: Case, chains: int, devices: int, processes: int) -> 
 
 def slots_of(case: Case, chains: int) -> int:
     """Return the draws of each chain for which a block has memory, given the chains of a process."""
-    from phalanx.run.mcmc import BLOCK_BYTES, BLOCK_DRAWS
+    from phalanx.run.device.blocks import BLOCK_BYTES, BLOCK_DRAWS
 
     width = 4 * chains * (3 * case.coordinates + STATS[case.kernel])
     return max(1, min(BLOCK_DRAWS, BLOCK_BYTES // width))

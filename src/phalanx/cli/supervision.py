@@ -85,11 +85,11 @@ class Supervised:
             reader.start()
 
     def pass_on(self, number: int) -> None:
-        """Pass a signal on to all processes; after a second one end them."""
+        """Pass a signal on to all processes; after a second one, unless it is a repeated SIGTERM, end them."""
         if self.signalled is None:
             self.signalled = number
             self._send(signal.Signals(number))
-        else:
+        elif (self.signalled, number) != (signal.SIGTERM, signal.SIGTERM):  # they may be saving after the first one
             self._end()
 
     def wait(self) -> Failure | None:
@@ -170,7 +170,10 @@ def _forward(pipe: IO[bytes], stream: TextIO, prefix: str) -> None:
 
 
 def _words(code: int) -> str:
-    return f"ended with status {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+    if code > 0:
+        return f"ended with status {code}"
+    # real-time signals but the first and the last have no name
+    return f"was ended by {signal.Signals(-code).name if -code in {*signal.Signals} else f'signal {-code}'}"
 
 
 def _status(code: int) -> int:

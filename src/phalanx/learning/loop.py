@@ -102,11 +102,15 @@ class Loop(Generic[S]):
                 except EndOfData:
                     self._stop(Stop.DATA)
                 except (SystemExit, GeneratorExit) as error:  # SIGTERM, or the caller's loop was left
-                    if all_end_by(error):
-                        self.method.stop(self.state, Stop.TERMINATED)
+                    with interrupts.saving():
+                        if all_end_by(error):
+                            self.method.stop(self.state, Stop.TERMINATED)
                     raise
-            if self.stopped is not None and (line := self.method.stop(self.state, self.stopped)):
-                display.say(line)
+            if self.stopped is not None:
+                with interrupts.saving():
+                    line = self.method.stop(self.state, self.stopped)
+                if line:
+                    display.say(line)
 
     def _stop(self, reason: Stop) -> None:
         self.stopped = reason

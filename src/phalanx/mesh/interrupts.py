@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ class Interrupts:
     """Ctrl-C, and SIGTERM where something can be saved, in any of several processes.
 
     A block holds the arrays of a run or of members, and an interrupted block would lose them. Therefore the first
-    signal waits for the end of the block; in a single process a second one does not.
+    signal waits for the end of the block; in a single process a second Ctrl-C does not.
 
     Args:
         saves: record SIGTERM too. Without a checkpoint SIGTERM ends a process at once, as elsewhere.
@@ -29,26 +29,62 @@ class Interrupts:
     def __init__(self, saves: bool = False) -> None:
         self._number, self._signals = 0, (signal.SIGINT, *([signal.SIGTERM] if saves else []))
         self._before: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
+        self._recorded: set[int] = set()
+        self._has_ended = False
+        """True once SIGTERM has ended the loop."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Record signals in a `with` block; `agree`, or the end of the block, raises them."""
-        if threading.current_thread() is not threading.main_thread():
+        """Record signals in a `with` block; `agree`, or the end of the block, raises them.
+
+        After the exception that SIGTERM raises, SIGTERM is still recorded, until the end of `saving`.
+        """
+        self._begin_to_record(self._signals)
+        ended: tuple[int, ...] = self._signals
+        try:
             yield
-            return
-        before = {number: signal.getsignal(number) for number in self._signals}
-        # a handler of C, such as that of JAX for preemptions, is None here
-        ends = before.get(signal.SIGTERM, signal.SIG_IGN) in (None, signal.SIG_DFL)
-        held = [n for n, handler in before.items() if callable(handler) or (n == signal.SIGTERM and ends)]
-        self._before = {number: before[number] for number in held}
-        for number in self._before:
-            signal.signal(number, self._record)
+            self._agree_alone()
+        except AgreedExit:
+            ended = (signal.SIGINT,)
+            raise
+        finally:
+            self._end_to_record(ended)
+        self._agree_alone()  # on a signal that came after the first call
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Let SIGTERM wait for the end of a save in a `with` block; one that repeats the SIGTERM before is ignored.
+
+        Schedulers signal all processes of a group, and a launcher passes its own signal on: a process gets two.
+        """
+        self._begin_to_record(self._signals[1:])
         try:
             yield
         finally:
-            for number, handler in self._before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if jax.process_count() == 1:  # several processes may have left the block at different times
+            self._end_to_record(self._signals[1:])
+            number, self._number = self._number, 0
+            if number == signal.SIGTERM and not self._has_ended:
+                self._act(number, None)
+
+    def _begin_to_record(self, numbers: Iterable[int]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in set(numbers) - self._recorded:
+            handler = signal.getsignal(number)
+            # a handler of C, such as that of JAX for preemptions, is None here
+            if callable(handler) or (number == signal.SIGTERM and handler in (None, signal.SIG_DFL)):
+                self._before[number] = handler
+                self._recorded.add(number)
+                signal.signal(number, self._record)
+
+    def _end_to_record(self, numbers: Iterable[int]) -> None:
+        for number in self._recorded.intersection(numbers):
+            self._recorded.remove(number)
+            handler = self._before[number]
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _agree_alone(self) -> None:
+        if jax.process_count() == 1:  # several processes may leave `held` at different times
             self.agree()
 
     def agree(self, after: Any = None) -> None:
@@ -71,10 +107,12 @@ class Interrupts:
             try:
                 self._act(number, None)
             except SystemExit as ended:
+                self._has_ended = True
                 raise AgreedExit(ended.code) from None
 
     def _record(self, number: int, frame: Any) -> None:
-        if self._number and jax.process_count() == 1:
+        # a repeated SIGTERM asks for nothing more, and would lose the block
+        if self._number and number != signal.SIGTERM and jax.process_count() == 1:
             self._act(number, frame)
         self._number = number
 

@@ -46,10 +46,9 @@ from phalanx.run import checks
 from phalanx.run.compile import executable_cache
 from phalanx.run.compile.lru_cache import Recent
 from phalanx.run.describe import call_words, describe, names_in_record
-from phalanx.run.device.blocks import Blocks
+from phalanx.run.device.blocks import BLOCK_BYTES, Blocks
 from phalanx.run.device.tiles import given_tile
 from phalanx.run.init_values import prior_of
-from phalanx.run.mcmc import BLOCK_BYTES
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 

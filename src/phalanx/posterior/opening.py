@@ -15,7 +15,7 @@ from phalanx.posterior.each.stored_sets import EACH, Sets
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.store.stored_array import StoredArray
-from phalanx.store.zarr_folder import entry_of, is_zarr, read_warm_up, read_zarr
+from phalanx.store.zarr_reading import entry_of, is_zarr, read_warm_up, read_zarr
 
 Stored = Mapping[str, StoredArray]
 """Arrays of a store by name."""
@@ -74,9 +74,15 @@ def _of_sets(draws: Stored, stats: Stored, timing: Timing, record: RunRecord, se
 
 
 def in_our_names(draws: Stored, stats: Stored, names: Mapping[str, str]) -> tuple[Stored, Stored]:
-    """Return draws and statistics of a store by their names in Phalanx; `names` are those of variables in the store."""
+    """Return draws and statistics of a store by their names in Phalanx; `names` are those of variables in the store.
+
+    Raises:
+        ValueError: when a variable is missing.
+    """
+    if draws and (lost := [repr(name) for stored, name in names.items() if stored not in draws]):
+        raise ValueError(f"the store has lost {', '.join(lost)}")
     ours = {theirs: name for name, theirs in ARVIZ_NAMES.items()}
     return (
-        {name: draws[stored] for stored, name in names.items() if stored in draws},
+        {name: draws[stored] for stored, name in names.items() if draws},
         {ours.get(name, name): values for name, values in stats.items()},
     )

@@ -43,6 +43,9 @@ LIBRARIES = ("phalanx", "jax", "jaxlib", "numpyro")
 CONTENT = "the content of "
 """Prefix of the names of checksums, which messages do not show."""
 
+TRACE = "the trace of "
+"""Prefix of the names of digests of traces, which saves of earlier releases lack, and traces without a form."""
+
 
 @contextmanager
 def checkpoint_in(
@@ -107,12 +110,7 @@ class RunCheckpoint:
         if found is None:
             return None
         (parts, timing, record), goes_on, known = found
-        differs = [
-            f"{name} differs" if name.startswith(CONTENT) else f"{name} is {known.get(name)} there, and {value} here"
-            for name, value in self._identity.items()
-            if str(known.get(name)) != value
-        ]
-        if differs:
+        if differs := _differences(known, self._identity):
             raise ValueError(
                 f"{self.called} holds another run: {'; '.join(differs)}. Repeat the call that made it, or name another "
                 f"folder."
@@ -167,11 +165,12 @@ class RunCheckpoint:
             yield
         except BaseException as error:
             # an error of one of several processes leaves it alone: fetching the run would wait for the others
-            if all_end_by(error) and run.is_whole and run.so_far is not None:
-                try:
-                    self.end(run.so_far())
-                except Exception as failure:  # of a device without memory, for one; the first error is the user's
-                    self._writer.report(failure)
+            with run.interrupts.saving():
+                if all_end_by(error) and run.is_whole and run.so_far is not None:
+                    try:
+                        self.end(run.so_far())
+                    except Exception as failure:  # of a device without memory, for one; the first error is the user's
+                        self._writer.report(failure)
             raise
 
     def save(self, posterior: Posterior, at: int | None = None) -> None:
@@ -212,6 +211,11 @@ class RunCheckpoint:
 
         self._writer.submit(write if is_first() else write_own)
 
+    def end_run(self, run: Run, posterior: Posterior) -> None:
+        """Save a run that has ended; SIGTERM waits until that is done."""
+        with run.interrupts.saving():
+            self.end(posterior)
+
     def end(self, posterior: Posterior) -> None:
         """Save a run that has ended, and wait in all processes until it is on the disk: they may read it next."""
         self.save(posterior)
@@ -236,6 +240,24 @@ class RunCheckpoint:
             if isinstance(entries, str):
                 raise OSError(f"process {number}: {entries}")
         return [entry for entries in found for entry in entries]
+
+
+def traced(traces: Mapping[str, str]) -> dict[str, str]:
+    """Return digests of traces as part of an identity."""
+    return {f"{TRACE}{name}": digest for name, digest in traces.items()}
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, str]) -> list[str]:
+    """Return in words what differs between two identities; traces only where the rest, which changes them, is equal."""
+    other = [name for name, value in here.items() if str(there.get(name)) != value]
+    said = [
+        f"{name} differs" if name.startswith(CONTENT) else f"{name} is {there.get(name)} there, and {here[name]} here"
+        for name in other if not name.startswith(TRACE)
+    ]  # fmt: skip
+    return said or [
+        f"{name} differs (its code, or a value that it reads)"
+        for name in other if name.startswith(TRACE) and there.get(name) and here[name]
+    ]  # fmt: skip
 
 
 def identity_of(

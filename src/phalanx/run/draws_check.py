@@ -25,7 +25,19 @@ FEWEST, MOST = 4, 64
 NUMBERS = 2**24
 """Maximal number of data values to evaluate, over all positions."""
 
+CHAINS_CHECKED = 2
+"""Chains at whose positions after warm-up the shares without a proof are tested again."""
+
 Position = dict[str, np.ndarray]
+
+
+def check_after_warm_up(run: Run, rows: ShardingCheck, level: str) -> ShardingCheck:
+    """Test the shares without a proof at the chains' positions after warm-up; raise if they do not add up."""
+    if rows.check is None or not rows.check.names or level == "off":
+        return rows
+    arguments = run.engine.blocks.target.arguments.with_arrays(run.engine.arrays)
+    again = rows.compare(arguments, "warn", positions_of(run.state.chains, CHAINS_CHECKED))
+    return again if len(again.unchecked) < len(rows.unchecked) else rows
 
 
 def check_at_draws(run: Run, rows: ShardingCheck, level: str) -> ShardingCheck:

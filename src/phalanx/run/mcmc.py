@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -37,7 +37,7 @@ from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
 from phalanx.run.compile import executable_cache
 from phalanx.run.describe import call_words, describe, names_in_record
-from phalanx.run.device.blocks import Blocks
+from phalanx.run.device.blocks import planned
 from phalanx.run.device.executables import compile_blocks
 from phalanx.run.device.reducing import Reducing
 from phalanx.run.device.tiles import given_tile
@@ -49,12 +49,6 @@ from phalanx.run.progress.report import RunReport
 from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
-
-BLOCK_BYTES = 4 * 2**20
-"""Memory of a process's devices for the draws of a block; exceeded only if one draw of each chain takes more."""
-
-BLOCK_DRAWS = 512
-"""Maximal number of draws of each chain in a block."""
 
 PRIOR_ONLY = "The model observes no data: these are draws from the prior."
 """Note of a run without observations, which is not a finding."""
@@ -328,6 +322,8 @@ def _compile(
     arguments, whole = trace_with_values(
         arguments, lambda given: TracedProgram.of_whole(model, given, sizes), varies=IN_BATCHES if in_batches else ""
     )
+    # a centring depends on the mesh, and other meshes continue a saved run
+    as_written = whole, kernel
     if kernel.centring is not None:
         model, data, said = partly_centred(model, data, kernel.centring, whole, mesh)
         arguments, notices = split_arguments(model, data), [*notices, *said]
@@ -365,7 +361,7 @@ def _compile(
         checks.check_kernel(kernel, target)
         kernel = kernel.on(target)
         with waiting(bool(run.progress), "compiling"):
-            blocks = _plan(target, kernel, num_chains, checks.check_names(stored, target), whole)
+            blocks = planned(target, kernel, num_chains, checks.check_names(stored, target), whole)
             checks.check_coordinates(kernel, sum(blocks.layout.whole_lengths))
             read = tuple(whole.observed) if reductions.of_observations else ()
             reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
@@ -384,17 +380,6 @@ def _compile(
     return Sampler(
         executables, arrays, kernel, record, target.rows, naming, check, time.perf_counter() - began, compilations,
         notice="\n".join(filter(None, notices)) or None, indices=indices,
+        traces=partial(executable_cache.trace_words, *as_written, reductions),
         continued={"on_block": run.on_block, "progress": run.progress},
     )  # fmt: skip
-
-
-def _plan(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...], whole: TracedProgram) -> Blocks:
-    """Return the blocks of a run, with as many slots as fit into `BLOCK_BYTES`."""
-    target = target.without_arrays()  # cached blocks would keep the data in memory
-    one = Blocks(target, kernel, num_chains, names, slots=1)
-    stored = {v.name: math.prod(v.shape) for v in target.shares.latents}  # elements on one device
-    for name, value in whole.deterministic.items():
-        rows = target.sharding(name)
-        stored[name] = math.prod(value.shape) * rows.local_rows // rows.rows if rows.axes else math.prod(value.shape)
-    width = sum(one.row_layout.widths) + sum(stored[name] for name in names)
-    return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * one.held.most * width))))

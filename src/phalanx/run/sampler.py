@@ -25,14 +25,13 @@ from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
 from phalanx.programs.centring import centred_first
-from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of
+from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of, traced
 from phalanx.run.checks import check_arrays, check_sizes, check_types
 from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, explained, plan_memory
 from phalanx.run.continuing import Continuing, GoesOn, check_contents, check_same_names, since_kept
 from phalanx.run.describe import names_in_record
 from phalanx.run.device.executables import Executables
-from phalanx.run.draws_check import check_at_draws
-from phalanx.run.engine import positions_of
+from phalanx.run.draws_check import check_after_warm_up, check_at_draws
 from phalanx.run.host.draw_store import DrawStore, store_at
 from phalanx.run.init_values import Initial, initial_of
 from phalanx.run.loop import Run
@@ -45,9 +44,6 @@ from phalanx.run.results import Clock, RunResults, RunStart
 from phalanx.run.state import Aim, RunState
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
-
-CHAINS_CHECKED = 2
-"""Chains at whose positions after warm-up the shares without a proof are tested again."""
 
 
 class Data(NamedTuple):
@@ -74,6 +70,7 @@ class Sampler:
         compilations: number of compiled programs; 0 if an earlier sampler's programs are used.
         notice: line to show before a run.
         indices: check of the indices in other data.
+        traces: returns digests of the traces of model, kernel and reducers, by name.
         continued: default arguments of `posterior.continue_run`.
     """
 
@@ -88,6 +85,7 @@ class Sampler:
     compilations: int = 0
     notice: str | None = None
     indices: IndexCheck | None = None
+    traces: Callable[[], dict[str, str]] = dict
     continued: Mapping[str, Any] = field(default_factory=dict)
 
     def run(
@@ -155,8 +153,9 @@ class Sampler:
         ):
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
             identity = self._identity(int(seed), aim, initial, options, data_used)
-            before = None if saves is None else saves.read(identity, contents)
-            check_same("phx.mcmc", lambda: identity | options.in_words(before))
+            traces = {} if saves is None else traced(self.traces())
+            before = None if saves is None else saves.read(identity | traces, contents)
+            check_same("phx.mcmc", lambda: identity | traces | options.in_words(before))
             if saves is None or before is None:
                 if draws_to is not None:
                     draws_to.begin({**identity, **contents}, None if saves is None else saves.folder)
@@ -238,14 +237,14 @@ class Sampler:
                 start.begin(run)
                 if not is_warm:
                     clock.sampling_begins()
-                    data = data._replace(rows=self._check_again(run, data.rows))
+                    data = data._replace(rows=check_after_warm_up(run, data.rows, self.check))
                     run.so_far = partial(self._so_far, run, data, clock)
                 run.sample(options.num_samples, options.until)
             posterior = self._done(run, data, clock, samples)
             if draws_to is not None:
                 draws_to.end(posterior.record, posterior.timing, posterior.warmup)
             if saves is not None:
-                saves.end(posterior)
+                saves.end_run(run, posterior)
         return posterior
 
     def _identity(self, seed: int, aim: Aim, initial: Initial, options: RunOptions, data: Data) -> dict[str, str]:
@@ -265,7 +264,8 @@ class Sampler:
             identity, before = self._identity(int(seed), aim, initial, options, data), None
             check_same("phx.stream", lambda: identity | {"num_samples": str(num_samples)})
             if saves is not None:
-                before = saves.read({**identity, "call": "phx.stream"}, self.arguments(self.arrays).fingerprints())
+                identity |= {"call": "phx.stream", **traced(self.traces())}
+                before = saves.read(identity, self.arguments(self.arrays).fingerprints())
             kernel = self._tuned(options) if before is None else self.kernel
             state = None if before is None else self._state_of(before, self.arrays)
             start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim, options.centring), before, state)
@@ -279,10 +279,10 @@ class Sampler:
                 with run.interrupts.held():
                     start.begin(run) if state is None else run.resume(state)
                 if state is None:
-                    self._check_again(run, self.rows)
+                    check_after_warm_up(run, self.rows, self.check)
                 yield from stream.blocks()
                 if saves is not None:
-                    saves.end(run.so_far())
+                    saves.end_run(run, run.so_far())
 
     def _stream_so_far(self, stream: RunStream, data: Data, clock: Clock) -> Posterior:
         """Return a posterior whose state has the draws that the caller of a stream has not received."""
@@ -340,14 +340,6 @@ class Sampler:
     def arguments(self, arrays: tuple[Array, ...]) -> Arguments:
         """Return the arguments of the model, given the data on the devices."""
         return self.executables.blocks.target.arguments.with_arrays(arrays)
-
-    def _check_again(self, run: Run, rows: ShardingCheck) -> ShardingCheck:
-        """Test the shares without a proof at the chains' positions after warm-up; raise if they do not add up."""
-        if rows.check is None or not rows.check.names or self.check == "off":
-            return rows
-        arguments = self.executables.blocks.target.arguments.with_arrays(run.engine.arrays)
-        again = rows.compare(arguments, "warn", positions_of(run.state.chains, CHAINS_CHECKED))
-        return again if len(again.unchecked) < len(rows.unchecked) else rows
 
     def _initial(self, init: Any, seed: int, arrays: tuple[Array, ...]) -> Initial:
         blocks = self.executables.blocks

@@ -12,9 +12,10 @@ the draws that all have written.
 from __future__ import annotations
 
 import fcntl
-import json
+import itertools
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,19 +27,21 @@ from phalanx.extras import require
 from phalanx.mesh.agreement import SharedWords
 from phalanx.store.owned_chains import OwnedChains
 from phalanx.store.save_path import sync
-from phalanx.store.stored_array import StoredArray
-
-VERSION = 1
-"""Version of the format."""
+from phalanx.store.zarr_reading import (
+    ARRAYS,
+    OURS,
+    POSTERIOR,
+    STATS,
+    VERSION,
+    arrays_in,
+    is_zarr,
+    kind_of,
+    read_zarr,
+    root_of,
+)  # fmt: skip
 
 ALL_CHUNKS: Any = {"write_empty_chunks": True}
 """Setting of Zarr: chunks that contain only the fill value are written too, so a missing file means a lost chunk."""
-
-OURS = "phalanx"
-"""Name of our entry among the attributes of the root."""
-
-POSTERIOR, STATS, WARM_UP = "posterior", "sample_stats", "warmup_"
-"""Groups of the root, and the prefix of those with the draws of warm-up."""
 
 ROOM, WRITTEN = "room", "written"
 """Topics of the words that processes exchange: draws of each chain with room, and those that are on the disk."""
@@ -87,7 +90,8 @@ class ZarrFolder:
     def begin(self, entries: Mapping[str, Any]) -> None:
         """Make a new store without arrays, in the first process.
 
-        An incomplete store of the same run and checkpoint is replaced: its run ended before the first save.
+        An incomplete store of the same run and checkpoint is replaced, since no save continues its run. Where draws were
+        committed, it is renamed, with a warning.
 
         Args:
             entries: entries of the root; `run` identifies the run, and `checkpoint` names the folder of its saves.
@@ -101,11 +105,11 @@ class ZarrFolder:
             self.is_open = True
             return
         if entries["checkpoint"] and is_zarr(self.path):
-            known = _root(self.path, self.called)[1]
+            known = root_of(self.path, self.called)[1]
             same = all(known.get(name) == entries[name] for name in ("run", "checkpoint"))
             if same and not known.get("complete"):
                 self._locked()
-                self.discard()
+                self._set_aside(known["committed"]) if known.get("committed") else self.discard()
         if self.path.exists():
             raise FileExistsError(
                 f"{self.called} exists already, and a store is never overwritten. Name a new folder; to continue its "
@@ -130,7 +134,7 @@ class ZarrFolder:
         Raises:
             ValueError: when the store is of another run, has fewer draws, or another process writes to it.
         """
-        root, known = _root(self.path, self.called)
+        root, known = root_of(self.path, self.called)
         if known.get("run") != entries["run"] or count > known.get("committed", 0):
             of = "is of this run" if known.get("run") == entries["run"] else "is of another run"
             raise ValueError(
@@ -143,7 +147,8 @@ class ZarrFolder:
         self.is_open, self.count = True, count
         self._words.leave(WRITTEN, str(count))
         if count:
-            found = {(group, name): array for group in (POSTERIOR, STATS) for name, array in _arrays_in(root[group])}
+            read_zarr(self.path, self.called, count)  # raises where an array is damaged
+            found = {(group, name): array for group in (POSTERIOR, STATS) for name, array in arrays_in(root[group])}
             self.owned = self.owned.fitting({array.chunks[0] for array in found.values()})
             for key, array in found.items():
                 self._arrays[key] = array.with_config(ALL_CHUNKS)
@@ -155,6 +160,20 @@ class ZarrFolder:
         """Remove the store."""
         self.close()
         shutil.rmtree(self.path)
+
+    def _set_aside(self, committed: int) -> None:
+        """Rename the store, with a warning."""
+        ends = itertools.chain([""], map("-{}".format, itertools.count(2)))
+        names = (self.path.with_name(f"{self.path.name}.before{end}") for end in ends)
+        aside = next(name for name in names if not os.path.lexists(name))
+        self.path.rename(aside)
+        self.close()
+        warnings.warn(
+            f"{self.called} has {committed} draws of each chain of this run, and its checkpoint has no save that "
+            f"continues them: the run begins anew, and the store is now {str(aside)!r}. Read it with phx.open, or "
+            f"delete it.",
+            stacklevel=2,
+        )
 
     def close(self) -> None:
         """Let other processes write to the store."""
@@ -212,7 +231,7 @@ class ZarrFolder:
             counts = {0: str(self.count)}
         elif len(counts) < self.owned.processes:
             return
-        root, known = _root(self.path, self.called)
+        root, known = root_of(self.path, self.called)
         count = max(known.get("committed", 0), min(map(int, counts.values())))
         root.attrs.update({OURS: {**known, **(entries or {}), "committed": count}})
         sync(self.path / "zarr.json")
@@ -249,7 +268,7 @@ class ZarrFolder:
 
     def _make_group(self, group: str, arrays: Mapping[str, np.ndarray], room: int) -> dict[str, Any]:
         """Make a group of arrays like these with room for so many draws of all chains, and its coordinates."""
-        root, _ = _root(self.path, self.called)
+        root, known = root_of(self.path, self.called)
         within, made = root.create_group(group, attributes={"inference_library": OURS}, overwrite=True), {}
         for name, values in arrays.items():
             own = self.dims.get(name, (None,) * (values.ndim - 2))
@@ -262,18 +281,20 @@ class ZarrFolder:
             )  # fmt: skip
             for dim, size in zip(dims, shape, strict=True):
                 if dim not in within:
-                    known = self.coords.get(dim)
-                    known = np.arange(size) if known is None or len(known) != size else known
-                    _make_coordinate(within, dim, known)
+                    words = self.coords.get(dim)
+                    words = np.arange(size) if words is None or len(words) != size else words
+                    _make_coordinate(within, dim, words)
+        kinds = {group: {name: kind_of(array) for name, array in made.items()}}
+        root.attrs.update({OURS: {**known, ARRAYS: {**known.get(ARRAYS, {}), **kinds}}})
         return made
 
     def _open_arrays(self, room: int) -> None:
         """Open the arrays once the first process has made them, with room for so many draws of each chain."""
         self._words.awaited(ROOM, lambda words: int(words) >= room, of=[0])
-        root, _ = _root(self.path, self.called)
+        root, _ = root_of(self.path, self.called)
         self._arrays = {
             (group, name): array.with_config(ALL_CHUNKS)
-            for group in (POSTERIOR, STATS) for name, array in _arrays_in(root[group])
+            for group in (POSTERIOR, STATS) for name, array in arrays_in(root[group])
         }  # fmt: skip
 
     def _make_room(self, room: int) -> None:
@@ -281,7 +302,7 @@ class ZarrFolder:
             self._open_arrays(room)
             self.room = room
             return
-        root, _ = _root(self.path, self.called)
+        root, _ = root_of(self.path, self.called)
         for array in self._arrays.values():
             array.resize((array.shape[0], room, *array.shape[2:]))
         for group in {group for group, _ in self._arrays}:
@@ -311,72 +332,6 @@ class ZarrFolder:
                     self._written.update([found, *found.rglob("*")])
 
 
-def read_zarr(
-    path: Path, called: str, count: int | None = None
-) -> tuple[dict[str, StoredArray], dict[str, StoredArray], dict[str, Any]]:
-    """Return the first `count` draws and statistics of a store, by default all, and the entries of its root.
-
-    Raises:
-        FileNotFoundError: when there is no folder.
-        ValueError: when it is no store of ours, damaged, or written by a later release.
-    """
-    root, entries = _root(path, called)
-    committed = entries.get("committed", 0)
-    if not isinstance(committed, int) or committed < (count or 0):
-        raise ValueError(f"{called} is damaged: its number of committed draws is {committed!r}.")
-    count = committed if count is None else count
-    return *_stored(root, (POSTERIOR, STATS) if count else (), count, called), entries
-
-
-def read_warm_up(path: Path, called: str) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
-    """Return the draws of warm-up in a store, and their statistics, as `read_zarr`; empty if it has none."""
-    root, entries = _root(path, called)
-    groups = f"{WARM_UP}{POSTERIOR}", f"{WARM_UP}{STATS}"
-    # they are written before the first draws are committed
-    return _stored(root, groups if entries.get("committed") and groups[0] in root else (), None, called)
-
-
-def is_zarr(path: Path) -> bool:
-    """Return whether a folder is a Zarr store."""
-    return (path / "zarr.json").is_file()
-
-
-def _stored(
-    root: Any, groups: tuple[str, ...], count: int | None, called: str
-) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
-    stored: list[dict[str, StoredArray]] = []
-    for group in groups:
-        try:
-            found = _arrays_in(root[group])
-        except Exception as error:  # of many classes: metadata are parsed here
-            raise ValueError(f"{called} is damaged: its group {group} cannot be read ({error}).") from error
-        if short := [(name, array.shape[1]) for name, array in found if array.shape[1] < (count or 0)]:
-            raise ValueError(f"{called} is damaged: {short[0][0]} has {short[0][1]} of {count} draws.")
-        stored.append({name: StoredArray(array, array.shape[1] if count is None else count) for name, array in found})
-    draws, stats = stored or ({}, {})
-    return draws, stats
-
-
-def _root(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
-    if not path.exists():
-        raise FileNotFoundError(f"{called} does not exist.")
-    try:
-        root = require("zarr").open_group(path, mode="r+", zarr_format=3)
-        entries = dict(root.attrs[OURS])
-    except ImportError:
-        raise
-    except Exception as error:  # of many classes: metadata are parsed here
-        raise ValueError(f"{called} is not a store of draws, or is damaged ({error}).") from error
-    if not entries.get("version", VERSION + 1) <= VERSION:
-        raise ValueError(f"{called} was written by a later release of Phalanx. Read it with that release.")
-    return root, entries
-
-
-def _arrays_in(group: Any) -> list[tuple[str, Any]]:
-    """Return the arrays of a group by name, without coordinates."""
-    return [(name, array) for name, array in group.arrays() if array.ndim > 1]
-
-
 def _codecs() -> list[Any]:
     codecs = require("zarr").codecs
     # a checksum behind the compressor: a chunk with a flipped bit is refused by every reader
@@ -388,13 +343,3 @@ def _make_coordinate(group: Any, name: str, values: np.ndarray) -> None:
     chunks = (max(1, len(values)),)
     made = group.create_array(name, shape=values.shape, chunks=chunks, dtype=kind, dimension_names=(name,))
     made[:] = values
-
-
-def entry(value: Any) -> str:
-    """Return an entry of the root as text, since JSON has neither NaN nor NumPy's numbers."""
-    return json.dumps(value, default=lambda number: number.item())
-
-
-def entry_of(text: Any) -> Any:
-    """Return the inverse of `entry`."""
-    return json.loads(text)

@@ -34,6 +34,7 @@ def test_each_line_has_the_number_of_its_process_and_proxies_are_gone(capfd):
     [
         ("sys.exit(3)", Failure(1, "ended with status 3", 3)),
         ("os.kill(os.getpid(), signal.SIGKILL)", Failure(1, "was ended by SIGKILL", 137)),
+        ("os.kill(os.getpid(), 40)", Failure(1, "was ended by signal 40", 168)),
         ("os.kill(os.getpid(), signal.SIGSTOP)", Failure(1, "was stopped by a signal", 128 + signal.SIGSTOP)),
     ],
 )
@@ -62,6 +63,23 @@ def test_a_signal_is_passed_on_once():
     processes = supervised(script)
     threading.Timer(1.0, lambda: processes.pass_on(signal.SIGINT)).start()
     assert processes.wait() is None and processes.signalled == signal.SIGINT
+
+
+def test_processes_that_save_after_sigterm_are_not_ended_by_a_second_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervision, "GRACE_SECONDS", 0.1)
+    script = f"""
+def save(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(1)
+    open({str(tmp_path / "saved")!r} + str(number), "w")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+time.sleep(60)"""
+    processes = supervised(script)
+    for seconds in (1.0, 1.2):
+        threading.Timer(seconds, lambda: processes.pass_on(signal.SIGTERM)).start()
+    assert processes.wait() is None and len(list(tmp_path.iterdir())) == 2
 
 
 def test_what_launch_refuses(phalanx):

@@ -369,7 +369,8 @@ def test_permanent_saves_are_kept_and_restored(straight, tmp_path):
 
 def test_sigterm_within_a_step_saves_first(straight, tmp_path, monkeypatch):
     broken = new()
-    stop_at(broken, monkeypatch, 7, lambda: signal.raise_signal(signal.SIGTERM))
+    # a launcher and its scheduler both signal a process
+    stop_at(broken, monkeypatch, 7, lambda: [signal.raise_signal(signal.SIGTERM) for _ in range(2)])
     with pytest.raises(SystemExit) as ended:
         list(train(broken, tmp_path / "c"))
     assert ended.value.code == 143 and (tmp_path / "c" / "last-8").is_dir()

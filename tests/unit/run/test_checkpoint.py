@@ -24,7 +24,9 @@ import pytest
 import phalanx as phx
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.failure import AgreedExit, AgreedInterrupt
+from phalanx.mesh.interrupts import Interrupts
 from phalanx.run import checkpoint as module
+from phalanx.run.compile import executable_cache
 from phalanx.store.policy import SavePolicy
 
 ROOT = Path(__file__).parents[3]
@@ -155,8 +157,12 @@ def test_other_data_models_and_releases_are_refused(tmp_path, monkeypatch):
         phx.sample("y", dist.Normal(mean.sum(), scale), obs=y)
 
     other.__name__ = "model"
-    with pytest.raises(ValueError, match="the posterior's log density was"):
+    with pytest.raises(ValueError, match=r"the trace of the model differs \(its code, or a value that it reads\)"):
         again(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(executable_cache, "trace_words", lambda *_: {})  # as earlier releases save
+        with pytest.raises(ValueError, match="the posterior's log density was"):
+            again(other)
     versions = {name: "0" for name in module.LIBRARIES}
     monkeypatch.setattr("phalanx.run.describe._version", lambda name: versions.get(name, "1"))
     with pytest.raises(ValueError, match=r"the release of jax is [\d.]+ there, and 0 here"):
@@ -173,7 +179,7 @@ def test_one_of_several_processes_does_not_save_where_it_leaves_alone(tmp_path, 
     monkeypatch.setattr(module.RunCheckpoint, "end", lambda self, posterior: saved.append(posterior))
     checkpoint = module.RunCheckpoint(phx.checkpoint(tmp_path / "run"), HeldChains(((0,),), 4))
     monkeypatch.setattr("jax.process_count", lambda: 2)
-    under_way: Any = SimpleNamespace(is_whole=True, so_far=lambda: "the run so far")
+    under_way: Any = SimpleNamespace(is_whole=True, so_far=lambda: "the run so far", interrupts=Interrupts())
     with pytest.raises(type(error)), checkpoint.after_an_error(under_way):
         raise error
     assert bool(saved) == is_saved
@@ -196,6 +202,68 @@ def test_another_reducer_of_the_same_name_is_refused(tmp_path):
     run(checkpoint=tmp_path / "run", reducers={"h": first})
     with pytest.raises(ValueError, match=r"reducer 'h' is histogram\(10 bins from -5.0 to 5.0\) there, and histogram"):
         run(checkpoint=tmp_path / "run", reducers={"h": other})
+
+
+SMALL = {"num_warmup": 10, "num_chains": 2, "progress": False, "kernel": phx.rwmh(1.0)}
+
+
+def of_scale(scale=5.0, power=2):
+    def model():
+        x = phx.sample("x", dist.Normal(0.0, scale))
+        phx.deterministic("z", x**power)
+
+    return model
+
+
+def reducing(power):
+    return phx.reduce(lambda values: values["x"] ** power, phx.reducers.moments())
+
+
+def walking(scale):
+    def walk(key, at, target, tuning):
+        position = at.position + scale * tuning.step_size * target.normal(key)
+        there = phx.kernels.Point(position, *target.value_and_grad(position))
+        change = at.log_density - there.log_density
+        return phx.kernels.decide(target.uniform(key), at, there, -at.log_density, change, num_steps=1)
+
+    return phx.from_draw(walk, target_acceptance=0.4)
+
+
+def test_a_kernel_that_differs_a_little_is_refused(tmp_path):
+    def run(scale):
+        return phx.mcmc(of_scale(), **{**SMALL, "kernel": walking(scale)}, num_samples=20, checkpoint=tmp_path / "run")
+
+    for _ in range(2):
+        run(1.0)
+    with pytest.raises(ValueError, match="holds another run: the trace of the kernel differs"):
+        run(1.01)
+
+
+@pytest.mark.parametrize("call", [phx.mcmc, lambda *given, **options: list(phx.stream(*given, **options))])
+def test_models_and_reducers_that_differ_a_little_are_refused(tmp_path, call):
+    """The log density, to a tolerance, and the words of a reducer are equal."""
+
+    def run(model, power=1, num_samples=20):
+        reducers = {"m": reducing(power)}
+        return call(model, reducers=reducers, checkpoint=tmp_path / "run", num_samples=num_samples, **SMALL)
+
+    run(of_scale())
+    for model in of_scale(5.01), of_scale(power=3):
+        with pytest.raises(ValueError, match="holds another run: the trace of the model differs"):
+            run(model)
+    with pytest.raises(ValueError, match="holds another run: the trace of the reducer 'm' differs"):
+        run(of_scale(), power=2)
+    run(of_scale(), num_samples=30)
+
+
+def test_a_save_without_traces_is_continued(tmp_path, monkeypatch):
+    def run(num_samples):
+        return phx.mcmc(of_scale(), checkpoint=tmp_path / "run", num_samples=num_samples, **SMALL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executable_cache, "trace_words", lambda *_: {})  # as earlier releases save
+        run(20)
+    assert run(30).num_draws == 30
 
 
 def test_another_tuning_is_refused(tmp_path):
@@ -319,6 +387,34 @@ def test_sigterm_saves_first(tmp_path):
     saved = phx.Posterior.load(tmp_path / "run")
     assert saved.state is not None
     assert_equal(run("until", checkpoint=tmp_path / "run"), run("until"))
+
+
+def terminated(report):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def terminated_twice(report):
+    terminated(report)
+    terminated(report)
+
+
+@pytest.mark.parametrize("press", [None, terminated, terminated_twice])
+def test_sigterm_within_a_block_and_while_the_run_is_saved_loses_nothing(tmp_path, monkeypatch, press):
+    """A launcher and its scheduler both signal a process."""
+    saved, end = [], module.RunCheckpoint.end
+
+    def pressed(self, posterior):
+        terminated(None)
+        end(self, posterior)
+        saved.append(posterior.num_draws)
+
+    monkeypatch.setattr(module.RunCheckpoint, "end", pressed)
+    with pytest.raises(SystemExit) as ended:
+        run(checkpoint=phx.checkpoint(tmp_path / "run", seconds=1e9), on_block=press)
+    assert ended.value.code == 143 and saved == [0 if press else 45]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    monkeypatch.setattr(module.RunCheckpoint, "end", end)
+    assert_equal(run(checkpoint=tmp_path / "run"), run())
 
 
 def test_ctrl_c_returns_the_draws_and_saves_them(tmp_path):

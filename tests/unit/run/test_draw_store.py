@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -212,6 +215,25 @@ def test_a_checkpoint_continues_its_own_store_only(tmp_path):
 
     assert run(**places, num_samples=120, on_block=look).num_draws == 120
     assert not phx.open(tmp_path / "run.zarr").record.interrupted
+
+
+def test_draws_that_no_save_continues_are_kept(tmp_path, whole):
+    places = {"store": tmp_path / "run.zarr", "checkpoint": tmp_path / "run"}
+
+    def press(report):
+        if report.phase == "sampling":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert run(**places, on_block=press).record.interrupted
+    words = r"store='.*run.zarr' has \d+ draws of each chain of this run, .*the store is now '.*run.zarr.before"
+    for options, name in ({"on_block": press}, "run.zarr.before"), ({}, "run.zarr.before-2"):
+        shutil.rmtree(tmp_path / "run")
+        with pytest.warns(UserWarning, match=words):
+            found = run(**places, **options)
+        kept = phx.open(tmp_path / name)
+        assert 0 < kept.num_draws < 90 and kept.record.interrupted
+        np.testing.assert_array_equal(np.asarray(kept["mean"]), whole["mean"][:, : kept.num_draws])
+    assert_equal(found, whole)
 
 
 def test_a_run_without_draws_leaves_no_store(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import phalanx as phx
-from phalanx.run import mcmc as module
+from phalanx.run.device import blocks as module
 
 Y = np.array([1.0, 2.0, 4.0], np.float32)
 SIZES = {"num_warmup": 60, "num_samples": 40, "seed": 5, "progress": False, "save_warmup": True}

@@ -199,6 +199,31 @@ def test_programs_that_call_lapack_are_compiled_in_every_process(files, compiled
     assert len(compiled) == 2 and not list(files.iterdir())
 
 
+@pytest.mark.parametrize("name", ["", "phalanx-runs"])
+@pytest.mark.parametrize("mode, owner, words", [
+    (0o770, 0, r"may be written to by other users \(mode 770\)"), (0o702, 0, r"\(mode 702\)"),
+    (0o700, 1, r"belongs to user \d+"),
+])  # fmt: skip
+def test_a_folder_of_other_users_is_ignored_with_a_warning(tmp_path, monkeypatch, name, mode, owner, words):
+    """Programs are executed as they are found: a file that another user placed would run as this one."""
+    monkeypatch.setattr(stored_programs, "folder", lambda: tmp_path / "cache" / "phalanx-runs")
+    file = StoredPrograms.of(("a key", 1))
+    assert file is not None
+    before = os.umask(0)
+    try:
+        file.write({})
+    finally:
+        os.umask(before)
+    assert file.read(MESH) == {} and file.path.parent.parent == tmp_path / "cache"
+    assert [path.stat().st_mode & 0o777 for path in (file.path.parent, tmp_path / "cache")] == [0o700, 0o700]
+    (tmp_path / "cache" / name).chmod(mode)
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + owner)
+    with pytest.warns(UserWarning, match=rf"PHALANX_CACHE: '.*' .*{words}, .* folder that is yours alone"):
+        assert StoredPrograms.of(("a key", 1)) is None
+    assert StoredPrograms.of(("a key", 2)) is None  # without a second warning
+
+
 def test_a_cache_of_jax_that_the_user_chose_is_left_to_jax(monkeypatch, tmp_path):
     monkeypatch.setenv("PHALANX_CACHE", str(tmp_path))
     before = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]

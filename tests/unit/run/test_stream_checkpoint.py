@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.run import mcmc
+from phalanx.run.device import blocks as device_blocks
 from phalanx.run.phases import streaming
 
 ROOT = Path(__file__).parents[3]
@@ -27,7 +27,7 @@ def model():
 
 
 def stream(kind, folder=None, seconds=0.0, **options):
-    mcmc.BLOCK_DRAWS = streaming.STREAM_DRAWS = 40
+    device_blocks.BLOCK_DRAWS = streaming.STREAM_DRAWS = 40
     checkpoint = None if folder is None else phx.checkpoint(folder, seconds=seconds)
     options = {"num_samples": 390, **KINDS[kind], **options}
     return phx.stream(
@@ -38,7 +38,7 @@ def stream(kind, folder=None, seconds=0.0, **options):
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch):
-    for module, name in ((mcmc, "BLOCK_DRAWS"), (streaming, "STREAM_DRAWS")):
+    for module, name in ((device_blocks, "BLOCK_DRAWS"), (streaming, "STREAM_DRAWS")):
         monkeypatch.setattr(module, name, 40)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from phalanx.store.lazy_array import LazyArray
 from phalanx.store.stored_array import StoredArray
-from phalanx.store.zarr_folder import entry, entry_of
+from phalanx.store.zarr_reading import entry, entry_of
 
 EACH = "each"
 """Entry of the root of a store of many data sets."""

@@ -25,7 +25,7 @@ from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.compatibility import jax_internals
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.total import Total
-from phalanx.programs.closure_key import captured
+from phalanx.programs.closure_key import captured, captured_words
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.reducers.reducer import density_name
 from phalanx.reducers.reductions import Reductions
@@ -55,6 +55,17 @@ def key_of(whole: TracedProgram, kernel: Kernel, reductions: Reductions, *rest: 
     return None if any(part is None for part in parts) else (*parts, _shapes(kernel.tuning), settings(), *rest)
 
 
+def trace_words(whole: TracedProgram, kernel: Kernel, reductions: Reductions) -> dict[str, str]:
+    """Return digests of the traces of a model, of a user's kernel, and of reducers, equal in all processes and meshes.
+
+    The digest of a trace that cannot be compared is empty.
+    """
+    found = {} if is_ours(kernel) else {"the kernel": _trace_of_kernel(kernel, whole)}
+    for name, entry in reductions.stateful:
+        found[f"the reducer {name!r}"] = _trace_of_reductions(Reductions(((name, entry),)), whole)
+    return {"the model": captured_words(whole), **{name: _words(trace) for name, trace in found.items()}}
+
+
 def settings() -> Hashable:
     """Return JAX's settings in this thread, without those of its cache, which do not change programs."""
     found = {name: value for name, value in jax_internals.settings().items() if "cache" not in name}
@@ -76,7 +87,7 @@ def _is_record_of_ours(value: Any) -> bool:
     return type(value).__module__.startswith("phalanx.")
 
 
-def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> Hashable | None:
+def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> tuple[Any, ...] | None:
     """Return a key for a user's kernel: the trace of one of its draws on one device."""
     position = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in whole.position.items()}
     value = ShapeDtypeStruct((1,), jnp.result_type(*whole.position.values()))
@@ -99,7 +110,7 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> Hashable | None:
     return None if form is None else (form, *plain)
 
 
-def _trace_of_reductions(reductions: Reductions, whole: TracedProgram) -> Hashable | None:
+def _trace_of_reductions(reductions: Reductions, whole: TracedProgram) -> tuple[Any, ...] | None:
     """Return a key for a user's reducers: the traces of `init` and `update`; the others are not compiled."""
     densities = {density_name(name): whole.terms[name, "density"] for name in whole.observed}
     leaves = {**whole.values, **densities}
@@ -112,6 +123,10 @@ def _trace_of_reductions(reductions: Reductions, whole: TracedProgram) -> Hashab
     jaxpr, states = jax.make_jaxpr(see, axis_env=whole.axis_env, return_shape=True)(values, np.ones(1, bool))
     form = form_of(jaxpr)
     return None if form is None else (form, jax.tree.structure(states))
+
+
+def _words(trace: tuple[Any, ...] | None) -> str:
+    return "" if trace is None else trace[0].digest.hex()
 
 
 def _shapes(tree: Any) -> Hashable:

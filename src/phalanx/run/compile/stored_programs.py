@@ -3,7 +3,8 @@
 JAX's own cache has the lowered program as its key, so that a process must trace and lower a program to find it. The key
 here is all that determines a run's programs: the model's trace, kernel, reducers, sizes and settings, and with them the
 versions of the libraries, the files of Phalanx and the machine. A file contains its key and a digest; one that has been
-changed, or has another key, is not read. Like JAX's cache, the folder contains code that is executed as it is.
+changed, or has another key, is not read. Like JAX's cache, the folder contains code that is executed as it is; one that
+another user owns or may write to is ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import hashlib
 import os
 import pickle
 import platform
+import stat
 import sys
+import warnings
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
@@ -53,10 +56,12 @@ class StoredPrograms:
 
     @classmethod
     def of(cls, key: Hashable) -> StoredPrograms | None:
-        """Return the file for a key; None if the key cannot be compared between processes, or the cache is off."""
+        """Return the file for a key; None if the key cannot be compared between processes, or no cache is safe."""
         chosen, device = folder(), jax.devices()[0]
         # GPUs' programs are in JAX's cache alone: whether they can be stored here has not been tried
         if chosen is None or jax.process_count() > 1 or device.platform != "cpu":
+            return None
+        if not all(map(_is_private, (chosen.parent, chosen))):
             return None
         try:
             text = f"{_surroundings()}\n{_text(key)}"
@@ -83,7 +88,8 @@ class StoredPrograms:
         """Store the programs, if JAX can write them."""
         with suppress(Exception):  # without a file the next process compiles
             content = pickle.dumps((self.key, {name: jax_internals.stored(it) for name, it in programs.items()}))
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for made in (self.path.parent.parent, self.path.parent):
+                made.mkdir(mode=0o700, parents=True, exist_ok=True)
             aside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
             aside.write_bytes(hashlib.sha256(content).digest() + content)
             os.replace(aside, self.path)
@@ -96,6 +102,31 @@ def folder() -> Path | None:
     """Return the folder of the files; None if there is no cache, or JAX's, which may be shared or on a bucket."""
     chosen = own_folder()
     return None if chosen is None else chosen / "phalanx-runs"
+
+
+def _is_private(path: Path) -> bool:
+    """Return whether only this user can write to a folder, which may be missing; else warn, once."""
+    try:
+        found = path.stat()
+    except OSError:
+        return True
+    if found.st_uid != os.geteuid():
+        _warn(path, f"belongs to user {found.st_uid}")
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        _warn(path, f"may be written to by other users (mode {stat.S_IMODE(found.st_mode):o})")
+    else:
+        return True
+    return False
+
+
+@cache
+def _warn(path: Path, why: str) -> None:
+    warnings.warn(
+        f"PHALANX_CACHE: {str(path)!r} {why}, and this process would execute programs that others store there. It "
+        f"neither reads nor writes them, and compiles each run. Set PHALANX_CACHE to a folder that is yours alone "
+        f"(chmod 700).",
+        stacklevel=2,
+    )
 
 
 class _NoText(Exception):
@@ -151,7 +182,7 @@ def _surroundings() -> str:
     return _text((
         tuple((name, import_module(name).__version__) for name in LIBRARIES),
         sys.version,
-        tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in files),
+        tuple((name, found.st_size, found.st_mtime_ns) for name, found in files),
         tuple((name, os.environ.get(name)) for name in ("XLA_FLAGS", workarounds.VARIABLE, "JAX_PLATFORMS")),
         tuple((d.id, d.platform, d.device_kind) for d in jax.devices()),
         device.client.platform_version,

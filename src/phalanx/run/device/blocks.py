@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +32,7 @@ from phalanx.mesh.random_numbers import rolled_hashes
 from phalanx.mesh.total import Total
 from phalanx.programs.centring import CENTRING, Residuals, first_centring
 from phalanx.programs.shares import Latent
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.run.device.recorder import Recorder, RowLayout, Rows
 from phalanx.run.device.summing import Summing
 from phalanx.run.device.thinning import SinceKept
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
 
 # The fields of these records are Any, since they hold arrays, their shapes, or their partitions.
 
+
+BLOCK_BYTES = 4 * 2**20
+"""Memory of a process's devices for the draws of a block; exceeded only if one draw of each chain takes more."""
+
+BLOCK_DRAWS = 512
+"""Maximal number of draws of each chain in a block."""
 
 BATCH_ROWS = 256
 """Positions of all chains that one call of `Blocks.located` evaluates; more if there are more chains."""
@@ -335,3 +342,15 @@ class Blocks:
         """Return the shapes of the results of `f` on a device."""
         axis_env = list(self.target.mesh.shape.items())
         return jax.make_jaxpr(f, axis_env=axis_env, return_shape=True)(*arguments)[1]
+
+
+def planned(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...], whole: TracedProgram) -> Blocks:
+    """Return the blocks of a run, with as many slots as fit into `BLOCK_BYTES`."""
+    target = target.without_arrays()  # cached blocks would keep the data in memory
+    one = Blocks(target, kernel, num_chains, names, slots=1)
+    stored = {v.name: math.prod(v.shape) for v in target.shares.latents}  # elements on one device
+    for name, value in whole.deterministic.items():
+        rows = target.sharding(name)
+        stored[name] = math.prod(value.shape) * rows.local_rows // rows.rows if rows.axes else math.prod(value.shape)
+    width = sum(one.row_layout.widths) + sum(stored[name] for name in names)
+    return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * one.held.most * width))))

@@ -26,7 +26,8 @@ from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.state import RunState
 from phalanx.store.owned_chains import OwnedChains
 from phalanx.store.stored_array import StoredArray
-from phalanx.store.zarr_folder import POSTERIOR, STATS, WARM_UP, ZarrFolder, entry, read_warm_up, read_zarr
+from phalanx.store.zarr_folder import ZarrFolder
+from phalanx.store.zarr_reading import POSTERIOR, STATS, WARM_UP, entry, read_warm_up, read_zarr
 
 SECONDS = 5.0
 """Seconds between two times at which readers are shown new draws."""

@@ -1,0 +1,143 @@
+"""Reading of a store of draws in Zarr: the entries of its root, and the arrays up to the last committed draw.
+
+The root also has the kind of each array, so that an array that was lost or changed is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from phalanx.extras import require
+from phalanx.store.stored_array import StoredArray
+
+VERSION = 1
+"""Version of the format."""
+
+OURS, ARRAYS = "phalanx", "arrays"
+"""Name of our entry among the attributes of the root, and in it of the kinds of arrays by group and name."""
+
+POSTERIOR, STATS, WARM_UP = "posterior", "sample_stats", "warmup_"
+"""Groups of the root, and the prefix of those with the draws of warm-up."""
+
+
+def read_zarr(
+    path: Path, called: str, count: int | None = None
+) -> tuple[dict[str, StoredArray], dict[str, StoredArray], dict[str, Any]]:
+    """Return the first `count` draws and statistics of a store, by default all, and the entries of its root.
+
+    Raises:
+        FileNotFoundError: when there is no folder.
+        ValueError: when it is no store of ours, damaged, or written by a later release.
+    """
+    root, entries = root_of(path, called)
+    committed = entries.get("committed", 0)
+    if committed < (count or 0):
+        raise ValueError(f"{called} is damaged: it has {committed} committed draws of {count}.")
+    count = committed if count is None else count
+    return *_stored(root, entries, (POSTERIOR, STATS) if count else (), count, called), entries
+
+
+def read_warm_up(path: Path, called: str) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
+    """Return the draws of warm-up in a store, and their statistics, as `read_zarr`; empty if it has none."""
+    root, entries = root_of(path, called)
+    groups = f"{WARM_UP}{POSTERIOR}", f"{WARM_UP}{STATS}"
+    has_them = groups[0] in entries.get(ARRAYS, root)
+    # they are written before the first draws are committed
+    return _stored(root, entries, groups if entries.get("committed") and has_them else (), None, called)
+
+
+def is_zarr(path: Path) -> bool:
+    """Return whether a folder is a Zarr store."""
+    return (path / "zarr.json").is_file()
+
+
+def _stored(
+    root: Any, entries: Mapping[str, Any], groups: tuple[str, ...], count: int | None, called: str
+) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
+    stored: list[dict[str, StoredArray]] = []
+    for group in groups:
+        try:
+            found = dict(arrays_in(root[group]))
+        except Exception as error:  # of many classes: metadata are parsed here
+            raise ValueError(f"{called} is damaged: its group {group} cannot be read ({error}).") from error
+        _check_kinds(found, entries, group, called)
+        if short := [(name, array.shape[1]) for name, array in found.items() if array.shape[1] < (count or 0)]:
+            raise ValueError(f"{called} is damaged: {short[0][0]} has {short[0][1]} of {count} draws.")
+        lengths = {name: array.shape[1] if count is None else count for name, array in found.items()}
+        stored.append({name: StoredArray(array, lengths[name]) for name, array in found.items()})
+    draws, stats = stored or ({}, {})
+    return draws, stats
+
+
+def _check_kinds(found: Mapping[str, Any], entries: Mapping[str, Any], group: str, called: str) -> None:
+    """Raise unless a group has the arrays that the run made in it; earlier releases did not record them."""
+    for name, kind in entries.get(ARRAYS, {}).get(group, {}).items():
+        if name not in found:
+            raise ValueError(
+                f"{called} is damaged: its group {group} has lost {name!r}. Restore the folder from a copy."
+            )
+        if (now := kind_of(found[name])) != kind:
+            raise ValueError(
+                f"{called} is damaged: {name!r} of its group {group} is [type, chains, ...] = {now}, and the run wrote "
+                f"{kind}. Restore the folder from a copy."
+            )
+
+
+def root_of(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
+    """Return the root of a store, and our entries in it.
+
+    Raises:
+        FileNotFoundError: when there is no folder.
+        ValueError: when it is no store of ours, damaged, or written by a later release.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{called} does not exist.")
+    try:
+        root = require("zarr").open_group(path, mode="r+", zarr_format=3)
+        entries = dict(root.attrs[OURS])
+    except ImportError:
+        raise
+    except Exception as error:  # of many classes: metadata are parsed here
+        raise ValueError(f"{called} is not a store of draws, or is damaged ({error}).") from error
+    match {"committed": 0, ARRAYS: {}, **entries}:
+        case {"version": int(version), "committed": int(committed), "arrays": dict(arrays)}:
+            is_sound = committed >= 0 and all(isinstance(kinds, dict) for kinds in arrays.values())
+        case _:
+            version, is_sound = VERSION, False
+    if version > VERSION:
+        raise ValueError(f"{called} was written by a later release of Phalanx. Read it with that release.")
+    if not is_sound:
+        raise ValueError(
+            f"{called} is damaged: its version, its committed draws or its arrays are not those of a store."
+        )
+    return root, entries
+
+
+def arrays_in(group: Any) -> list[tuple[str, Any]]:
+    """Return the arrays of a group by name, without coordinates."""
+    return [(name, array) for name, array in group.arrays() if array.ndim > 1]
+
+
+def kind_of(array: Any) -> list[Any]:
+    """Return the type of an array, its number of chains, and the shape of an element, as JSON has them."""
+    return [str(array.dtype), array.shape[0], *array.shape[2:]]
+
+
+def entry(value: Any) -> str:
+    """Return an entry of the root as text, since JSON has neither NaN nor NumPy's numbers."""
+    return json.dumps(value, default=lambda number: number.item())
+
+
+def entry_of(text: Any) -> Any:
+    """Return the inverse of `entry`.
+
+    Raises:
+        TypeError, ValueError: when it is not what `entry` wrote.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("an entry is nested too deeply") from None
