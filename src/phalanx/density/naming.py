@@ -35,6 +35,7 @@ class Naming:
         rows: names of the variables that tables have.
         plates: names that NumPyro's plates give to axes.
         dims: names of the axes of the first data by argument, which name later data without names.
+        observed: names of the observed variables.
     """
 
     given: GivenNames
@@ -44,6 +45,7 @@ class Naming:
     rows: tuple[str, ...]
     plates: Axes
     dims: Mapping[str, tuple[str | None, ...]]
+    observed: tuple[str, ...]
 
     @classmethod
     def of(cls, whole: TracedProgram, arguments: Arguments, given: GivenNames) -> Naming:
@@ -62,7 +64,8 @@ class Naming:
         plates = {name: _axes_in_plates(v) for name, v in known.items() if v.plates}
         named = zip(arguments.names, arguments.axes, strict=True)
         dims = {name: tuple(axis.dim for axis in axes) for name, axes in named if axes}
-        return cls(given, whole.program, LabelSearch.of(whole), variables, rows, plates, dims)
+        observed = tuple(whole.observed)
+        return cls(given, whole.program, LabelSearch.of(whole), variables, rows, plates, dims, observed)
 
     def found(self, arguments: Arguments) -> Axes:
         """Return the names of variables' axes that come from data."""
