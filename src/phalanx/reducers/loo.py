@@ -41,7 +41,7 @@ class PointwiseLoo(NamedTuple):
 
     Attributes:
         draws: number of draws.
-        elpd: $\log p(y_i \mid y_{-i})$.
+        elpd: $\log p(y_i \mid y_{-i})$; NaN, as all results, for an entry that is no observation.
         lppd: $\log p(y_i \mid y)$, with the observation itself among the data.
         pareto_k: shape of the tail of the importance weights; minus infinity if the largest are equal, as those of an
             observation that depends on no latent variable: each draw has its density, and the result is exact.
@@ -86,7 +86,8 @@ def loo(tail: int = TAIL) -> Reducer:
     reduces log densities that a function returns. For each observation it keeps `tail + 1` numbers, and room for some
     more: memory does not grow with the draws, and the results are those of all draws if their tail, which has
     $\min(S/5, 3\sqrt{S})$ of $S$ draws, is at most `tail`. With more draws the tail is the `tail` largest ratios.
-    Entries that a mask leaves out are constant here: their elpd is 0 and their Pareto k minus infinity.
+    Entries that a mask leaves out, or that are missing and imputed, are not observations: their results are NaN. A
+    function in `phx.reduce` marks such entries by a log density of plus infinity.
 
     Args:
         tail: the most ratios in a tail: 200 suffice for 4,400 draws.
@@ -167,7 +168,8 @@ class _Add(NamedTuple):
 def _with_densities(
     state: Ratios, draw: Float[Array, "chains *shape"], here: Bool[Array, "chains ..."]
 ) -> tuple[Array, Array, Array]:
-    """Return the sum of densities with those of a draw."""
+    """Return the sum of densities with those of a draw; an entry that is left out adds zero."""
+    draw = jnp.where(jnp.isposinf(draw), -jnp.inf, draw)
     most = jnp.maximum(state.density_at, draw.max(0)[None])
     scale = _power(state.density_at, most)
     more = jnp.where(here, _power(draw, most), 0.0).sum(0)[None]
@@ -238,7 +240,9 @@ def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:
         cutoff = ordered[:, ordered.shape[1] - length - 1]
         shapes[rows][are_equal(cutoff, ordered[:, -1], state.largest.dtype)] = -np.inf
     lppd = state.density - np.log(max(draws, 1))
-    return PointwiseLoo(draws, elpd.reshape(shape), lppd, shapes.reshape(shape))
+    absent = (draws > 0) & np.isneginf(largest).all(1).reshape(shape)  # its log density is plus infinity
+    parts = (elpd.reshape(shape), lppd, shapes.reshape(shape))
+    return PointwiseLoo(draws, *(np.where(absent, np.nan, part) for part in parts))
 
 
 def _left_out(

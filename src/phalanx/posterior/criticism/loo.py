@@ -17,11 +17,13 @@ from phalanx.diagnostics.psis import threshold
 from phalanx.errors.words import count, first_few
 from phalanx.extras import is_installed, require
 from phalanx.inputs.known_data import KnownData
+from phalanx.language.observations import counted, is_masked
 from phalanx.language.tracing import Program
 from phalanx.language.unscaled import check_unscaled
 from phalanx.mesh.processes import to_host
-from phalanx.posterior.criticism.log_likelihood import Terms, counted, factors, is_masked
+from phalanx.posterior.criticism.log_likelihood import Terms, factors
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
+from phalanx.posterior.criticism.model_data import factors_of
 from phalanx.posterior.over_draws import Batch, batches, key_of, over_draws
 from phalanx.reducers.loo import TAIL, PointwiseLoo, are_equal, ratios_of
 from phalanx.reducers.loo import loo as loo_reducer
@@ -42,7 +44,7 @@ class Loo:
         elpd: expected log predictive density, $\sum_i \log p(y_i \mid y_{-i})$.
         se: standard error of `elpd` over observations.
         p_loo: effective number of parameters: by how much fewer `elpd` is with the observation left out.
-        pointwise: terms of `elpd` by observed variable, in its shape; NaN for entries that are masked.
+        pointwise: terms of `elpd` by observed variable, in its shape; NaN for entries that are masked or missing.
         pareto_k: shape of the tail of the importance weights, by observed variable, in its shape; minus infinity where
             all weights are equal, as for an observation that depends on no latent variable: its term is exact.
         num_draws: draws over all chains.
@@ -89,7 +91,7 @@ class Loo:
 
     @property
     def num_observations(self) -> int:
-        """Observations, without those that are masked."""
+        """Observations, without those that are masked or missing."""
         return sum(int(np.sum(~np.isnan(k))) for k in self.pareto_k.values())
 
     @property
@@ -167,7 +169,8 @@ def leave_one_out(
     """
     stored = math.prod(sizes) and all(name in draws for name in latents)
     if not stored and (found := _reduced_by_run(reduced)):
-        return Loo.of(found)
+        there = {name: ~np.isnan(one.pareto_k) for name, one in found.items()}
+        return Loo.of(found, there, () if target is None else factors_of(target))
     if not math.prod(sizes):
         raise ValueError(
             'loo: there are no draws to evaluate. Store some (keep=None), or run with reducers={"loo": '
