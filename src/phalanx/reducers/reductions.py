@@ -129,8 +129,9 @@ def _entry(name: str, reducer: Reduce | Reducer, names: Sequence[str], observed:
     if not observed:
         raise ValueError(
             f"reducers[{name!r}]: {reducer} reduces the log density of each observation, and there is no observed "
-            f"variable here: the model has none, or its likelihood is a phx.factor, which does not say what was "
-            f"observed. Observe values by phx.sample(name, distribution, obs=values); or reduce log densities that you "
+            f"variable here: the model has none; or its likelihood is a phx.factor, which does not say what was "
+            f"observed; or its observations share discrete variables that phx.marginalize sums out, and have no term "
+            f"each. Observe values by phx.sample(name, distribution, obs=values); or reduce log densities that you "
             f"compute, with phx.reduce(fn, {reducer})."
         )
     return per_observed(tuple(observed), reducer)

@@ -72,6 +72,11 @@ def _add_groups_of_model(
     drawn = _bytes(data.observed) + _bytes(data.computed)
 
     def put_again() -> None:
+        if not data.observed:
+            raise ValueError(
+                "to_arviz: the model observes no variable, so there is no variable to draw anew for "
+                "posterior_predictive. Observe values by phx.sample(name, distribution, obs=values)."
+            )
         found = posterior.predictive(seed=seed)
         groups.put("posterior_predictive", {name: found[name] for name in data.observed})
 
@@ -87,7 +92,7 @@ def _add_groups_of_model(
     def put_terms() -> None:
         groups.put("log_likelihood", posterior.log_likelihood())
 
-    if data.observed and total:
+    if total:
         groups.offer("posterior_predictive", "predictive=True", predictive, total * drawn, put_again)
         groups.offer("log_likelihood", "log_likelihood=True", log_likelihood, total * _bytes(data.observed), put_terms)
     groups.offer("prior", "prior=100", prior, PRIOR_DRAWS * (drawn + _bytes(data.latent)), put_before)

@@ -121,7 +121,8 @@ class Loo:
         if self.factors:
             lines.append(
                 f"The model also has {first_few([repr(name) for name in self.factors])}, terms that are not "
-                f"observations (phx.factor): they stay when an observation is left out."
+                f"observations (phx.factor, or a sum over discrete variables that observations share): they stay when "
+                f"an observation is left out."
             )
         return "\n".join(lines)
 

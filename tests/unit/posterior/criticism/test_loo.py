@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -24,6 +25,14 @@ DATA = {"x": X, "y": Y}
 def regression(x, y=None):
     w = phx.sample("w", dist.Normal(0.0, 1.0))
     phx.sample("y", dist.Normal(x[:, 0] * w, 1.0), obs=y)
+
+
+def hidden_states(y=None):
+    w, state, states = phx.sample("w", dist.Normal(0.0, 1.0)), 0, []
+    for t in range(4):
+        state = phx.sample(f"state_{t}", dist.CategoricalProbs(jnp.array([[0.8, 0.2], [0.3, 0.7]])[state]))
+        states.append(state)
+    phx.sample("y", dist.Normal(w * jnp.stack(states), 1.0), obs=y)
 
 
 def posterior_of(model, data=DATA, sd=None, chains=CHAINS, draws=DRAWS) -> Posterior:
@@ -169,3 +178,10 @@ class TestRefusals:
     def test_no_draws(self, posterior):
         with pytest.raises(ValueError, match=r"loo: there are no draws .* phx.reducers.loo\(\)"):
             replace(posterior, draws={}, record=RECORD).loo()
+    def test_observations_that_share_states(self):
+        data = {"y": Y[:4]}
+        with pytest.raises(ValueError, match=r"loo: the entries of 'y' share discrete variables .*phx.marginalize"):
+            posterior_of(phx.marginalize(hidden_states), data).loo()
+        with pytest.raises(ValueError, match="share discrete variables that phx.marginalize sums out"):
+            phx.mcmc(phx.marginalize(hidden_states), data, reducers={"loo": phx.reducers.loo()}, progress=False)
+
