@@ -236,7 +236,7 @@ def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:
     elpd, shapes = (np.empty(rest.shape) for _ in range(2))
     for rows in _chunks(len(rest), largest.shape[-1]):
         ordered = np.sort(largest[rows].astype(np.float64))
-        elpd[rows], shapes[rows] = _left_out(ordered, rest[rows], length, draws)
+        elpd[rows], shapes[rows] = left_out(ordered, rest[rows], length, draws)
         cutoff = ordered[:, ordered.shape[1] - length - 1]
         shapes[rows][are_equal(cutoff, ordered[:, -1], state.largest.dtype)] = -np.inf
     lppd = state.density - np.log(max(draws, 1))
@@ -245,10 +245,19 @@ def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:
     return PointwiseLoo(draws, *(np.where(absent, np.nan, part) for part in parts))
 
 
-def _left_out(
-    largest: Float64[np.ndarray, "rows kept"], rest: Float64[np.ndarray, "rows"], length: int, draws: int
-) -> tuple[Float64[np.ndarray, "rows"], Float64[np.ndarray, "rows"]]:
-    """Return the log densities of observations that are left out, and the shapes of their tails."""
+def left_out(
+    largest: Float64[np.ndarray, "rows kept"], rest: Float64[np.ndarray, "rows"], length: int, draws: int,
+    log_weights: Float64[np.ndarray, "rows kept"] | None = None,
+) -> tuple[Float64[np.ndarray, "rows"], Float64[np.ndarray, "rows"]]:  # fmt: skip
+    """Return the log densities of observations that are left out, and the shapes of their tails.
+
+    Args:
+        largest: logarithms of the largest ratios, ascending.
+        rest: logarithm of the sum of the other ratios.
+        length: number of ratios in a tail.
+        draws: number of all draws.
+        log_weights: log weights of the draws of `largest`, if draws have weights: `largest` has all of them then.
+    """
     most = largest[:, -1]
     with np.errstate(invalid="ignore"):
         logs, rest = largest - most[:, None], np.exp(rest - most)
@@ -260,9 +269,11 @@ def _left_out(
         smooth[rows, -count:], shapes[rows] = _smoothed(logs[rows, -count:], cutoff[rows])
     with np.errstate(invalid="ignore", divide="ignore"):
         total = rest + np.exp(smooth).sum(1)
-        # a weight times its density is 1 but for the factor by which it is smoothed
+        # a ratio times its density is the draw's weight but for the factor by which it is smoothed
         there = np.isfinite(logs)
-        ones = draws - there.sum(1) + np.where(there, np.exp(smooth - logs), 0.0).sum(1)
+        others = draws - there.sum(1) if log_weights is None else 0.0
+        weights = 0.0 if log_weights is None else log_weights
+        ones = others + np.where(there, np.exp(smooth - logs + weights), 0.0).sum(1)
         return np.where(np.isfinite(most), np.log(ones) - np.log(total) - most, -np.inf), shapes
 
 

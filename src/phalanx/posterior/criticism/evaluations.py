@@ -190,7 +190,8 @@ class Evaluations:
         with the tail of the weights smoothed by a generalised Pareto distribution. ArviZ computes it if the log
         densities of all draws fit into memory. Otherwise, or without ArviZ, they are computed batch by batch on the
         mesh, and only the largest ratios of each observation are kept. Without stored draws the result is that of the
-        reducer `phx.reducers.loo()`.
+        reducer `phx.reducers.loo()`. Draws of a guide (`fit.posterior`) have importance weights, which multiply
+        $w_{is}$.
 
         Args:
             data: the run's keyword arguments of the model; None if the posterior has them.
@@ -213,4 +214,5 @@ class Evaluations:
         return leave_one_out(
             model, data, target=self.target, latents=tuple(self.record.latents), draws=self.draws, sizes=self._sizes,
             known=known_data(self.target, self.record), reduced=self.reduced,
+            log_weights=self.stats.get("log_weight"),
         )  # fmt: skip
