@@ -25,15 +25,12 @@ from phalanx.cli.options import (
     end,
     start_devices,
 )
-from phalanx.cli.saved import POSTERIOR, opened, written
+from phalanx.cli.saved import FIT, POSTERIOR, opened, written
 from phalanx.cli.user_model import load, naming_lines_of, split_place
 from phalanx.extras import is_installed
 from phalanx.report import print_run, write_result
 from phalanx.variational.fit import fit as fit_guide
 from phalanx.variational.result import Fit
-
-FIT = "fit.npz"
-"""Name of the fit in the folder."""
 
 
 def fit(

@@ -22,13 +22,22 @@ from phalanx.extras import install_command, is_installed
 from phalanx.posterior.opening import open as open_saved
 from phalanx.posterior.posterior import Posterior
 from phalanx.report import print_run
+from phalanx.report.page import file_to_write
 from phalanx.store.save_path import replacing
+from phalanx.variational.page import PageOfFit
+from phalanx.variational.result import Fit
 
 CHECKPOINT, STORE, POSTERIOR, COMMAND = "checkpoint", "run.zarr", "posterior.npz", "command.json"
 """Names in the folder that `phalanx sample` writes to."""
 
+FIT = "fit.npz"
+"""Name of the fit in the folder of `phalanx fit`."""
+
 Saved = Annotated[
-    Path, typer.Argument(help="A folder of phalanx sample, a store, a checkpoint, or a posterior.npz.", metavar="PATH")
+    Path,
+    typer.Argument(
+        help="A folder of phalanx sample or fit, a store, a checkpoint, or a posterior.npz.", metavar="PATH"
+    ),
 ]
 
 
@@ -49,12 +58,16 @@ def report(
     quiet: Quiet = False,
     strict: Strict = False,
 ) -> None:
-    """Write the report of a saved run, also while it goes on."""
-    posterior, other = opened(path), None if beside is None else opened(beside)
-    page = posterior.report(out, names=names or None, beside=other)
+    """Write the report of a saved run, also while it goes on, or of a saved fit."""
+    fit, other = _saved_fit(path), None if beside is None else opened(beside)
+    if fit is None:
+        posterior = opened(path)
+        page, verdict = posterior.report(out, names=names or None, beside=other), posterior.verdict()
+    else:
+        page, verdict = fit.write(file_to_write("report", out, "fit.html"), names or None, other, {}), fit.verdict
     if not quiet:
         say([f"written: {page}"])
-    end(posterior.verdict(), strict)
+    end(verdict, strict)
 
 
 def watch(path: Saved, every: Annotated[float, typer.Option(help="Seconds between two lines.", min=0.1)] = 5.0) -> None:
@@ -159,6 +172,22 @@ def _saved(path: Path) -> Posterior | None:
             f"phx.open({str(path)!r}).of(name)."
         )
     return posterior if posterior.num_draws or posterior.record.folded_draws else None
+
+
+def _saved_fit(path: Path) -> PageOfFit | None:
+    """Return the page of the fit in a file, or in the folder of `phalanx fit`; None if a run was saved there."""
+    file = path / FIT if path.is_dir() else path
+    try:
+        fit = Fit.load(file)
+    except (FileNotFoundError, ValueError):
+        if file != path and file.exists():
+            raise
+        return None
+    draws = file.parent / POSTERIOR
+    found = Posterior.load(draws) if draws.is_file() else None
+    if found is None or (found.record.started, found.record.kernel) == (fit.record.started, fit.record.kernel):
+        return PageOfFit.of(fit, found)
+    return PageOfFit.of(fit) if file == path else None  # a later run has written to the folder
 
 
 def _line(posterior: Posterior) -> str:

@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from phalanx.density.imputation import of_given_entries
 from phalanx.density.minibatch import MinibatchEstimate
 from phalanx.distributions.row_sums import total_of
 from phalanx.inputs.arguments import Layout
 from phalanx.jaxprs.group_sums import with_group_sums
+from phalanx.language.observations import marked_term_of
 from phalanx.language.tracing import Program
 from phalanx.mesh.position import ByVariable, Shared, add_shares
 from phalanx.mesh.total import Total
@@ -127,8 +129,12 @@ class Density:
         return self._add(_sum_of(shares)).value
 
     def observations(self, position: ByVariable) -> dict[str, Array]:
-        """Return the log density of each observation at a position, by observed variable."""
-        return self._run(position).observations()
+        """Return the log density of each observation at a position, by observed variable.
+
+        Missing entries that are imputed, and those that a mask leaves out, have infinity instead.
+        """
+        given = of_given_entries(self._run(position).observed, self.layout.join(self.arrays))
+        return {name: marked_term_of(variable) for name, variable in given.items()}
 
     def unconstrain(self, values: Mapping[str, Array]) -> ByVariable:
         """Return the position at which the latent variables have these values."""

@@ -99,7 +99,8 @@ class GivenNames:
             size, name = sizes[dim]
             if len(words) != size:
                 raise ValueError(
-                    f"coords[{dim!r}] has {len(words)} names, and {name!r} has {size} entries along this dimension."
+                    f"coords[{dim!r}] has {len(words)} names, and {name!r} has {size} entries along this dimension. "
+                    f"Give one name for each entry; or give the axis of {name!r} another name in dims=."
                 )
 
 

@@ -35,6 +35,7 @@ class Naming:
         rows: names of the variables that tables have.
         plates: names that NumPyro's plates give to axes.
         dims: names of the axes of the first data by argument, which name later data without names.
+        observed: names of the observed variables.
     """
 
     given: GivenNames
@@ -44,6 +45,7 @@ class Naming:
     rows: tuple[str, ...]
     plates: Axes
     dims: Mapping[str, tuple[str | None, ...]]
+    observed: tuple[str, ...]
 
     @classmethod
     def of(cls, whole: TracedProgram, arguments: Arguments, given: GivenNames) -> Naming:
@@ -61,7 +63,8 @@ class Naming:
         rows = tuple(name for name, v in known.items() if v.is_latent or v.is_computed)
         plates = {name: _axes_in_plates(v) for name, v in known.items() if v.plates}
         dims = {of.name: tuple(axis.dim for axis in of.axes) for of in _arrays_of(arguments) if of.axes}
-        return cls(given, whole.program, LabelSearch.of(whole), variables, rows, plates, dims)
+        observed = tuple(whole.observed)
+        return cls(given, whole.program, LabelSearch.of(whole), variables, rows, plates, dims, observed)
 
     def found(self, arguments: Arguments) -> Axes:
         """Return the names of variables' axes that come from data."""

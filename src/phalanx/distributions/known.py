@@ -1,11 +1,11 @@
-"""Distribution with a given log density."""
+"""Distributions with a given log density."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from jax import Array
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, Unit
 
 
 class Known(Distribution):
@@ -23,3 +23,17 @@ class Known(Distribution):
     def log_prob(self, value: Any, *_: Any, **__: Any) -> Array:
         """Return the known log density."""
         return self._known
+
+
+class SharedTerm(Unit):
+    """Term of the log density of all entries of observed variables, which share what is summed out.
+
+    Attributes:
+        of: names of these variables.
+    """
+
+    pytree_aux_fields = ("of",)
+
+    def __init__(self, log_factor: Array, of: tuple[str, ...]) -> None:
+        self.of = of
+        super().__init__(log_factor)

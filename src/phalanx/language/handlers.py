@@ -145,7 +145,7 @@ def condition(program: Program, values: Mapping[str, Any]) -> Program:
 
     def observe(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
         if variable.natural is not None:  # `do` has set the value, which stays; the original variable is observed
-            return forward(replace(variable.natural, value=value, observed=True))
+            return forward(replace(variable.natural, value=value, observed=True, set_to=variable.set_to))
         if variable.parameter is not None:
             raise ValueError(
                 f"phx.condition: {variable.name!r} is a parameter, which has no density; give its value with "
@@ -206,10 +206,11 @@ def do(program: Program, values: Mapping[str, Any]) -> Program:
     """
 
     def intervene(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
-        done = RandomVariable(variable.name, None, value, observed=True, natural=variable)
+        done = RandomVariable(variable.name, None, value, observed=True, natural=variable, set_to=value)
         evidence = variable.observed and variable.distribution is not None
-        forward(variable if evidence else done)
-        return done.complete()
+        found = forward(replace(variable, set_to=value) if evidence else done)
+        seen = value if found.set_to is None else found.set_to  # a tracer below may mark it
+        return replace(done, value=seen, set_to=variable.set_to).complete()
 
     return _by_name(program, values, "do", intervene)
 

@@ -221,6 +221,7 @@ def _message(variable: RandomVariable, like: Message | None = None) -> Message:
     own = {
         "axes": variable.axes, "natural": variable.natural, "parameter": variable.parameter, "given": variable.is_given,
         "centring": variable.centring, "density_at": (variable.logit, variable.residual, variable.value),
+        "set_to": variable.set_to,
     }  # fmt: skip
     if variable.parameter is not None:  # a deterministic site, whose value may be set later
         like = {"args": (), "cond_indep_stack": [], **(like or {}), "kwargs": {"rng_key": variable.key}}
@@ -251,7 +252,8 @@ def _variable(message: Message) -> RandomVariable:
     plates = tuple((frame.name, frame.dim, frame.size) for frame in message["cond_indep_stack"])
     if message["type"] == "deterministic":
         refusals.check_deterministic(name, value)
-        return RandomVariable(name, None, value, observed=True, natural=own.get("natural"), plates=plates)
+        natural, set_to = own.get("natural"), own.get("set_to")
+        return RandomVariable(name, None, value, observed=True, natural=natural, set_to=set_to, plates=plates)
     distribution, kwargs = message["fn"], message["kwargs"]
     if value is None and kwargs.get("sample_shape"):
         distribution = distribution.expand((*kwargs["sample_shape"], *distribution.batch_shape))
@@ -266,8 +268,8 @@ def _variable(message: Message) -> RandomVariable:
     observed = bool(message["is_observed"])
     suggested = value is not None and not observed and not own.get("given", False)
     return RandomVariable(
-        name, distribution, value, observed, axes, scale, key, suggested=suggested, logit=logit,
-        centring=own.get("centring"), residual=residual, plates=plates,
+        name, distribution, value, observed, axes, scale, key, set_to=own.get("set_to"), suggested=suggested,
+        logit=logit, centring=own.get("centring"), residual=residual, plates=plates,
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ class RandomVariable:
         scale: factor on the log density, from `phx.scale`.
         key: key to draw it with when it has no value.
         natural: the original variable, if `do` has set the value.
+        set_to: the value that the rest of the program sees in place of this one, if `do` has set it.
         parameter: the declaration by `phx.param`, if this is a parameter, which has no distribution.
         suggested: whether a handler of NumPyro's, such as its `substitute`, gave the value: it is not data, and
             inference moves the variable, as NumPyro does.
@@ -58,6 +59,7 @@ class RandomVariable:
     scale: Any = 1.0
     key: Array | None = None
     natural: RandomVariable | None = None
+    set_to: Any = None
     parameter: Any = None
     suggested: bool = False
     logit: Any = None

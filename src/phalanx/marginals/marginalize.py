@@ -13,12 +13,12 @@ from jax import Array
 from jax.core import Tracer
 from numpyro.distributions import MaskedDistribution
 
-from phalanx.distributions.known import Known
+from phalanx.distributions.known import Known, SharedTerm
 from phalanx.inputs.arguments import check_program
 from phalanx.language.handlers import substitute, trace
 from phalanx.language.messages import has_key
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program, factor, send, tracing
+from phalanx.language.tracing import Forward, Program, send, tracing
 from phalanx.marginals.elimination import EliminationResult, draw, eliminate
 from phalanx.marginals.entries import dims_of
 from phalanx.marginals.factors import Dim, Variables, factors_of
@@ -41,7 +41,8 @@ def marginalize(model: Program, names: Sequence[str] | None = None) -> Marginal:
     `numpyro.contrib.control_flow.scan`, or has them as one vector with a factor for each pair of neighbours.
 
     An observed variable that has its own discrete variables in each row keeps its name, and its density is that of the
-    mixture, row by row. All other sums are terms under the name of their first discrete variable.
+    mixture, row by row. All other sums are terms under the name of their first discrete variable; observations in such
+    a sum, as those of a hidden Markov model, have no density each, so `loo` and `log_likelihood` refuse them.
 
     Args:
         model: a program. Its control flow, the shapes of its variables and their supports must not depend on the
@@ -233,7 +234,9 @@ class _Running:
             if len(names) == 1 and len(terms) == 1 and self._carry(names[0], tables[names[0]], terms):
                 continue
             for site, term in terms.values():
-                factor(self.survey.sites[site].name, term)
+                shared = SharedTerm(term, tuple(names))
+                value = jnp.zeros((*shared.batch_shape, 0))
+                send(RandomVariable(self.survey.sites[site].name, shared, value, observed=True))
 
     def _carry(self, name: str, table: ValueTable, terms: Mapping[tuple[Dim, ...], tuple[int, Array]]) -> bool:
         """Sample an observed variable with the sums as its density, if it has one for each element."""

@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.distributions import Distribution
 
 from phalanx.density.target import Target
 from phalanx.errors.names import hint
@@ -23,6 +21,7 @@ from phalanx.language.tracing import Forward, Program
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
 from phalanx.posterior.criticism.reduced_results import ReducedResults
 from phalanx.posterior.over_draws import StoredResults, batches
+from phalanx.posterior.stale_draws import stale_latents, to_draw
 from phalanx.programs.unconstrained import refuse_parameter
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import Reductions
@@ -55,6 +54,7 @@ def predictive(
     sizes: tuple[int, int],
     seed: int,
     known: KnownData | None = None,
+    observed: Sequence[str] | None = None,
     numbers: np.ndarray | None = None,
     keep: str | Sequence[str] | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
@@ -71,6 +71,7 @@ def predictive(
         sizes: chains, and draws of each that are used.
         seed: source of the draws' keys.
         known: names in the run's data, and arguments that fill in; None without a run.
+        observed: names of the variables that the run observed; None if they are not known.
         numbers: numbers of these draws in their chains; None for the first ones.
         keep: variables to return; None for all.
         reducers: reducers by name.
@@ -84,11 +85,12 @@ def predictive(
     at = latents if kind == "posterior" else ()
     program = ModelAtDraws.of("predictive", model, data, target=target, known=known, inferred=latents, at=at)
     values = {name: array for name, array in draws.items() if name in at}
-    again = _Again(program)
+    is_other = bool(at) and (model is not None or data is not None)
+    again = _Again(program, stale_latents(program, values, observed) if is_other else frozenset())
     shapes = program.shapes(again, values)
     names = _kept(keep, shapes, bool(reducers))
     if not reducers:
-        shapes, again = {name: shapes[name] for name in names}, _Again(program, frozenset(names))
+        shapes, again = {name: shapes[name] for name in names}, replace(again, names=frozenset(names))
     stored = StoredResults(sizes)
     reduced = ReducedResults(Reductions.of(reducers, names or list(shapes))) if reducers else None
     for batch in batches(
@@ -153,10 +155,12 @@ class _Again:
 
     Attributes:
         model: the program with its data.
+        stale: latent variables that are sampled anew, too.
         names: variables to return; None for all.
     """
 
     model: ModelAtDraws
+    stale: frozenset[str] = frozenset()
     names: frozenset[str] | None = None
 
     def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
@@ -167,10 +171,10 @@ class _Again:
             if variable.distribution is None:
                 return forward(variable)
             _check_can_be_drawn(variable)
-            if variable.name in self.model.latents:
+            if variable.name in self.model.latents and (variable.name not in self.stale or variable.observed):
                 return self.model.at(variable, values, forward)
             if variable.value is None or variable.observed:
-                return forward(_to_draw(variable))
+                return forward(to_draw(variable))
             return forward(variable)  # set by the program itself
 
         drawn = self.model.run(arrays, give, self._drawn, key)
@@ -178,7 +182,8 @@ class _Again:
 
     def _drawn(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
         met = {n: v for n, v in variables.items() if v.parameter is None}
-        drawn = {n: v.value for n, v in met.items() if n not in self.model.latents or v.is_computed}
+        taken = self.model.latents - self.stale
+        drawn = {n: v.value for n, v in met.items() if n not in taken or v.is_computed}
         if not drawn:
             raise ValueError(
                 f"predictive: the model has no observed variable to draw; its variables are "
@@ -195,17 +200,3 @@ def _check_can_be_drawn(variable: RandomVariable) -> None:
             f"Draw with posterior.predict(fn), fn(draw, key); or, if it concerns only latent variables, leave it out: "
             f"predictive(model=phx.block(model, [{variable.name!r}]))."
         )
-
-
-def _to_draw(variable: RandomVariable) -> RandomVariable:
-    """Return the variable without its value: sampled with a key of this draw, in the shape of the value."""
-    distribution = variable.distribution
-    assert distribution is not None
-    if variable.value is not None:
-        shape = jnp.shape(variable.value)
-        distribution = _repeated(distribution, shape[: len(shape) - len(distribution.event_shape)])
-    return replace(variable, distribution=distribution, value=None, key=None)
-
-
-def _repeated(distribution: Distribution, batch: tuple[int, ...]) -> Distribution:
-    return distribution if batch == tuple(distribution.batch_shape) else distribution.expand(batch)

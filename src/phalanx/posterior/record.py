@@ -77,6 +77,7 @@ class RunRecord:
             releases, which do not record them.
         centring: by partially centred variable, the mean, least and greatest weight of its elements: 1 is centred, 0
             non-centred.
+        observed: names of the observed variables; None in files of earlier releases.
         scalars: data arguments that are numbers, flags, words or shapes; new data may leave them out.
     """
 
@@ -111,6 +112,7 @@ class RunRecord:
     dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict, repr=False)
     coords: Mapping[str, tuple[Word, ...]] = field(default_factory=dict, repr=False)
     centring: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    observed: tuple[str, ...] | None = None
 
     @property
     def axes(self) -> AxisNames:
@@ -158,6 +160,8 @@ class RunRecord:
         """Return the record whose fields were written as JSON, which has lists for tuples."""
         findings = tuple(Finding(*finding) for finding in entries["findings"])
         tuples = {name: tuple(entries[name]) for name in ("passed", "constant")}
+        if entries.get("observed") is not None:
+            tuples["observed"] = tuple(entries["observed"])
         labels = {
             name: tuple(None if words is None else tuple(words) for words in axes)
             for name, axes in entries["labels"].items()

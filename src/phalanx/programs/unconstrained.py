@@ -62,10 +62,6 @@ class Evaluation:
             if variable.distribution is not None and not is_term(variable.distribution)
         }
 
-    def observations(self) -> dict[str, Array]:
-        """Return the log density of each observation, not scaled, by observed variable."""
-        return {name: replace(variable, scale=1.0).log_prob() for name, variable in self.observed.items()}
-
     def terms(self) -> dict[tuple[str, str], Array]:
         """Return the terms of the log density, elementwise, by variable and part ("density" or "jacobian")."""
         out: dict[tuple[str, str], Array] = {}

@@ -91,10 +91,16 @@ class Wrong(NamedTuple):
             )
         at = f" at {where}" if where else ""
         found = f"{words.count(self.count, 'observed value')} {'lies' if self.count == 1 else 'lie'}"
+        remedy = "Check the data, or choose a distribution that can take these values."
+        if np.isnan(self.value).any() and not hint:
+            remedy = (
+                f"No argument of the model holds NaN, so the model reads or computes the value itself. Make it an "
+                f'argument, as in def model({name}), and pass the data: missing="impute" makes missing entries of '
+                f"arguments latent."
+            )
         return (
-            f"Variable {name!r}: {found} outside the support of its distribution{hint}. "
-            f"Check the data, or choose a distribution that can take these values. The first is {value}{at}, and a "
-            f"value of a {self.distribution} must be {self.allowed}."
+            f"Variable {name!r}: {found} outside the support of its distribution{hint}. {remedy} The first is "
+            f"{value}{at}, and a value of a {self.distribution} must be {self.allowed}."
         )
 
 

@@ -41,7 +41,7 @@ class PointwiseLoo(NamedTuple):
 
     Attributes:
         draws: number of draws.
-        elpd: $\log p(y_i \mid y_{-i})$.
+        elpd: $\log p(y_i \mid y_{-i})$; NaN, as all results, for an entry that is no observation.
         lppd: $\log p(y_i \mid y)$, with the observation itself among the data.
         pareto_k: shape of the tail of the importance weights; minus infinity if the largest are equal, as for an
             observation that depends on no latent variable: the result is then exact.
@@ -86,7 +86,8 @@ def loo(tail: int = TAIL) -> Reducer:
     reduces log densities that a function returns. For each observation it keeps `tail + 1` numbers, and room for some
     more, so memory does not grow with the draws. The tail of $S$ draws has $\min(S/5, 3\sqrt{S})$ ratios: up to `tail`
     of them, the results are those of all draws; beyond, the tail is the `tail` largest ratios. Entries that a mask
-    leaves out are constant here: their elpd is 0 and their Pareto k minus infinity.
+    leaves out, or that are missing and imputed, are not observations: their results are NaN. A function in `phx.reduce`
+    marks such entries by a log density of plus infinity.
 
     Args:
         tail: the most ratios in a tail: 200 suffice for 4,400 draws.
@@ -167,7 +168,8 @@ class _Add(NamedTuple):
 def _with_densities(
     state: Ratios, draw: Float[Array, "chains *shape"], here: Bool[Array, "chains ..."]
 ) -> tuple[Array, Array, Array]:
-    """Return the sum of densities after adding those of a draw."""
+    """Return the sum of densities after adding those of a draw; an entry that is left out adds zero."""
+    draw = jnp.where(jnp.isposinf(draw), -jnp.inf, draw)
     most = jnp.maximum(state.density_at, draw.max(0)[None])
     scale = _power(state.density_at, most)
     more = jnp.where(here, _power(draw, most), 0.0).sum(0)[None]
@@ -234,17 +236,28 @@ def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:
     elpd, shapes = (np.empty(rest.shape) for _ in range(2))
     for rows in _chunks(len(rest), largest.shape[-1]):
         ordered = np.sort(largest[rows].astype(np.float64))
-        elpd[rows], shapes[rows] = _left_out(ordered, rest[rows], length, draws)
+        elpd[rows], shapes[rows] = left_out(ordered, rest[rows], length, draws)
         cutoff = ordered[:, ordered.shape[1] - length - 1]
         shapes[rows][are_equal(cutoff, ordered[:, -1], state.largest.dtype)] = -np.inf
     lppd = state.density - np.log(max(draws, 1))
-    return PointwiseLoo(draws, elpd.reshape(shape), lppd, shapes.reshape(shape))
+    absent = (draws > 0) & np.isneginf(largest).all(1).reshape(shape)  # its log density is plus infinity
+    parts = (elpd.reshape(shape), lppd, shapes.reshape(shape))
+    return PointwiseLoo(draws, *(np.where(absent, np.nan, part) for part in parts))
 
 
-def _left_out(
-    largest: Float64[np.ndarray, "rows kept"], rest: Float64[np.ndarray, "rows"], length: int, draws: int
-) -> tuple[Float64[np.ndarray, "rows"], Float64[np.ndarray, "rows"]]:
-    """Return the log densities of observations that are left out, and the shapes of their tails."""
+def left_out(
+    largest: Float64[np.ndarray, "rows kept"], rest: Float64[np.ndarray, "rows"], length: int, draws: int,
+    log_weights: Float64[np.ndarray, "rows kept"] | None = None,
+) -> tuple[Float64[np.ndarray, "rows"], Float64[np.ndarray, "rows"]]:  # fmt: skip
+    """Return the log densities of observations that are left out, and the shapes of their tails.
+
+    Args:
+        largest: logarithms of the largest ratios, ascending.
+        rest: logarithm of the sum of the other ratios.
+        length: number of ratios in a tail.
+        draws: number of all draws.
+        log_weights: log weights of the draws of `largest`, if draws have weights: `largest` has all of them then.
+    """
     most = largest[:, -1]
     with np.errstate(invalid="ignore"):
         logs, rest = largest - most[:, None], np.exp(rest - most)
@@ -256,9 +269,11 @@ def _left_out(
         smooth[rows, -count:], shapes[rows] = _smoothed(logs[rows, -count:], cutoff[rows])
     with np.errstate(invalid="ignore", divide="ignore"):
         total = rest + np.exp(smooth).sum(1)
-        # a weight times its density is 1 before smoothing, which multiplies it by exp(smooth - logs)
+        # a ratio times its density is the draw's weight but for the factor by which it is smoothed
         there = np.isfinite(logs)
-        ones = draws - there.sum(1) + np.where(there, np.exp(smooth - logs), 0.0).sum(1)
+        others = draws - there.sum(1) if log_weights is None else 0.0
+        weights = 0.0 if log_weights is None else log_weights
+        ones = others + np.where(there, np.exp(smooth - logs + weights), 0.0).sum(1)
         return np.where(np.isfinite(most), np.log(ones) - np.log(total) - most, -np.inf), shapes
 
 

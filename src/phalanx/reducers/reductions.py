@@ -129,9 +129,10 @@ def _entry(name: str, reducer: Reduce | Reducer, names: Sequence[str], observed:
     if not observed:
         raise ValueError(
             f"reducers[{name!r}]: {reducer} reduces the log density of each observation, and there is no observed "
-            f"variable here: the model has none, or its likelihood is a phx.factor, which does not identify the "
-            f"observations. Observe values by phx.sample(name, distribution, obs=values); or reduce log densities that "
-            f"you compute, with phx.reduce(fn, {reducer})."
+            f"variable here: the model has none; or its likelihood is a phx.factor, which does not identify the "
+            f"observations; or they share discrete variables that phx.marginalize sums out, and have no term each. "
+            f"Observe values by phx.sample(name, distribution, obs=values); or reduce log densities that you compute, "
+            f"with phx.reduce(fn, {reducer})."
         )
     return per_observed(tuple(observed), reducer)
 

@@ -61,7 +61,7 @@ def describe(target: Target, kernel: Kernel, num_chains: int, matmul_precision: 
 
 
 def names_in_record(naming: Naming, arguments: Arguments, names: NamesOfData | None = None) -> dict[str, Any]:
-    """Return the fields of a record that name axes, entries, levels and columns, and hold scalars.
+    """Return the fields of a record that name axes, entries, levels, columns and observed variables, and hold scalars.
 
     Args:
         naming: names of the axes of the model's variables.
@@ -79,6 +79,7 @@ def names_in_record(naming: Naming, arguments: Arguments, names: NamesOfData | N
         names = names_of(arguments, {name: [axis.words for axis in known] for name, known in found.items()})
     return {
         "labels": labels, "dims": axes.dims, "coords": axes.coords, "names": names, "scalars": scalars_of(arguments),
+        "observed": naming.observed,
     }  # fmt: skip
 
 

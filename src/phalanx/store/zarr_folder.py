@@ -90,8 +90,8 @@ class ZarrFolder:
     def begin(self, entries: Mapping[str, Any]) -> None:
         """Make a new store without arrays, in the first process.
 
-        An incomplete store of the same run and checkpoint is replaced, since no save continues its run. Where draws were
-        committed, it is renamed, with a warning.
+        An incomplete store of the same run and checkpoint is replaced, since no save continues its run. If it has
+        committed draws, it is renamed, with a warning.
 
         Args:
             entries: entries of the root; `run` identifies the run, and `checkpoint` names the folder of its saves.

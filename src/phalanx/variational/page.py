@@ -10,7 +10,8 @@ import numpy as np
 
 from phalanx.diagnostics import Verdict
 from phalanx.posterior.posterior import Posterior
-from phalanx.report.page import Card, Page, listed, pairs, section, section_of_users, words
+from phalanx.posterior.record import RunRecord, Timing
+from phalanx.report.page import Card, Page, Section, listed, pairs, section, section_of_users, words
 from phalanx.report.write import choose_variables, sections_of_draws
 from phalanx.variational.judging.evidence import Evidence, Weights
 from phalanx.variational.pictures import bound_figure, marginal_figure, weight_figure
@@ -18,6 +19,8 @@ from phalanx.variational.pictures import bound_figure, marginal_figure, weight_f
 if TYPE_CHECKING:
     from jaxtyping import Float
     from matplotlib.figure import Figure
+
+    from phalanx.variational.result import Fit
 
 _MOST_DRAWS, _LEAST_DRAWS, _MOST_BYTES = 4000, 100, 2**28
 
@@ -28,6 +31,8 @@ _NOTES = {
     "few weigh as much as all others together, the guide misses a part of the posterior.",
     "Weighted marginals": "The elements that weighting moves most: as the guide draws them, and weighted by the model.",
 }
+
+_TO_DRAW = "Continue the fit, phx.fit(model, guide, data, init=fit, num_steps=0).report(path), which can draw."
 
 
 def shown_draws(values: Mapping[str, np.ndarray]) -> int:
@@ -40,30 +45,44 @@ class PageOfFit(NamedTuple):
     """Content of the report of a fit.
 
     Attributes:
-        posterior: draws from the guide, with the record and timing of the fit.
+        record: record of the fit.
+        timing: its timing.
         steps: steps made.
         elbo: the bound at each step.
-        judged: weights of the draws that were judged, and these draws.
-        evidence: estimate of the evidence.
         verdict: verdict on the fit.
+        posterior: draws from the guide; None if the fit was read from a file, without saved draws.
+        judged: weights of the draws that were judged, and these draws; None if they are not known.
+        evidence: estimate of the evidence; None if the weights are not known.
     """
 
-    posterior: Posterior
+    record: RunRecord
+    timing: Timing
     steps: int
     elbo: Float[np.ndarray, "step"]
-    judged: tuple[Weights, dict[str, np.ndarray]]
-    evidence: Evidence
     verdict: Verdict
+    posterior: Posterior | None = None
+    judged: tuple[Weights, Mapping[str, np.ndarray]] | None = None
+    evidence: Evidence | None = None
+
+    @classmethod
+    def of(cls, fit: Fit, draws: Posterior | None = None) -> PageOfFit:
+        """Return the page of a fit with saved draws of its guide, whose weights judge it."""
+        page = cls(fit.record, fit.timing, fit.steps, fit.losses.elbo, fit.verdict(), draws)
+        log_weights = None if draws is None else draws.stats.get("log_weight")
+        if draws is None or log_weights is None or not np.ptp(log_weights):  # chosen by their weights
+            return page
+        weights = Weights.of(log_weights[0], np.zeros_like(log_weights[0]))
+        values = {name: values[0] for name, values in draws.draws.items()}
+        return page._replace(judged=(weights, values), evidence=weights.evidence())
 
     def write(
         self, file: Path, names: str | Iterable[str] | None, beside: Posterior | None, figures: Mapping[str, Figure]
     ) -> Path:  # fmt: skip
         """Write the page; see `Fit.report`."""
-        record, (weights, values), evidence = self.posterior.record, self.judged, self.evidence
-        timing = self.posterior.timing
+        record, timing = self.record, self.timing
         drawn = {
-            "Importance weights": [weight_figure(weights)],
-            "Weighted marginals": marginal_figure(values, weights),
+            "Importance weights": [] if self.judged is None else [weight_figure(self.judged[0])],
+            "Weighted marginals": [] if self.judged is None else marginal_figure(self.judged[1], self.judged[0]),
             "Evidence lower bound": [bound] if (bound := bound_figure(self.elbo)) is not None else [],
         }
         facts = {
@@ -80,15 +99,13 @@ class PageOfFit(NamedTuple):
             subtitle=f"{record.kernel} · {record.started}",
             verdict=self.verdict,
             cards=[
-                Card("log evidence", f"{evidence.log_evidence:,.3f}", f"± {evidence.error:.2g}"),
-                Card("ELBO", f"{evidence.elbo:,.3f}", f"± {evidence.elbo_error:.2g}"),
-                Card("k-hat", f"{evidence.k_hat:.2f}", "tail of the importance weights"),
+                *([] if self.evidence is None else _cards(self.evidence)),
                 Card("steps", f"{self.steps:,}"),
                 Card("learning", f"{timing.warmup:.2f} s"),
                 Card("compiling", f"{timing.compile:.2f} s"),
             ],
             sections=[
-                *sections_of_draws(self.posterior, choose_variables(self.posterior, names), beside),
+                *self._of_draws(names, beside),
                 *(
                     section(title, _NOTES[title], {f"{title} {number}": one for number, one in enumerate(found)})
                     for title, found in drawn.items()
@@ -100,3 +117,21 @@ class PageOfFit(NamedTuple):
             source=record.source,
             version=record.versions.get("phalanx", ""),
         ).write(file)
+
+    def _of_draws(self, names: str | Iterable[str] | None, beside: Posterior | None) -> list[Section]:
+        if self.posterior is not None:
+            return sections_of_draws(self.posterior, choose_variables(self.posterior, names), beside)
+        if names is not None or beside is not None:
+            raise ValueError(
+                f"report: {'names' if names is not None else 'beside'} is about draws, and this fit was read from a "
+                f"file without any. {_TO_DRAW}"
+            )
+        return [Section("Variables", missing=[f"Not shown: the file of a fit holds no draws. {_TO_DRAW}"])]
+
+
+def _cards(evidence: Evidence) -> list[Card]:
+    return [
+        Card("log evidence", f"{evidence.log_evidence:,.3f}", f"± {evidence.error:.2g}"),
+        Card("ELBO", f"{evidence.elbo:,.3f}", f"± {evidence.elbo_error:.2g}"),
+        Card("k-hat", f"{evidence.k_hat:.2f}", "tail of the importance weights"),
+    ]

@@ -329,12 +329,15 @@ class Fit:
             figures: your matplotlib figures by title, placed after the built-in ones.
 
         Raises:
-            ValueError: when `path` is a folder, a name is unknown, or the fit was read from a file.
+            ValueError: when `path` is a folder, a name is unknown, or `names` or `beside` is given for a fit that was
+                read from a file. The page of such a fit has no draws.
             ImportError: when matplotlib is not installed.
         """
-        file, judged = file_to_write("report", path, "fit.html"), self._weighed_draws.weighed()
-        posterior = self.posterior(shown_draws(judged[1]))
-        page = PageOfFit(posterior, self.steps, self.losses.elbo, judged, self.evidence(), self.verdict())
+        file, page = file_to_write("report", path, "fit.html"), PageOfFit.of(self)
+        if self.pair is not None:
+            judged = self._weighed_draws.weighed()
+            posterior = self.posterior(shown_draws(judged[1]))
+            page = page._replace(posterior=posterior, judged=judged, evidence=self.evidence())
         return page.write(file, names, beside, figures or {})
 
     def starts(self, num_chains: int, seed: int) -> dict[str, np.ndarray]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.report.posteriors import make_posterior
+from tests.unit.report.posteriors import RECORD, make_posterior
 
 import phalanx as phx
 from phalanx.cli.by_name import GUIDES
 from phalanx.cli.saved import initial
+from phalanx.diagnostics import Finding, judged
+from phalanx.posterior.record import Timing
+from phalanx.variational.methods.step import Losses
 
 MODEL = """
 import numpyro.distributions as dist
@@ -60,6 +64,38 @@ def test_a_fit_is_written_and_predicted_from(phalanx, folder):
     assert phalanx(*command, "--quiet") == (0, "", "")
 
 
+def test_a_saved_fit_has_the_page_of_a_fit(phalanx, tmp_path, monkeypatch):
+    """As far as the file allows: its draws lie beside it in the folder of `phalanx fit`."""
+    monkeypatch.chdir(tmp_path)
+    record = replace(RECORD, kernel="fit(full_rank(), elbo)", num_chains=1, num_samples=200, independent=True)
+    elbo = np.linspace(-9.0, -7.0, 50).astype(np.float32)
+    verdict = judged([Finding("k-hat", "The weights vary.", "a closer guide")], ())
+    fit = phx.Fit({"loc": np.zeros(2)}, Losses(elbo, elbo), Timing(), record, steps=50, known={"verdict": verdict})
+    draws = {"w": np.random.default_rng(0).normal(size=(1, 200, 2))}
+    log_weight = -0.1 * (draws["w"] ** 2).sum(-1)
+    posterior = phx.Posterior(draws, {"log_weight": log_weight, "log_density": log_weight}, Timing(), record)
+    (tmp_path / "fit").mkdir()
+    (tmp_path / "alone").mkdir()
+    fit.save("fit/fit.npz")
+    fit.save("alone/mine.npz")
+    posterior.save("fit/posterior.npz")
+    for path, in_both, more in (("fit", 1, 1), ("fit/fit.npz", 1, 1), ("alone/mine.npz", 1, 0)):
+        status, _, err = phalanx("report", path, "--out", "page.html")
+        text = (tmp_path / "page.html").read_text("utf-8")
+        assert status == 0, err
+        for words in ("Fit of regression", "Evidence lower bound", "The weights vary."):
+            assert (words in text) == in_both, (path, words)
+        for words in ("k-hat</", "Importance weights", "Weighted marginals", "Draws of w"):
+            assert (words in text) == more, (path, words)
+    assert "holds no draws. Continue the fit, phx.fit(" in text
+    status, _, err = phalanx("report", "alone/mine.npz", "--name", "w")
+    assert status == 2 and "report: names is about draws, and this fit was read from a file without any." in err
+    assert phalanx("report", "fit", "--strict")[0] == 3
+    make_posterior().save("fit/posterior.npz")  # a run has written to the folder since
+    assert phalanx("report", "fit", "--out", "page.html")[0] == 0
+    assert "Fit of regression" not in (tmp_path / "page.html").read_text("utf-8")
+
+
 def test_predictions_from_the_prior(phalanx, folder):
     status, _, err = phalanx("predict", "models.py:line", "--data", "x.csv", "--draws", "50", "--out", "prior")
     drawn = np.load(folder / "prior" / "predictions.npz")
@@ -94,8 +130,6 @@ def test_sample_passes_its_options_on(phalanx, folder, called, monkeypatch):
 
 @pytest.mark.parametrize("grade, status", [("good", 0), ("usable", 0), ("not good", 3)])
 def test_strict_has_a_status_of_its_own(phalanx, folder, called, monkeypatch, grade, status):
-    from phalanx.diagnostics import Finding, judged
-
     findings = [] if grade == "good" else [Finding("a topic", "A problem.", "a remedy", grade)]
     monkeypatch.setattr(type(called[1]), "verdict", lambda self, checks=(): judged(findings, ()))
     assert phalanx("sample", *DATA, "--strict", "--quiet")[0] == status

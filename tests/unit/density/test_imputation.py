@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -15,6 +17,7 @@ from jax.scipy.stats import beta, gamma, norm
 import phalanx as phx
 from phalanx.density.imputation import impute, of_given_entries
 from phalanx.density.target import Target
+from phalanx.programs.validity import VALUE, find_invalid, nan_hint
 
 NAN = np.nan
 
@@ -223,6 +226,22 @@ def test_bounds_by_row_are_refused_where_rows_are_sharded():
 def test_without_missing_the_refusal_names_the_way_out(y):
     with pytest.raises(ValueError, match=r'missing="impute"'):
         phx.mcmc(normal, {"y": y})
+
+
+def test_missing_entries_that_the_model_reads_itself_are_no_argument():
+    y = np.array([1.0, np.nan, 2.0], np.float32)
+
+    def model():
+        phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    assert impute(model, {}).program is model
+    target = phx.Target(model)
+    wrong = find_invalid(model, target.arguments, target.mesh, ())["y", VALUE]
+    words = (
+        "No argument of the model holds NaN.*Make it an argument, as in def model\\(y\\), and pass the data: missing="
+    )
+    assert re.search(words, wrong.said("y", "", ""))
+    assert "Check the data" in wrong.said("y", "", nan_hint(["x"], [y]))
 
 
 def test_other_words_are_refused():

@@ -143,7 +143,8 @@ def test_found_names_that_do_not_agree_are_left_out():
         ({"w": 3}, None, TypeError, "dims['w']: expected a list of names, one for each axis; got 3."),
         (["w"], None, TypeError, "dims: expected a dict of names by variable"),
         ({"w": ["f"]}, {"f": ["a", "b"]}, ValueError, "coords['f'] has 2 names, and 'w' has 3 entries along this dim"),
-        (None, {"site": ["a"]}, ValueError, "coords['site'] has 1 names, and 'level' has 2 entries"),
+        (None, {"site": ["a"]}, ValueError, "coords['site'] has 1 names, and 'level' has 2 entries along "
+         "this dimension. Give one name for each entry; or give the axis of 'level' another name in dims=."),
         ({"w": ["feature"]}, {"features": ["a"]}, ValueError, "there is no dimension 'features'; there are 'feature'"),
         ({"w": ["f"]}, {"f": ["a", 1, "1"]}, ValueError, "coords['f'] has the name '1' twice, at 1 and 2."),
         ({"w": ["f"]}, {"f": "abc"}, TypeError, "coords['f']: expected a list of names, one for each entry; got 'abc'"),

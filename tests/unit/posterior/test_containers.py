@@ -9,14 +9,17 @@ from typing import Any
 
 import arviz as az
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from matplotlib import pyplot
+from tests.unit.report.posteriors import RECORD
 
 import phalanx as phx
 from phalanx.posterior.containers import arviz_groups
+from phalanx.posterior.record import Timing
 
 NEW: Any = az  # names of ArviZ 1.x
 IS_OLD = az.__version__.startswith("0.")
@@ -145,6 +148,48 @@ def test_what_a_model_cannot_make_is_left_out_unless_asked_for():
     assert "is a factor" in data.attrs["without posterior_predictive"]
     with pytest.raises(ValueError, match="is a factor"):
         posterior.to_arviz(predictive=True)
+
+
+def hidden_states(y=None):
+    step = phx.sample("step", dist.Normal(2.0, 1.0))
+    state, states = 0, []
+    for t in range(4):
+        state = phx.sample(f"state_{t}", dist.CategoricalProbs(jnp.array([[0.8, 0.2], [0.3, 0.7]])[state]))
+        states.append(state)
+    phx.sample("y", dist.Normal(step * jnp.stack(states), 0.1), obs=y)
+
+
+def by_hand(program, data) -> phx.Posterior:
+    draws = RNG.normal(2.0, 0.1, size=(2, 50)).astype(np.float32)
+    record = replace(RECORD, num_chains=2, num_samples=50, latents={"step": ""})
+    return phx.Posterior({"step": draws}, {}, Timing(), record, target=phx.Target(program, data))
+
+
+def test_observations_that_share_states_are_data():
+    """`phx.marginalize` holds them back while the model runs: their density is one term of all of them."""
+    y = np.array([0.0, 2.0, 2.0, 0.0], np.float32)
+    posterior = by_hand(phx.marginalize(hidden_states), {"y": y})
+    data = posterior.to_arviz()
+    assert "constant_data" not in groups_of(data) and data["posterior_predictive"]["y"].shape == (2, 50, 4)
+    np.testing.assert_array_equal(data["observed_data"]["y"], y)
+    words = "the entries of 'y' share discrete variables that phx.marginalize sums out"
+    assert words in data.attrs["without log_likelihood"]
+    with pytest.raises(ValueError, match=words):
+        posterior.to_arviz(log_likelihood=True)
+
+
+def test_a_model_that_observes_no_variable_says_so():
+    def soft(y):
+        phx.factor("likelihood", -((y - phx.sample("step", dist.Normal(0.0, 1.0))) ** 2).sum())
+
+    posterior = by_hand(soft, {"y": np.zeros(3, np.float32)})
+    data = posterior.to_arviz()
+    assert {"observed_data", "log_likelihood", "posterior_predictive"}.isdisjoint(groups_of(data))
+    assert "the model observes no variable" in data.attrs["without posterior_predictive"]
+    assert "phx.factor" in data.attrs["without log_likelihood"]
+    for asked, words in (("predictive", "the model observes no variable"), ("log_likelihood", "phx.factor")):
+        with pytest.raises(ValueError, match=words):
+            posterior.to_arviz(**{asked: True})
 
 
 def test_xarray_has_names(posterior, monkeypatch):

@@ -290,6 +290,63 @@ class TestCounterfactuals:
         assert (other["dose"] == 5.0).all()
         np.testing.assert_allclose(other["effect"], 10.0, atol=0.6)
 
+    def test_latent_mediators_follow(self):
+        mediated = drawn_by_hand(mediators, MEDIATED, 2, 50)
+        assert set(mediated.draws) == {"slope", "first", "second"}
+        for data in ({}, None):  # without data, and with those of the run
+            other = mediated.predictive(data, model=phx.do(mediators, {"dose": 100.0}))
+            assert {"first", "second", "effect"} <= set(other) and "slope" not in other
+            np.testing.assert_allclose(other["effect"], 100.0 + mediated["slope"], atol=1.5)  # 6 standard deviations
+            assert np.std(other["second"] - mediated["slope"]) > 0.1
+        after = mediated.predictive(model=phx.do(mediators, {"second": 7.0}))
+        assert "first" not in after
+        np.testing.assert_allclose(after["effect"], 7.0, atol=0.6)
+
+    def test_a_mediator_follows_an_observed_variable_that_is_drawn_anew(self):
+        mediated = drawn_by_hand(mediators, MEDIATED, 2, 50)
+        anew = mediated.predictive({"dose": None, "effect": None})
+        np.testing.assert_allclose(anew["first"], anew["dose"], atol=0.6)
+        assert not {"first", "second"} & set(mediated.predictive())  # the dose has its data
+
+    def test_hierarchies_keep_their_draws(self):
+        def model(x, dose=None, y=None):
+            mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+            level = phx.sample("level", dist.Normal(mean + x.mean(), 0.5).expand([2]))
+            given = phx.sample("dose", dist.Normal(0.0, 1.0), obs=dose)
+            phx.sample("y", dist.Normal(level + given, 1e-3), obs=y)
+
+        data = {"x": np.ones(3, np.float32), "dose": np.float32(1.0), "y": np.zeros(2, np.float32)}
+        posterior = drawn_by_hand(model, data, 2, 50)
+        new = {"x": np.zeros(5, np.float32)}
+        for program, dose in ((None, None), (model, None), (phx.do(model, {"dose": 3.0}), 3.0)):
+            found = posterior.predictive(new, model=program)
+            assert "level" not in found and "mean" not in found
+            dose = found["dose"] if dose is None else dose
+            np.testing.assert_allclose(found["y"], posterior["level"] + np.asarray(dose)[..., None], atol=1e-2)
+
+    def test_what_the_run_itself_set_is_no_intervention(self):
+        def model(y=None):
+            scale = phx.sample("scale", dist.HalfNormal(1.0))
+            level = phx.sample("level", dist.Normal(0.0, scale))
+            phx.sample("y", dist.Normal(level, 1.0), obs=y)
+
+        fixed = phx.do(model, {"scale": 2.0})
+        posterior = drawn_by_hand(fixed, {"y": np.float32(0.0)}, 2, 50)
+        known = replace(posterior, record=replace(posterior.record, observed=("y",)), target=None)
+        assert "level" not in posterior.predictive({}, model=fixed)
+        assert "level" not in known.predictive({}, model=fixed)
+
+
+def mediators(dose=None, effect=None):
+    slope = phx.sample("slope", dist.Normal(0.0, 1.0))
+    given = phx.sample("dose", dist.Normal(0.0, 1.0), obs=dose)
+    first = phx.sample("first", dist.Normal(given, 0.1))
+    second = phx.sample("second", dist.Normal(jnp.stack([first])[0] + slope, 0.1))
+    phx.sample("effect", dist.Normal(second, 0.1), obs=effect)
+
+
+MEDIATED = {"dose": np.float32(1.0), "effect": np.float32(2.0)}
+
 
 def sized(x, y=None):
     local = phx.sample("local", dist.Normal(0.0, 1.0).expand([x.shape[0]]))

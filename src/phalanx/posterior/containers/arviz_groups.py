@@ -9,15 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jax import Array
 
-from phalanx.density.target import Target
 from phalanx.diagnostics.exchange import check_dimensions, container, dataset, in_arviz_names
 from phalanx.inputs.axis_names import AxisNames
 from phalanx.mesh.keys import check_seed
-from phalanx.posterior.containers.model_data import ModelData, Shapes
 from phalanx.posterior.criticism.evaluations import Evaluations
 from phalanx.posterior.criticism.model_at_draws import known_data
+from phalanx.posterior.criticism.model_data import ModelData, Shapes, are_deleted
 from phalanx.posterior.predictive import predictive as predicted
 
 MOST_BYTES = 2**28
@@ -54,7 +52,7 @@ def to_arviz(
     groups.put("warmup_sample_stats", in_arviz_names(stats), named=False)
     if not stats:
         groups.put("warmup_sample_stats", course, ("round",), named=False)
-    if posterior.target is None or _are_deleted(posterior.target):
+    if posterior.target is None or are_deleted(posterior.target):
         reason = NO_MODEL if posterior.target is None else DELETED
         if log_likelihood or predictive or prior:
             raise ValueError(f"to_arviz: {reason}. Ask for these groups where the run was made.")
@@ -74,6 +72,11 @@ def _add_groups_of_model(
     drawn = _bytes(data.observed) + _bytes(data.computed)
 
     def put_again() -> None:
+        if not data.observed:
+            raise ValueError(
+                "to_arviz: the model observes no variable, so there is no variable to draw anew for "
+                "posterior_predictive. Observe values by phx.sample(name, distribution, obs=values)."
+            )
         found = posterior.predictive(seed=seed)
         groups.put("posterior_predictive", {name: found[name] for name in data.observed})
 
@@ -89,7 +92,7 @@ def _add_groups_of_model(
     def put_terms() -> None:
         groups.put("log_likelihood", posterior.log_likelihood())
 
-    if data.observed and total:
+    if total:
         groups.offer("posterior_predictive", "predictive=True", predictive, total * drawn, put_again)
         groups.offer("log_likelihood", "log_likelihood=True", log_likelihood, total * _bytes(data.observed), put_terms)
     groups.offer("prior", "prior=100", prior, PRIOR_DRAWS * (drawn + _bytes(data.latent)), put_before)
@@ -159,10 +162,6 @@ def _apart(names: AxisNames, arrays: Mapping[str, Any], leading: int) -> tuple[A
     called = {name: f"{name}_data" if name in dims else name for name in arrays}
     known = {called[name]: of_axes for name, of_axes in names.dims.items() if name in called}
     return replace(names, dims=known), {called[name]: values for name, values in arrays.items()}
-
-
-def _are_deleted(target: Target) -> bool:
-    return any(isinstance(array, Array) and array.is_deleted() for array in target.arguments.arrays)
 
 
 def _bytes(shapes: Shapes) -> int:

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from phalanx.errors.words import count
-from phalanx.posterior.criticism.log_likelihood import observed_values
 from phalanx.posterior.criticism.loo import Loo
+from phalanx.posterior.criticism.model_data import ModelData, are_deleted
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -112,11 +112,12 @@ def _loo_of(name: str, model: Any) -> Loo:
 
 def _check_same_data(posteriors: Mapping[str, Posterior]) -> None:
     """Raise if the observed values of two posteriors differ, where the posteriors know them."""
+    targets = {name: one.target for name, one in posteriors.items()}
     known = {
-        name: observed_values(one.target, tuple(one.record.latents), one.of_all_chains.draws)
-        for name, one in posteriors.items()
+        name: ModelData.of(target).observations()
+        for name, target in targets.items()
+        if target is not None and not are_deleted(target)
     }
-    known = {name: values for name, values in known.items() if values}
     for name, values in known.items():
         first, others = next(iter(known.items()))
         alone = len(values) == len(others) == 1

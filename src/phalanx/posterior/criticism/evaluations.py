@@ -100,7 +100,8 @@ class Evaluations:
 
         The model runs again at each draw, on its own data or on others, in batches on the mesh; data that were placed
         with `phx.shard` stay in place. Every observed variable is sampled, with or without its data, and so is every
-        variable that the run did not infer; deterministic values are computed.
+        variable that the run did not infer; deterministic values are computed. An inferred variable is sampled, too, if
+        its distribution depends on a variable that `phx.do` sets, or on an observed one that has no value in `data`.
 
         Args:
             data: keyword arguments of the model; None for those of the run. Levels and columns match those of the run
@@ -118,8 +119,9 @@ class Evaluations:
             seed: a whole number. The noise of a draw depends only on the seed, the chain and the draw.
 
         Returns:
-            Arrays of shape `(chain, draw, ...)` by variable: the observed and deterministic ones; with
-            `kind="prior"` also the inferred ones. The dict has the results of the reducers as its attribute `reduced`.
+            Arrays of shape `(chain, draw, ...)` by variable: the observed and deterministic ones, and inferred ones
+            that are sampled anew; with `kind="prior"` all inferred ones. The dict has the results of the reducers as
+            its attribute `reduced`.
 
         Raises:
             TypeError: if the data do not fit the model.
@@ -141,7 +143,7 @@ class Evaluations:
         return predictive(
             model, data, kind, target=self.target, latents=tuple(self.record.latents), draws=self.draws,
             sizes=(self.num_chains, len(numbers)), seed=seed, known=known_data(self.target, self.record),
-            numbers=numbers, keep=keep, reducers=reducers,
+            observed=self.record.observed, numbers=numbers, keep=keep, reducers=reducers,
         )  # fmt: skip
 
     @on_all_chains
@@ -188,7 +190,8 @@ class Evaluations:
         with the tail of the weights smoothed by a generalised Pareto distribution. ArviZ computes it if the log
         densities of all draws fit into memory. Otherwise, or without ArviZ, they are computed batch by batch on the
         mesh, and only the largest ratios of each observation are kept. Without stored draws the result is that of the
-        reducer `phx.reducers.loo()`.
+        reducer `phx.reducers.loo()`. Draws of a guide (`fit.posterior`) have importance weights, which multiply
+        $w_{is}$.
 
         Args:
             data: the run's keyword arguments of the model; None if the posterior has them.
@@ -211,4 +214,5 @@ class Evaluations:
         return leave_one_out(
             model, data, target=self.target, latents=tuple(self.record.latents), draws=self.draws, sizes=self._sizes,
             known=known_data(self.target, self.record), reduced=self.reduced,
+            log_weights=self.stats.get("log_weight"),
         )  # fmt: skip

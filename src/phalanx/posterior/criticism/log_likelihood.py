@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.distributions import Distribution, ExpandedDistribution, Independent, MaskedDistribution
+from numpyro.distributions import Distribution
 
 from phalanx.density.target import Target
-from phalanx.distributions.blocked import Blocked
+from phalanx.distributions.known import SharedTerm
+from phalanx.errors.words import first_few
 from phalanx.inputs.known_data import KnownData
+from phalanx.language.observations import term_of
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
 from phalanx.language.tracing import Forward, Program
-from phalanx.mesh.compatibility.numpyro_internals import mask_of
-from phalanx.mesh.processes import to_host
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
-from phalanx.posterior.over_draws import key_of, over_draws
+from phalanx.posterior.over_draws import over_draws
 
 
 def log_likelihood(
@@ -56,11 +54,6 @@ def log_likelihood(
     terms = Terms(program)
     size = program.batch_size(program.shapes(terms, values))
     return over_draws(terms, values, sizes, seed=0, batch_size=size, given=program.place_arrays(), mesh=program.mesh)
-
-
-def term_of(variable: RandomVariable) -> Array:
-    """Return the log density of each observation of a variable."""
-    return replace(variable, scale=1.0).log_prob()
 
 
 @dataclass(frozen=True)
@@ -116,6 +109,14 @@ def observations(variables: Mapping[str, RandomVariable], asked: str = "log_like
     found = {n: v for n, v in observed.items() if not is_term(_distribution(v))}
     if not found:
         terms = ", ".join(map(repr, observed))
+        shared = [n for v in observed.values() if isinstance(v.distribution, SharedTerm) for n in v.distribution.of]
+        if shared:
+            raise ValueError(
+                f"{asked}: the entries of {first_few(list(map(repr, dict.fromkeys(shared))))} share discrete variables "
+                f"that phx.marginalize sums out ({terms}), such as the states of a hidden Markov model: their joint "
+                f"density is one term, without a term for each. To criticise the model, draw the data anew with "
+                f"posterior.predictive(), or predict held-out data."
+            )
         raise ValueError(
             f"{asked}: {terms} is a term of the log density (phx.factor), which does not identify the "
             f"observations, and the model observes no variable. Observe the values by their distribution, "
@@ -128,48 +129,6 @@ def observations(variables: Mapping[str, RandomVariable], asked: str = "log_like
     return found
 
 
-def is_masked(variable: RandomVariable) -> bool:
-    """Return whether a mask of the distribution may leave observations out."""
-    distribution: Any = variable.distribution
-    while distribution is not None:
-        if isinstance(distribution, MaskedDistribution):
-            return True
-        distribution = getattr(distribution, "whole" if isinstance(distribution, Blocked) else "base_dist", None)
-    return False
-
-
-def counted(variable: RandomVariable) -> Array:
-    """Return a mask of the observations that no mask of the distribution leaves out."""
-    return jnp.broadcast_to(_unmasked(_distribution(variable)), jnp.shape(term_of(variable)))
-
-
 def _distribution(variable: RandomVariable) -> Distribution:
     assert variable.distribution is not None
     return variable.distribution
-
-
-def _unmasked(distribution: Distribution) -> Any:
-    """Return a mask that broadcasts to the batch shape of a distribution."""
-    if isinstance(distribution, Blocked):
-        return _unmasked(distribution.whole)
-    if isinstance(distribution, MaskedDistribution):
-        return jnp.logical_and(mask_of(distribution), _unmasked(distribution.base_dist))
-    if isinstance(distribution, ExpandedDistribution):
-        return _unmasked(distribution.base_dist)
-    if isinstance(distribution, Independent):
-        inner = jnp.broadcast_to(_unmasked(distribution.base_dist), distribution.base_dist.batch_shape)
-        joined = distribution.reinterpreted_batch_ndims
-        return inner.any(tuple(range(inner.ndim - joined, inner.ndim)))  # one entry of a vector is enough
-    return jnp.bool_(True)
-
-
-def observed_values(
-    target: Target | None, latents: Sequence[str], draws: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Return the values of the observed variables of a run by name; empty if its model or draws are not there."""
-    if target is None or not draws or not all(name in draws and draws[name].size for name in latents):
-        return {}
-    program = ModelAtDraws.of("observed", None, None, target=target, known=None, inferred=latents, at=latents)
-    first = {name: np.asarray(draws[name][:1, :1])[0, 0] for name in latents}
-    values = jax.jit(Terms(program, of=lambda variable: jnp.asarray(variable.value)).__call__)
-    return {name: to_host(value) for name, value in values(first, key_of(0, 0, 0), program.place_arrays()).items()}

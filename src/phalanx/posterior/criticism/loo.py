@@ -13,17 +13,19 @@ import numpy as np
 
 from phalanx.density.target import Target
 from phalanx.diagnostics.convergence import mcse
-from phalanx.diagnostics.psis import threshold
+from phalanx.diagnostics.psis import smooth, threshold
 from phalanx.errors.words import count, first_few
 from phalanx.extras import is_installed, require
 from phalanx.inputs.known_data import KnownData
+from phalanx.language.observations import counted, is_masked
 from phalanx.language.tracing import Program
 from phalanx.language.unscaled import check_unscaled
 from phalanx.mesh.processes import to_host
-from phalanx.posterior.criticism.log_likelihood import Terms, counted, factors, is_masked
+from phalanx.posterior.criticism.log_likelihood import Terms, factors
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
+from phalanx.posterior.criticism.model_data import factors_of
 from phalanx.posterior.over_draws import Batch, batches, key_of, over_draws
-from phalanx.reducers.loo import TAIL, PointwiseLoo, are_equal, ratios_of
+from phalanx.reducers.loo import TAIL, PointwiseLoo, are_equal, left_out, ratios_of
 from phalanx.reducers.loo import loo as loo_reducer
 from phalanx.reducers.pareto_tail import tail_length
 
@@ -42,12 +44,15 @@ class Loo:
         elpd: expected log predictive density, $\sum_i \log p(y_i \mid y_{-i})$.
         se: standard error of `elpd` over observations.
         p_loo: effective number of parameters: by how much fewer `elpd` is with the observation left out.
-        pointwise: terms of `elpd` by observed variable, in its shape; NaN for entries that are masked.
+        pointwise: terms of `elpd` by observed variable, in its shape; NaN for entries that are masked or missing.
         pareto_k: shape of the tail of the importance weights, by observed variable, in its shape; minus infinity where
             all weights are equal, as for an observation that depends on no latent variable: its term is exact.
         num_draws: draws over all chains.
         good_k: the largest `pareto_k` for which so many draws suffice.
-        factors: names of terms of the model that are not observations (`phx.factor`), which are never left out.
+        factors: names of terms of the model that are not observations, which are never left out: those of `phx.factor`,
+            and sums over discrete variables that observations share.
+        weighted: true if draws are those of a guide, with importance weights: `pareto_k` then is of the product of
+            their weights and the ratios.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -67,11 +72,12 @@ class Loo:
     num_draws: int
     good_k: float
     factors: tuple[str, ...] = ()
+    weighted: bool = False
 
     @classmethod
     def of(
         cls, found: Mapping[str, PointwiseLoo], masks: Mapping[str, np.ndarray] | None = None,
-        factors: tuple[str, ...] = (),
+        factors: tuple[str, ...] = (), weighted: bool = False,
     ) -> Loo:  # fmt: skip
         """Sum up results by observed variable, of observations that are true in `masks`."""
         masks = {} if masks is None else masks
@@ -85,11 +91,12 @@ class Loo:
         draws = next(iter(found.values())).draws
         with np.errstate(invalid="ignore"):  # an observation may be impossible
             elpd, se = float(terms.sum()), math.sqrt(len(terms)) * float(terms.std())
-            return cls(elpd, se, float(lppd.sum()) - elpd, pointwise, shapes, draws, threshold(draws), factors)
+            p_loo = float(lppd.sum()) - elpd
+        return cls(elpd, se, p_loo, pointwise, shapes, draws, threshold(draws), factors, weighted)
 
     @property
     def num_observations(self) -> int:
-        """Observations, without those that are masked."""
+        """Observations, without those that are masked or missing."""
         return sum(int(np.sum(~np.isnan(k))) for k in self.pareto_k.values())
 
     @property
@@ -111,7 +118,7 @@ class Loo:
     def __str__(self) -> str:
         lines = [
             f"Leave-one-out cross-validation of {count(self.num_observations, 'observation')} "
-            f"({count(self.num_draws, 'draw')})",
+            f"({count(self.num_draws, 'draw')}{' of a guide, weighted by the model' if self.weighted else ''})",
             f"  elpd  {self.elpd:12.1f}  standard error {self.se:.1f}",
             f"  p_loo {self.p_loo:12.1f}",
             self.verdict,
@@ -119,7 +126,8 @@ class Loo:
         if self.factors:
             lines.append(
                 f"The model also has {first_few([repr(name) for name in self.factors])}, terms that are not "
-                f"observations (phx.factor): they stay when an observation is left out."
+                f"observations (phx.factor, or a sum over discrete variables that observations share): they stay when "
+                f"an observation is left out."
             )
         return "\n".join(lines)
 
@@ -129,14 +137,18 @@ class Loo:
         if self.good:
             return f"Good to use: every Pareto k is at most {self.good_k:.2f}."
         worst = [f"{name}{_index(place)} {k:.2f}" for name, place, k in self._worst()]
+        changes = "the posterior changes so much without it that the draws do not represent it."
         advice = (
             "Run K-fold cross-validation, or leave these observations out one by one; or choose a likelihood with "
             "heavier tails, if they are outliers. More draws help if k is below 1 and the model is right."
         )
+        if self.weighted:
+            changes = "the guide's draws do not represent the posterior without it."
+            advice = "Fit a closer guide, such as phx.guides.full_rank(), or run phx.mcmc."
         return (
             f"Not good to use yet: {self.num_bad} of {count(self.num_observations, 'observation')} "
-            f"{'has' if self.num_bad == 1 else 'have'} a Pareto k above {self.good_k:.2f} ({', '.join(worst)}): the "
-            f"posterior changes so much without it that the draws do not represent it. {advice}"
+            f"{'has' if self.num_bad == 1 else 'have'} a Pareto k above {self.good_k:.2f} ({', '.join(worst)}): "
+            f"{changes} {advice}"
         )
 
     def _worst(self) -> list[tuple[str, tuple[int, ...], float]]:
@@ -152,6 +164,7 @@ class Loo:
 def leave_one_out(
     model: Program | None, data: Mapping[str, Any] | None, *, target: Target | None, latents: Sequence[str],
     draws: Mapping[str, np.ndarray], sizes: tuple[int, int], known: KnownData, reduced: Mapping[str, Any],
+    log_weights: np.ndarray | None = None,
 ) -> Loo:  # fmt: skip
     """Evaluate leave-one-out cross-validation; see `Posterior.loo`.
 
@@ -164,10 +177,12 @@ def leave_one_out(
         sizes: chains, and draws of each.
         known: names in the run's data, and arguments that fill in.
         reduced: results of the run's reducers.
+        log_weights: logarithms of the draws' importance weights, `(chain, draw)`; None for draws of the posterior.
     """
     stored = math.prod(sizes) and all(name in draws for name in latents)
     if not stored and (found := _reduced_by_run(reduced)):
-        return Loo.of(found)
+        there = {name: ~np.isnan(one.pareto_k) for name, one in found.items()}
+        return Loo.of(found, there, () if target is None else factors_of(target))
     if not math.prod(sizes):
         raise ValueError(
             'loo: there are no draws to evaluate. Store some (keep=None), or run with reducers={"loo": '
@@ -180,13 +195,22 @@ def leave_one_out(
     check_unscaled({n: v for n, v in terms.met.items() if v.observed and v.distribution is not None}, "loo")
     how = {"seed": 0, "batch_size": program.batch_size(shapes), "given": program.place_arrays(), "mesh": program.mesh}
     total, observations = math.prod(sizes), sum(math.prod(shape.shape) for shape in shapes.values())
-    efficiency = _efficiency(values)
-    if total * observations <= MOST_TERMS and is_installed("arviz"):
+    weighted = log_weights is not None and np.ptp(log_weights) != 0  # a fit may have chosen draws by their weights
+    efficiency = 1.0 if weighted else _efficiency(values)
+    if weighted:
+        if total * observations > MOST_TERMS:
+            raise ValueError(
+                f"loo: the draws have importance weights, and {total:,} draws of {observations:,} log densities do not "
+                f"fit into memory. Draw fewer, with fit.posterior(n); or choose draws by their weights first, with "
+                f"phx.importance(model, guide, data, init=fit).posterior(n)."
+            )
+        found = _by_weights(over_draws(terms, values, sizes, **how), np.asarray(log_weights, np.float64).ravel())
+    elif total * observations <= MOST_TERMS and is_installed("arviz"):
         found = _by_arviz(over_draws(terms, values, sizes, **how), efficiency)
     else:
         tail = min(tail_length(total, efficiency), max(MOST_RATIOS // observations, TAIL // 4))
         found = _batch_by_batch(batches(terms, values, sizes, **how), max(tail, 10))
-    return Loo.of(found, _masks(terms, values, how["given"]), factors(terms.met))
+    return Loo.of(found, _masks(terms, values, how["given"]), factors(terms.met), weighted)
 
 
 def _reduced_by_run(reduced: Mapping[str, Any]) -> dict[str, PointwiseLoo]:
@@ -244,6 +268,24 @@ def _batch_by_batch(evaluated: Iterator[Batch], tail: int) -> dict[str, Pointwis
             merge()
     merge()
     return {name: reducer.finalize(state) for name, state in kept.items()}
+
+
+def _by_weights(terms: Mapping[str, np.ndarray], log_weights: np.ndarray) -> dict[str, PointwiseLoo]:
+    """Return the results of draws with importance weights: an observation is left out by weight / density."""
+    found = {}
+    log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
+    log_weights, draws = log_weights - log_weights.max(), len(log_weights)
+    shared, length = smooth(log_weights).log_weights, min(tail_length(len(log_weights)), len(log_weights) - 1)
+    for name, values in terms.items():
+        flat = values.reshape(draws, -1).astype(np.float64)
+        lppd = np.logaddexp.reduce(flat + shared[:, None]) - np.logaddexp.reduce(shared)
+        ratios = (log_weights[:, None] - flat).T
+        order = np.argsort(ratios, axis=1)
+        ordered = np.take_along_axis(ratios, order, axis=1)
+        elpd, k = left_out(ordered, np.full(len(ordered), -np.inf), length, draws, log_weights[order])
+        k[are_equal(ordered[:, draws - length - 1], ordered[:, -1], values.dtype)] = -np.inf
+        found[name] = PointwiseLoo(draws, *(part.reshape(values.shape[2:]) for part in (elpd, lppd, k)))
+    return found
 
 
 def _by_arviz(terms: Mapping[str, np.ndarray], efficiency: float) -> dict[str, PointwiseLoo]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -24,6 +25,14 @@ DATA = {"x": X, "y": Y}
 def regression(x, y=None):
     w = phx.sample("w", dist.Normal(0.0, 1.0))
     phx.sample("y", dist.Normal(x[:, 0] * w, 1.0), obs=y)
+
+
+def hidden_states(y=None):
+    w, state, states = phx.sample("w", dist.Normal(0.0, 1.0)), 0, []
+    for t in range(4):
+        state = phx.sample(f"state_{t}", dist.CategoricalProbs(jnp.array([[0.8, 0.2], [0.3, 0.7]])[state]))
+        states.append(state)
+    phx.sample("y", dist.Normal(w * jnp.stack(states), 1.0), obs=y)
 
 
 def posterior_of(model, data=DATA, sd=None, chains=CHAINS, draws=DRAWS) -> Posterior:
@@ -124,6 +133,67 @@ class TestNumbers:
         assert loo.elpd == pytest.approx(loo.pointwise["y"][real].sum(), rel=1e-5)
 
 
+class TestDrawsOfAGuide:
+    """Draws of independent normals around the mean of a posterior with a correlation of -0.9, and their weights."""
+
+    X = RNG.normal(size=(ROWS, 1)) + RNG.normal(size=(ROWS, 2)) * 0.3
+    PRECISION = X.T @ X + np.eye(2)
+    MEAN = np.linalg.solve(PRECISION, X.T @ Y)
+
+    def exactly(self) -> np.ndarray:
+        found = []
+        for i in range(ROWS):
+            rest = np.arange(ROWS) != i
+            covariance = np.linalg.inv(self.X[rest].T @ self.X[rest] + np.eye(2))
+            mean, wide = covariance @ self.X[rest].T @ Y[rest], 1.0 + self.X[i] @ covariance @ self.X[i]
+            found.append(-0.5 * (Y[i] - self.X[i] @ mean) ** 2 / wide - 0.5 * np.log(2 * np.pi * wide))
+        return np.array(found)
+
+    def draws(self, scale: float = 1.5, count: int = 4000) -> Posterior:
+        def model(x, y):
+            w = phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
+            phx.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+        sd = scale * np.diag(self.PRECISION) ** -0.5
+        drawn = RNG.normal(self.MEAN, sd, size=(1, count, 2))
+        away = drawn - self.MEAN
+        log_p, log_q = -0.5 * np.einsum("csi,ij,csj->cs", away, self.PRECISION, away), -0.5 * ((away / sd) ** 2).sum(-1)
+        record = replace(RECORD, num_chains=1, num_samples=count, latents={"w": ""}, independent=True)
+        stats = {"log_weight": log_p - log_q}
+        target = phx.Target(model, {"x": self.X.astype(np.float32), "y": Y})
+        return Posterior({"w": drawn.astype(np.float32)}, stats, Timing(), record, target=target)
+
+    def test_weights_make_them_those_of_the_posterior(self):
+        guide, exact = self.draws(), self.exactly()
+        loo = guide.loo()
+        assert loo.weighted and loo.good and "4,000 draws of a guide, weighted by the model" in str(loo)
+        np.testing.assert_allclose(loo.pointwise["y"], exact, atol=0.08)
+        assert loo.elpd == pytest.approx(exact.sum(), abs=0.2)
+        covariance = np.linalg.inv(self.PRECISION)
+        wide = 1.0 + np.einsum("ri,ij,rj->r", self.X, covariance, self.X)
+        lppd = -0.5 * (Y - self.X @ self.MEAN) ** 2 / wide - 0.5 * np.log(2 * np.pi * wide)
+        assert loo.p_loo == pytest.approx(lppd.sum() - exact.sum(), abs=0.2)
+
+    def test_equal_weights_change_nothing(self):
+        guide = self.draws()
+        equal = replace(guide, stats={"log_weight": np.full((1, 4000), 3.0)})
+        assert equal.loo().elpd == replace(guide, stats={}).loo().elpd
+        assert not equal.loo().weighted
+        nearly = {"log_weight": np.linspace(0.0, 1e-12, 4000)[None]}
+        found, expected = replace(guide, stats=nearly).loo(), equal.loo()
+        np.testing.assert_allclose(found.pointwise["y"], expected.pointwise["y"], atol=1e-3)
+        np.testing.assert_allclose(found.pareto_k["y"], expected.pareto_k["y"], atol=2e-2)
+
+    def test_a_narrow_guide_is_not_good(self):
+        loo = self.draws(scale=0.3).loo()
+        assert not loo.good and "the guide's draws do not represent the posterior without it. Fit a closer" in str(loo)
+
+    def test_too_many_terms(self, monkeypatch):
+        monkeypatch.setattr("phalanx.posterior.criticism.loo.MOST_TERMS", 10)
+        with pytest.raises(ValueError, match=r"loo: the draws have importance weights, and 4,000 draws of 13 log dens"):
+            self.draws().loo()
+
+
 class TestJudgement:
     def test_good(self, posterior):
         text = str(posterior.loo())
@@ -155,6 +225,13 @@ class TestRefusals:
             posterior_of(model).loo()
         with pytest.raises(ValueError, match=r"reducers\['loo'\]: loo\(200\) reduces the log density of each.*factor"):
             phx.mcmc(model, DATA, reducers={"loo": phx.reducers.loo()}, progress=False)
+
+    def test_observations_that_share_states(self):
+        data = {"y": Y[:4]}
+        with pytest.raises(ValueError, match=r"loo: the entries of 'y' share discrete variables .*phx.marginalize"):
+            posterior_of(phx.marginalize(hidden_states), data).loo()
+        with pytest.raises(ValueError, match="share discrete variables that phx.marginalize sums out"):
+            phx.mcmc(phx.marginalize(hidden_states), data, reducers={"loo": phx.reducers.loo()}, progress=False)
 
     def test_scaled_observations(self):
         def model(x, y):
