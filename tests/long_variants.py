@@ -115,6 +115,7 @@ unit/density/test_imputation.py
 unit/diagnostics/test_verdict.py
     test_chains_that_agree_are_hardly_ever_said_to_differ[3]
 unit/distributions/test_bernoulli.py
+    test_the_log_density_is_numpyros[mask]
     test_the_log_density_is_numpyros[to_event]
     test_so_are_further_derivatives
     test_the_log_density_is_numpyros[as it is]
@@ -201,6 +202,7 @@ unit/learning/test_compiled.py
     test_draws_of_a_second_fit_of_a_family_do_not_run_the_model
     test_what_a_model_reads_from_outside_is_read_anew[program]
 unit/marginals/test_against_numpyro.py
+    test_density_and_gradient[capture_recapture]
     test_density_and_gradient[hidden_markov]
 unit/marginals/test_loops.py
     test_a_posterior_recovers_and_predicts
@@ -219,12 +221,14 @@ unit/mesh/test_workarounds.py
 unit/networks/test_networks.py
     test_the_same_network_as_random_variables_and_as_a_member[linen]
 unit/networks/test_pixels.py
+    test_at_no_temperature_each_pixel_is_the_most_probable[1e-08]
     test_at_no_temperature_each_pixel_is_the_most_probable[1e-40]
     test_the_log_likelihood_is_the_sum_of_its_conditionals[window, logistics]
     test_drawing_with_the_cache_draws_what_it_draws_without[window, logistics]
     test_half_precision_is_computed_in_and_not_kept
     test_at_no_temperature_each_pixel_is_the_most_probable[0.0]
 unit/particles/test_smc.py
+    test_persistent_sampling_weighs_the_particles_of_all_temperatures
     test_the_evidence_has_a_closed_form[regression]
 unit/posterior/test_names.py
     test_whatever_the_levels_their_order_and_their_subset

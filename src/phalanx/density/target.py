@@ -20,6 +20,7 @@ from phalanx.density.minibatch import Minibatch, MinibatchEstimate
 from phalanx.exactness.sharding_check import check_level, read_sharding_check
 from phalanx.exactness.share_rule import read_shares
 from phalanx.inputs.arguments import Arguments, Layout, split_arguments
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import mesh_of
 from phalanx.language.tracing import Program
@@ -96,7 +97,7 @@ class Target:
     def __init__(
         self,
         model: Program,
-        data: Mapping[str, Any] | None = None,
+        data: UserData | None = None,
         *,
         mesh: Mesh | None = None,
         check: str = "warn",

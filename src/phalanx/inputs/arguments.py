@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,7 +78,7 @@ class Arguments:
     labels: tuple[Labels, ...] = ()
     axes: tuple[tuple[Axis, ...], ...] = ()
 
-    def fixing(self, names: Sequence[str]) -> Arguments:
+    def fixing(self, names: Collection[str]) -> Arguments:
         """Return the same arguments with these arrays compiled in."""
         taken = [name in names for name in self.names]
         following = iter(enumerate(taken))
@@ -183,9 +183,11 @@ class Constant:
         """Return an array of the arguments as a constant."""
         whole, sharding = to_host(arguments.arrays[number]), arguments.shardings[number]
         whole = np.ascontiguousarray(whole[: sharding.rows] if sharding.axes else whole)
-        names = (of[number] if of else () for of in (arguments.labels, arguments.axes))
-        shape = arguments.arrays[number].shape if not sharding.axes else whole.shape
-        return cls(arguments.names[number], whole.tobytes(), str(whole.dtype), shape, *names)
+        return cls(
+            arguments.names[number], whole.tobytes(), str(whole.dtype),
+            whole.shape if sharding.axes else arguments.arrays[number].shape,
+            arguments.labels[number] if arguments.labels else (), arguments.axes[number] if arguments.axes else (),
+        )  # fmt: skip
 
     @property
     def array(self) -> np.ndarray:

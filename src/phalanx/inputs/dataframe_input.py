@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,6 +15,21 @@ from phalanx.inputs.dtype_checks import refuse_first, to_jax_dtype
 
 Labels = tuple[str, ...]
 """Names of the entries along the last axis; or, as `Levels`, of the levels that the numbers encode."""
+
+
+class DataTable(Protocol):
+    """A table of pandas or Polars, as type checkers see it."""
+
+    @property
+    def columns(self) -> Any:
+        """Names of the columns."""
+
+    def __getitem__(self, name: Any, /) -> Any:
+        """Return a column."""
+
+
+UserData = Mapping[str, Any] | DataTable
+"""A model's data as users give them: keyword arguments by name, or a table with these columns."""
 
 
 class Levels(tuple[str, ...]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -21,6 +21,7 @@ from phalanx.density.target import Target, choose_mesh
 from phalanx.density.tempered import Tempered
 from phalanx.exactness.sharding_check import check_level
 from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import mesh_of
 from phalanx.kernels.nuts import nuts
@@ -65,7 +66,7 @@ MOST_SLOTS = 64
 @checks.data_in_one_dict
 def smc(
     model: Program,
-    data: Mapping[str, Any] | None = None,
+    data: UserData | None = None,
     *,
     kernel: Kernel | None = None,
     num_particles: int = 2048,

@@ -9,7 +9,8 @@ import numpy as np
 
 from phalanx.diagnostics.ranks import Ranks, rank_of
 from phalanx.errors.words import count as said
-from phalanx.inputs.dataframe_input import in_form_of
+from phalanx.inputs.arguments import by_keyword
+from phalanx.inputs.dataframe_input import UserData, in_form_of
 from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.predictive import predictive
@@ -18,7 +19,7 @@ from phalanx.posterior.predictive import predictive
 def calibrate(
     model: Program,
     infer: Callable[[dict[str, Any], int], object],
-    data: Mapping[str, Any] | None = None,
+    data: UserData | None = None,
     *,
     num_simulations: int = 200,
     num_draws: int = 63,
@@ -64,7 +65,7 @@ def calibrate(
         simulation-based calibration.
     """
     _check(model, infer, num_simulations, num_draws, seed)
-    given = dict(data or {})
+    given = dict(by_keyword(model, {} if data is None else data))
     simulated = _simulated(model, given, num_simulations, seed)
     replaced = [name for name in given if name in simulated]
     if not replaced:

@@ -15,6 +15,7 @@ from jax import Array
 
 from phalanx.density.target import Target
 from phalanx.errors.names import hint
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
@@ -45,7 +46,7 @@ class PredictiveDraws(dict[str, np.ndarray]):
 
 def predictive(
     model: Program | None,
-    data: Mapping[str, Any] | None,
+    data: UserData | None,
     kind: str,
     *,
     target: Target | None,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.predictive import PredictiveDraws, check_num_draws
@@ -13,7 +13,7 @@ from phalanx.reducers.reducer import Reduce, Reducer
 
 
 def predictive(
-    model: Program, data: Mapping[str, Any] | None = None, *, num_draws: int = 1000, kind: str = "prior",
+    model: Program, data: UserData | None = None, *, num_draws: int = 1000, kind: str = "prior",
     keep: str | Sequence[str] | None = None, reducers: Mapping[str, Reducer | Reduce] | None = None, seed: int = 0,
 ) -> PredictiveDraws:  # fmt: skip
     r"""Draw every variable of a model from the prior: $\theta \sim p(\theta)$, $y \sim p(y \mid \theta, x)$.

@@ -19,6 +19,7 @@ from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.exactness.sharding_check import check_level
 from phalanx.inputs.arguments import split_arguments
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.needed_values import IN_BATCHES, trace_with_values
 from phalanx.inputs.placement import mesh_of
 from phalanx.kernels.nuts import nuts
@@ -57,7 +58,7 @@ PRIOR_ONLY = "The model observes no data: these are draws from the prior."
 @checks.data_in_one_dict
 def mcmc(
     model: Program,
-    data: Mapping[str, Any] | None = None,
+    data: UserData | None = None,
     *,
     kernel: Kernel | None = None,
     num_chains: int = 4,
@@ -182,7 +183,7 @@ def mcmc(
 @checks.data_in_one_dict
 def stream(
     model: Program,
-    data: Mapping[str, Any] | None = None,
+    data: UserData | None = None,
     *,
     kernel: Kernel | None = None,
     num_chains: int = 4,
@@ -250,7 +251,7 @@ def stream(
 @checks.data_in_one_dict
 def compile(
     model: Program,
-    data: Mapping[str, Any] | None = None,
+    data: UserData | None = None,
     *,
     kernel: Kernel | None = None,
     num_chains: int = 4,
@@ -284,7 +285,7 @@ def compile(
 
 
 def _compile(
-    run: RunOptions, model: Program, data: Mapping[str, Any] | None, kernel: Kernel | None, num_chains: int,
+    run: RunOptions, model: Program, data: UserData | None, kernel: Kernel | None, num_chains: int,
     mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames,
     reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, check: str, matmul_precision: str,
 ) -> Sampler:  # fmt: skip

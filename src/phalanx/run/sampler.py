@@ -16,6 +16,7 @@ from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.exactness.sharding_check import ShardingCheck
 from phalanx.inputs.arguments import Arguments
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.placement import check_alive
@@ -91,7 +92,7 @@ class Sampler:
     def run(
         self,
         seed: int = 0,
-        data: Mapping[str, Any] | None = None,
+        data: UserData | None = None,
         init: Any = None,
         *,
         tuning: Posterior | None = None,
@@ -175,7 +176,7 @@ class Sampler:
         posterior: Posterior,
         num_samples: int,
         *,
-        data: Mapping[str, Any] | None = None,
+        data: UserData | None = None,
         until: Until | None = None,
         on_block: Callable[[RunReport], Any] | None = None,
         progress: bool = True,
@@ -364,7 +365,7 @@ class Sampler:
             progress.say(self.notice)
         progress.say(str(plan))
 
-    def _data(self, data: Mapping[str, Any] | None, names: NamesOfData | None = None) -> Data:
+    def _data(self, data: UserData | None, names: NamesOfData | None = None) -> Data:
         """Return the data of a run on the devices.
 
         Args:

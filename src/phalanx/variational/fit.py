@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from phalanx.density.given_names import Coords, Dims
 from phalanx.density.imputation import check_missing, impute
 from phalanx.extras import require
-from phalanx.inputs.dataframe_input import columns_of
+from phalanx.inputs.dataframe_input import UserData, columns_of
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Loop, Stop
@@ -69,7 +69,7 @@ LONGEST, USUAL = 10.0, 1.0
 def fit(
     model: Program,
     guide: Guide | Callable[..., Any] | None,
-    data: Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
+    data: UserData | Iterable[Mapping[str, Any]] | None = None,
     *,
     optimizer: Any = None,
     num_steps: int = 20_000,

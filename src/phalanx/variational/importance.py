@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from phalanx.inputs.arguments import check_program
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiler
 from phalanx.mesh.keys import check_seed
@@ -30,7 +29,7 @@ from phalanx.variational.result import Fit
 def importance(
     model: Program,
     proposal: Guide | Program,
-    data: Mapping[str, Any] | None = None,
+    data: UserData | None = None,
     *,
     init: Init | None = None,
     mesh: Mesh | None = None,

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from phalanx.density.target import choose_mesh
 from phalanx.errors.words import first_few
 from phalanx.inputs.arguments import split_arguments
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.parameters import arrays_of
 from phalanx.language.tracing import Program
 from phalanx.learning.ascent import climb_to_top
@@ -72,7 +73,7 @@ class Maximum(NamedTuple):
 @run_checks.data_in_one_dict
 def maximize(
     model: Program,
-    data: Mapping[str, Any] | None = None,
+    data: UserData | None = None,
     *,
     mesh: Mesh | None = None,
     init: Mapping[str, Any] | None = None,

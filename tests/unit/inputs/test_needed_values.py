@@ -159,17 +159,17 @@ def test_levels_of_what_is_compiled_in_are_matched_by_name(counted, tmp_path):
     other = TABLE.assign(group=TABLE.group.cat.reorder_categories(SITES[::-1]))[::-1]
     counted.save(tmp_path / "run.npz")
     for posterior, model in ((counted, None), (phx.Posterior.load(tmp_path / "run.npz"), predicted_from)):
-        drawn = posterior.predictive(other[["group"]], model=model)["y"]
+        drawn = posterior.predictive({"group": other["group"]}, model=model)["y"]
         level = posterior.draws["level"][..., GROUP[::-1]]
         assert np.abs(drawn - level).max() < 0.06
     with pytest.raises(ValueError, match=r"variable 'level' was inferred with shape \(3,\).*the groups in 'group'"):
-        counted.predictive(TABLE[["group"]][:1])
+        counted.predictive({"group": TABLE["group"].head(1)})
     with pytest.raises(ValueError, match="group has no names of levels"):
         counted.predictive({"group": GROUP})
 
 
-def test_the_prior_takes_sizes_from_data(tmp_path):
-    drawn = phx.predictive(predicted_from, TABLE[["group"]], num_draws=7)
+def test_the_prior_takes_sizes_from_data():
+    drawn = phx.predictive(predicted_from, {"group": TABLE["group"]}, num_draws=7)
     assert drawn["level"].shape == (7, 3) and drawn["y"].shape == (7, 6)
 
 

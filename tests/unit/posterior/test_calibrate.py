@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 
 import phalanx as phx
@@ -91,6 +92,12 @@ def test_each_fit_is_drawn_from_with_a_seed_of_its_own():
 def test_what_cannot_be_calibrated_is_refused(infer, data, options, kind, words):
     with pytest.raises(kind, match=words):
         phx.calibrate(model, infer, data, **{"num_simulations": 3, **options})
+
+
+def test_data_may_be_a_table():
+    table = pd.DataFrame(DATA)
+    found = phx.calibrate(model, exact, data=table, num_simulations=20, num_draws=19)
+    assert str(found) == str(phx.calibrate(model, exact, data=DATA, num_simulations=20, num_draws=19))
 
 
 def test_data_that_no_variable_is_named_after_are_refused():

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from phalanx.density.target import Target
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.tracing import Program
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.keys import check_seed
@@ -87,7 +88,7 @@ class Evaluations:
     @on_all_chains
     def predictive(
         self,
-        data: Mapping[str, Any] | None = None,
+        data: UserData | None = None,
         kind: Literal["posterior", "prior"] = "posterior",
         *,
         num_draws: int | None = None,
@@ -147,9 +148,7 @@ class Evaluations:
         )  # fmt: skip
 
     @on_all_chains
-    def log_likelihood(
-        self, data: Mapping[str, Any] | None = None, *, model: Program | None = None
-    ) -> dict[str, np.ndarray]:
+    def log_likelihood(self, data: UserData | None = None, *, model: Program | None = None) -> dict[str, np.ndarray]:
         r"""Evaluate the log density of each observation at every draw: $\log p(y_i \mid \theta, x)$.
 
         An observation is what has one density: a number, or a vector of a multivariate distribution or under
@@ -180,7 +179,7 @@ class Evaluations:
         )  # fmt: skip
 
     @on_all_chains
-    def loo(self, data: Mapping[str, Any] | None = None, *, model: Program | None = None) -> Loo:
+    def loo(self, data: UserData | None = None, *, model: Program | None = None) -> Loo:
         r"""Estimate how well the model predicts each observation from all others, by importance weights of the draws.
 
         $$\mathrm{elpd} = \sum_i \log p(y_i \mid y_{-i}), \qquad

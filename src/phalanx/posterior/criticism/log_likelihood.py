@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from jax import Array
@@ -14,6 +13,7 @@ from numpyro.distributions import Distribution
 from phalanx.density.target import Target
 from phalanx.distributions.known import SharedTerm
 from phalanx.errors.words import first_few
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.language.observations import term_of
 from phalanx.language.random_variable import RandomVariable
@@ -25,7 +25,7 @@ from phalanx.posterior.over_draws import over_draws
 
 def log_likelihood(
     model: Program | None,
-    data: Mapping[str, Any] | None,
+    data: UserData | None,
     *,
     target: Target | None,
     latents: Sequence[str],

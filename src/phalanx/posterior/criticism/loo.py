@@ -16,6 +16,7 @@ from phalanx.diagnostics.convergence import mcse
 from phalanx.diagnostics.psis import smooth, threshold
 from phalanx.errors.words import count, first_few
 from phalanx.extras import is_installed, require
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.language.observations import counted, is_masked
 from phalanx.language.tracing import Program
@@ -162,7 +163,7 @@ class Loo:
 
 
 def leave_one_out(
-    model: Program | None, data: Mapping[str, Any] | None, *, target: Target | None, latents: Sequence[str],
+    model: Program | None, data: UserData | None, *, target: Target | None, latents: Sequence[str],
     draws: Mapping[str, np.ndarray], sizes: tuple[int, int], known: KnownData, reduced: Mapping[str, Any],
     log_weights: np.ndarray | None = None,
 ) -> Loo:  # fmt: skip

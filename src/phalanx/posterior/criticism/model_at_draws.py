@@ -22,6 +22,7 @@ from phalanx.density.missing_entries import missing_name
 from phalanx.density.target import Target, choose_mesh
 from phalanx.errors.model_errors import ModelError, asks_for_values, model_errors
 from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import partition_spec
@@ -63,7 +64,7 @@ class ModelAtDraws:
 
     @classmethod
     def of(
-        cls, asked: str, model: Program | None, data: Mapping[str, Any] | None, *, target: Target | None,
+        cls, asked: str, model: Program | None, data: UserData | None, *, target: Target | None,
         known: KnownData | None, inferred: Sequence[str], at: Sequence[str],
     ) -> ModelAtDraws:  # fmt: skip
         """Put a model and its data together.
@@ -196,7 +197,7 @@ def _program(asked: str, model: Program | None, target: Target | None) -> Progra
 
 
 def _arguments(
-    asked: str, program: Program, data: Mapping[str, Any] | None, target: Target | None, known: KnownData | None
+    asked: str, program: Program, data: UserData | None, target: Target | None, known: KnownData | None
 ) -> tuple[Arguments, Mesh]:
     if data is None and target is not None:
         return target.arguments, target.mesh

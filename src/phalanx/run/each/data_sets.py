@@ -81,7 +81,7 @@ class DataSets:
 
     @property
     def notice(self) -> str:
-        """The arrays that a division by a column leaves whole, in words; empty if there are none."""
+        """Sentence that names the arrays which a division by a column leaves whole; empty without such arrays."""
         shared = [f"{name} {x.shape}" for name, x in self.shared.items() if getattr(x, "shape", ())]
         if not shared or not self.of_rows:
             return ""
