@@ -185,9 +185,12 @@ def _saved_fit(path: Path) -> PageOfFit | None:
         return None
     draws = file.parent / POSTERIOR
     found = Posterior.load(draws) if draws.is_file() else None
-    if found is None or (found.record.started, found.record.kernel) == (fit.record.started, fit.record.kernel):
-        return PageOfFit.of(fit, found)
-    return PageOfFit.of(fit) if file == path else None  # a later run has written to the folder
+    page = PageOfFit(fit.record, fit.timing, fit.steps, fit.losses.elbo, fit.verdict())
+    if found is None:
+        return page
+    if (found.record.started, found.record.kernel) == (fit.record.started, fit.record.kernel):
+        return page.with_draws(found)
+    return page if file == path else None  # a later run has written to the folder
 
 
 def _line(posterior: Posterior) -> str:

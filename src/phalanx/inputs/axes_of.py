@@ -8,14 +8,15 @@ from phalanx.inputs.axis_names import Axis, words_of
 from phalanx.inputs.dataframe_input import library_of
 
 MOST_WORDS = 10_000
-"""Most entries of a dimension of xarray whose names are kept."""
+"""Most entries of a dimension whose names are kept."""
 
 
 def axes_of(value: Any) -> tuple[Axis, ...]:
     """Return the names of an object's axes; empty if it has none.
 
-    They are the dimensions and coordinates of xarray, and the names of a pandas index and of the columns as a whole.
-    The names of single columns and levels come with `as_named_array`, since new data must have them.
+    They are the dimensions and coordinates of xarray, the name and the entries of a pandas index, and the name of the
+    columns as a whole. Entries of an index without a name are no names, as they often only number rows. The names of
+    single columns and levels come with `as_named_array`, since new data must have them.
 
     Example:
         >>> import numpy as np, xarray
@@ -25,8 +26,10 @@ def axes_of(value: Any) -> tuple[Axis, ...]:
     """
     library = library_of(value)
     if library == "pandas":
-        indices = [getattr(value, name) for name in ("index", "columns") if hasattr(value, name)]
-        axes = tuple(Axis(_text(index.name)) for index in indices)
+        rows = [value.index] if hasattr(value, "index") else []
+        columns = [value.columns] if hasattr(value, "columns") else []
+        axes = tuple(Axis(_text(index.name), _words(index) if index.name is not None else None) for index in rows)
+        axes += tuple(Axis(_text(index.name)) for index in columns)
     elif library == "xarray" and hasattr(value, "dims"):
         axes = tuple(Axis(_text(dim), _words(value.indexes.get(dim))) for dim in value.dims)
     else:

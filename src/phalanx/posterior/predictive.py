@@ -21,8 +21,8 @@ from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
 from phalanx.posterior.criticism.reduced_results import ReducedResults
+from phalanx.posterior.criticism.stale_draws import stale_latents, to_draw
 from phalanx.posterior.over_draws import StoredResults, batches
-from phalanx.posterior.stale_draws import stale_latents, to_draw
 from phalanx.programs.unconstrained import refuse_parameter
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import Reductions

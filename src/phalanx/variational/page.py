@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from matplotlib.figure import Figure
 
-    from phalanx.variational.result import Fit
-
 _MOST_DRAWS, _LEAST_DRAWS, _MOST_BYTES = 4000, 100, 2**28
 
 _NOTES = {
@@ -64,12 +62,10 @@ class PageOfFit(NamedTuple):
     judged: tuple[Weights, Mapping[str, np.ndarray]] | None = None
     evidence: Evidence | None = None
 
-    @classmethod
-    def of(cls, fit: Fit, draws: Posterior | None = None) -> PageOfFit:
-        """Return the page of a fit with saved draws of its guide, whose weights judge it."""
-        page = cls(fit.record, fit.timing, fit.steps, fit.losses.elbo, fit.verdict(), draws)
-        log_weights = None if draws is None else draws.stats.get("log_weight")
-        if draws is None or log_weights is None or not np.ptp(log_weights):  # chosen by their weights
+    def with_draws(self, draws: Posterior) -> PageOfFit:
+        """Return the page with saved draws of the guide, whose weights judge the fit."""
+        page, log_weights = self._replace(posterior=draws), draws.stats.get("log_weight")
+        if log_weights is None or not np.ptp(log_weights):  # chosen by their weights
             return page
         weights = Weights.of(log_weights[0], np.zeros_like(log_weights[0]))
         values = {name: values[0] for name, values in draws.draws.items()}

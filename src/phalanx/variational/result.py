@@ -333,7 +333,8 @@ class Fit:
                 read from a file. The page of such a fit has no draws.
             ImportError: when matplotlib is not installed.
         """
-        file, page = file_to_write("report", path, "fit.html"), PageOfFit.of(self)
+        file = file_to_write("report", path, "fit.html")
+        page = PageOfFit(self.record, self.timing, self.steps, self.losses.elbo, self.verdict())
         if self.pair is not None:
             judged = self._weighed_draws.weighed()
             posterior = self.posterior(shown_draws(judged[1]))

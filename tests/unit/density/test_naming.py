@@ -93,6 +93,15 @@ def test_xarray_and_tables_bring_names_of_dimensions():
     assert names(data=DATA | {"site": site}).dims["level"] == ("site",)
 
 
+def test_a_named_index_of_pandas_names_rows():
+    lettered = DATA["x"].set_axis(list("abcdef"), axis="index")
+    named = names(data=DATA | {"x": lettered.rename_axis(index="row")})
+    assert named.dims["mean"] == ("row",) and named.labels["mean"] == (tuple("abcdef"),)
+    assert "mean" not in names(data=DATA | {"x": lettered}).labels
+    twice = lettered.set_axis(list("aabbcc"), axis="index").rename_axis(index="row")
+    assert "row" not in names(data=DATA | {"x": twice}).coords
+
+
 def test_plates_name_axes():
     def model(x):
         with numpyro.plate("subject", 4, dim=-2), numpyro.plate("visit", 5):
