@@ -19,6 +19,8 @@ conformance/test_exact_answers.py
 conformance/test_exact_starts.py
     test_exact_draws_stay_exact[chees]
 conformance/test_guides.py
+    test_parameters_go_to_the_real_line_and_back[full_rank]
+    test_parameters_go_to_the_real_line_and_back[a stranger's]
     test_a_strangers_guide_does_what_others_do
     test_every_guide_has_the_members[full_rank]
     test_draws_are_those_of_the_density[a stranger's]
@@ -65,6 +67,7 @@ mesh/test_model_axis.py
     test_a_variable_that_is_given_is_cut_as_well[condition]
     test_log_density_and_gradient[over 4]
 mesh/test_models_on_meshes.py
+    test_positions_and_values_map_back_and_forth[simplices per row-13-8]
     test_rows_that_do_not_divide[supports that depend on other variables, local and global]
     test_rows_that_do_not_divide[multivariate normals per row]
 mesh/test_own_draws.py
@@ -132,6 +135,7 @@ unit/distributions/test_logit_density.py
 unit/ensembles/test_bayesian.py
     test_the_moments_are_those_of_the_weights_passed
 unit/ensembles/test_checkpoint.py
+    test_a_checkpoint_of_another_training_is_refused_and_what_differs_is_named[members]
     test_a_loop_that_is_left_is_saved_and_continued
     test_what_was_saved_by_time_is_continued_after_a_failure[4]
     test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing
@@ -197,6 +201,7 @@ unit/learning/test_ascent.py
     test_hessians_are_whole_whatever_is_left_of_the_last_lanes[9]
     test_the_maximum_of_a_regression_is_found_from_zero[None]
 unit/learning/test_compiled.py
+    test_what_is_told_apart_is_compiled_anew[options0]
     test_what_a_model_reads_from_outside_is_read_anew[family]
     test_a_second_fit_of_a_family_runs_the_model_once
     test_draws_of_a_second_fit_of_a_family_do_not_run_the_model
@@ -221,6 +226,7 @@ unit/mesh/test_workarounds.py
 unit/networks/test_networks.py
     test_the_same_network_as_random_variables_and_as_a_member[linen]
 unit/networks/test_pixels.py
+    test_gradients_of_levels_are_those_of_a_softmax[0.3]
     test_at_no_temperature_each_pixel_is_the_most_probable[1e-08]
     test_at_no_temperature_each_pixel_is_the_most_probable[1e-40]
     test_the_log_likelihood_is_the_sum_of_its_conditionals[window, logistics]
@@ -291,6 +297,9 @@ unit/run/test_draw_store.py
     test_a_store_is_never_overwritten_and_options_are_checked
     test_a_run_under_way_is_read_and_holds_no_draws_in_memory
 unit/run/test_each.py
+    test_reducers_have_a_result_for_each_data_set[keep1]
+    test_an_argument_may_be_a_number_for_each_data_set
+    test_the_data_of_a_run_are_those_at_its_call
     test_verdicts_and_summaries_are_those_of_each_posterior
     test_reducers_have_a_result_for_each_data_set[None]
 unit/run/test_executable_cache.py
@@ -301,6 +310,7 @@ unit/run/test_faults.py
     test_regions_without_a_density_are_not_entered_and_said[a density that is NaN]
     test_regions_without_a_density_are_not_entered_and_said[a density of zero]
 unit/run/test_folding.py
+    test_a_state_that_all_lanes_share_is_counted_once_in_tiles[2]
     test_reduced_is_what_stored_draws_say[3-nuts]
     test_stored_draws_are_the_same_in_tiles[kernel0]
 unit/run/test_init_values.py
@@ -340,6 +350,7 @@ unit/test_cli.py
     test_a_demo_writes_its_report_pictures_and_result[chains-20-12-options1-pictures1]
     test_mnist_in_its_own_format
 unit/variational/test_coverage.py
+    test_such_a_fit_is_not_good_and_its_evidence_not_reliable[half-from 0 to inf]
     test_nothing_is_said_where_draws_of_the_model_are_in_the_guides_support
     test_such_a_fit_is_not_good_and_its_evidence_not_reliable[box-from somewhere to]
     test_what_covers_the_posterior_is_told_apart
@@ -430,6 +441,7 @@ Variable 'y': its scale must be positive for a Normal]
     test_a_rate_that_is_too_large_is_blamed[10.0]
     test_a_guide_that_does_not_fit_the_model[range]
 unit/variational/test_steps.py
+    test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[7-False]
     test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same[AHEAD-guide0-16-1]
     test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[8-True]
     test_pairs_leave_no_noise_in_the_means_gradients_of_a_normal_posterior_and_no_bias_in_those_of_widths
@@ -445,6 +457,12 @@ unit/variational/test_unbounded.py
     test_values_that_may_be_any_number_are_taken
     test_transformed_values_are_taken[exp]
     test_transformed_values_are_taken[where]
+unit/kernels/test_tree.py
+    test_no_step_size_resonates[0.6]
+unit/variational/test_new_rows.py
+    test_rows_held_out_and_rows_that_are_new[False]
+mesh/test_row_programs.py
+    test_a_factor_is_right_or_refused[segment sum-203]
 """
 
 
