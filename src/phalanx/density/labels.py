@@ -121,7 +121,7 @@ class _Code(NamedTuple):
 
 
 _NEVER = _Code(Axis(), sign=True)
-"""Of a flag that is always False, as a trace has it for codes that are compiled in: they are compared before."""
+"""Code of a flag that is always False: a trace has it where codes that are compiled in were compared with zero."""
 
 
 @dataclass(frozen=True)
@@ -160,9 +160,13 @@ class _Walk(Interpreter[_Value]):
         return _Value(tuple(self.axes.new(axis) if any(axis) else None for axis in axes), codes)
 
     def constant(self, value: Any) -> _Value:
-        for array, known in self.constants:
-            if np.size(value) == array.size > 1 and np.array_equal(np.ravel(value), array.ravel()):
-                return known if np.shape(value) == array.shape else _Value((None,) * np.ndim(value), known.codes)
+        equal = [
+            (array.shape, known) for array, known in self.constants
+            if np.size(value) == array.size > 1 and np.array_equal(np.ravel(value), array.ravel())
+        ]  # fmt: skip
+        if len(equal) == 1:  # of several arguments with these numbers it may be any
+            ((shape, known),) = equal
+            return known if np.shape(value) == shape else _Value((None,) * np.ndim(value), known.codes)
         never = self.constants and np.asarray(value).dtype == bool and not np.any(value)
         return _Value((None,) * np.ndim(value), (_NEVER,) if never else ())
 

@@ -34,6 +34,7 @@ from phalanx.variational.judging.summits import (
     PUSHED,
     SOFTEST,
     Ground,
+    is_resolved,
     is_summit,
     is_summit_of_many,
     longest_of,
@@ -52,6 +53,9 @@ UNCHECKED = (
 )
 """Sentence about the maximum of many coordinates."""
 
+UNRESOLVED = "The log density is too large to resolve whether it falls on all sides: only its gradient was checked."
+"""Sentence about a maximum whose falls rounding hides."""
+
 
 class Maximum(NamedTuple):
     """The values of greatest density.
@@ -61,7 +65,7 @@ class Maximum(NamedTuple):
         log_density: log density of the latent variables' values and the data under the model.
         at_bounds: coordinates of the unconstrained scale, such as "scale" or "p[1]", that are infinite: the maximum is
             on the edge of the variables' support.
-        unchecked: a sentence about directions that were not checked; empty if all were.
+        unchecked: sentences about what was not checked; empty if all was.
     """
 
     values: dict[str, np.ndarray]
@@ -153,8 +157,9 @@ def maximize(
             if bad:
                 raise ValueError(misfit_words(name))
         if reached:
-            unchecked = UNCHECKED.format(size=size, soft=SOFTEST, products=PRODUCTS) if by_products else ""
-            return Maximum(dict(values), float(height), unchecked=unchecked)
+            unchecked = [UNCHECKED.format(size=size, soft=SOFTEST, products=PRODUCTS)] if by_products else []
+            unchecked += [] if is_resolved(height) else [UNRESOLVED]
+            return Maximum(dict(values), float(height), unchecked=" ".join(unchecked))
         vector = vector if vector.size else position
     return _edge_or_kink(Ground(problem, compiler, arrays), vector, float(height))
 

@@ -168,6 +168,17 @@ def test_levels_of_what_is_compiled_in_are_matched_by_name(counted, tmp_path):
         counted.predictive({"group": GROUP})
 
 
+def test_two_arguments_with_the_same_codes_lend_no_names():
+    def model(group, other, y=None):
+        level = phx.sample("level", dist.Normal(0.0, 1.0).expand([len(np.unique(group))]))
+        second = phx.sample("second", dist.Normal(0.0, 1.0).expand([len(np.unique(other))]))
+        phx.sample("y", dist.Normal(level[group] + second[other], 1.0), obs=y)
+
+    table = TABLE.assign(other=pd.Categorical.from_codes(GROUP, ["x", "y", "z"]))
+    labels = phx.compile(model, table, kernel=phx.rwmh(0.1)).run(0, **SIZES).record.labels
+    assert "level" not in labels and "second" not in labels
+
+
 def test_the_prior_takes_sizes_from_data():
     drawn = phx.predictive(predicted_from, {"group": TABLE["group"]}, num_draws=7)
     assert drawn["level"].shape == (7, 3) and drawn["y"].shape == (7, 6)

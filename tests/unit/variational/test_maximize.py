@@ -199,3 +199,11 @@ def test_a_maximum_of_a_large_log_density_is_found():
     found = phx.maximize(model, {"x": x, "y": y})
     assert abs(found.log_density) > 2e5
     np.testing.assert_allclose(found.values["weights"], np.linalg.lstsq(x, y)[0], atol=2e-4)
+
+
+def test_what_rounding_hides_is_named():
+    def model():
+        phx.sample("x", dist.Normal(0.0, 1.0))
+        phx.factor("large", jnp.float32(-4e8))
+
+    assert "too large to resolve" in phx.maximize(model).unchecked

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -100,8 +100,12 @@ def _falls(
         return jnp.where(jnp.isfinite(fall), fall, jnp.inf)
 
     falls = lax.map(lambda by: jnp.minimum(fall_to(position + by), fall_to(position - by)), directions)
-    is_sharp = jnp.abs(height) * jnp.finfo(height.dtype).eps * ROUNDED < FALLS / 4
-    return ~is_sharp | jnp.all((falls > FALLS) | ~jnp.any(directions, 1))
+    return ~is_resolved(height) | jnp.all((falls > FALLS) | ~jnp.any(directions, 1))
+
+
+def is_resolved(height: Any) -> Any:
+    """Return whether rounding errors of a log density of this size are small beside a fall."""
+    return abs(height) * np.finfo(height.dtype).eps * ROUNDED < FALLS / 4
 
 
 def longest_of(problem: Problem) -> Float[Array, "coordinate"]:
