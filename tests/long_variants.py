@@ -1,4 +1,4 @@
-"""Tests that repeat a quicker one on more cases, and therefore run with the slow ones, by file.
+"""Long tests, which run with the slow ones, by file; a quicker one looks at most of what each of them does.
 
 Their cost was measured with `--durations`. Pages that compile much are here with few draws, too. `tests/conftest.py`
 marks them, and refuses names that no test has any more.
@@ -18,6 +18,7 @@ conformance/test_exact_answers.py
     test_conjugate_regression[hmc-2-4]
 conformance/test_exact_starts.py
     test_exact_draws_stay_exact[chees]
+    test_exact_draws_stay_exact[mala of the docs]
 conformance/test_guides.py
     test_parameters_go_to_the_real_line_and_back[full_rank]
     test_parameters_go_to_the_real_line_and_back[a stranger's]
@@ -30,6 +31,7 @@ conformance/test_guides.py
     test_density_from_the_way_of_drawing_is_the_same[full_rank]
 conformance/test_large_totals.py
     test_draws_are_those_of_a_log_density_without_the_constant[nuts]
+    test_differences_of_nearby_points_are_right_to_a_hundredth[4-True]
 conformance/test_minibatch_kernels.py
     test_draws_have_the_moments_that_step_and_batch_size_say[sgld]
     test_draws_have_the_moments_that_step_and_batch_size_say[sgld, all rows]
@@ -48,6 +50,7 @@ mesh/test_collectives.py
     test_one_all_reduce_per_leapfrog_and_none_over_chains[with_a_local_variable-two lanes]
 mesh/test_ensemble_on_meshes.py
     test_losses_and_predictions_are_those_of_one_device[2-4]
+    test_the_ensembles_own_scores_are_of_the_mean_of_its_members
 mesh/test_fit_on_meshes.py
     test_the_same_on_one_device_and_on_eight[mean_field-16]
     test_a_model_that_adds_over_the_mesh_itself
@@ -82,8 +85,14 @@ mesh/test_ragged_sums.py
     test_chains_draw_from_such_a_model[squares in a scan]
     test_chains_draw_from_such_a_model[products]
     test_terms_beside_rows_of_variables[several_terms-19-sizes6-data]
+mesh/test_row_programs.py
+    test_a_factor_is_right_or_refused[segment sum-203]
 mesh/test_run_communication.py
     test_compiled_programs_send_what_the_model_says[NUTS, a variable per row-mesh4]
+mesh/test_sharded.py
+    test_one_value_along_each_axis_and_one_along_both
+mesh/test_smc_on_meshes.py
+    test_sharded_data_and_variables[sizes0]
 mesh/test_spread_reducers.py
     test_what_is_made_equal_everywhere_is_reduced_once
     test_the_same_on_any_mesh[some, folded 2x2]
@@ -107,6 +116,8 @@ test_gallery.py
     test_a_model_runs_at_small_size[bradley_terry]
 unit/adaptation/test_stuck_chains.py
     test_on_every_mesh_the_same_chains_are_moved[1]
+unit/cli/data/test_hostile_data.py
+    test_arguments[draws of 10^30]
 unit/cli/test_sample.py
     test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own
     test_ctrl_c_in_sampling_is_status_130_with_the_draws_written
@@ -117,6 +128,7 @@ unit/density/test_imputation.py
     test_predictions_are_of_the_whole_variable
 unit/diagnostics/test_verdict.py
     test_chains_that_agree_are_hardly_ever_said_to_differ[3]
+    test_chains_that_agree_are_hardly_ever_said_to_differ[1]
 unit/distributions/test_bernoulli.py
     test_the_log_density_is_numpyros[mask]
     test_the_log_density_is_numpyros[to_event]
@@ -124,11 +136,14 @@ unit/distributions/test_bernoulli.py
     test_the_log_density_is_numpyros[as it is]
     test_a_logistic_regression_has_the_right_gradient_at_nothing[False]
     test_the_log_density_is_numpyros[expand]
+    test_the_log_density_is_numpyros[all of them]
 unit/distributions/test_bijections.py
     test_a_cholesky_factor_has_each_number_once_and_comes_back[6]
     test_a_cholesky_factor_has_each_number_once_and_comes_back[5]
+    test_a_cholesky_factor_has_each_number_once_and_comes_back[2]
 unit/distributions/test_blocked.py
     test_any_block_gives_the_same[1]
+    test_rows_that_do_not_divide_on_any_mesh[sizes0]
 unit/distributions/test_logit_density.py
     test_values_in_the_middle_have_the_density_that_they_had
     test_chains_hold_the_mass_at_the_upper_end[0.1-0.1-[0.5]]
@@ -152,6 +167,7 @@ unit/ensembles/test_checkpoint.py
     test_held_out_rows_are_scored_after_each_epoch
     test_a_folder_of_an_earlier_release_is_continued
     test_float64_and_half_precision_are_resumed
+    test_nested_values_and_none_at_all_are_resumed
 unit/ensembles/test_ensemble.py
     test_a_saved_ensemble_goes_on_elsewhere
     test_every_member_is_the_network_trained_alone[dropout-2-4]
@@ -161,26 +177,34 @@ unit/ensembles/test_ensemble.py
     test_an_interrupted_step_is_made_by_all_members
     test_statistics_of_batches_are_not_trained
     test_every_member_is_the_network_trained_alone[nnx-2-4]
+    test_what_was_saved_of_others_is_refused
 unit/flows/test_transforms.py
     test_one_autoregression
     test_a_density_goes_through_each_network_once[scales]
     test_couplings_in_a_loop_are_couplings_one_by_one
+    test_a_density_goes_through_each_network_once[couplings]
 unit/inputs/test_known_data.py
     test_every_row_keeps_its_level_and_every_column_its_place
+unit/inputs/test_needed_values.py
+    test_a_run_says_what_is_compiled_in_and_other_values_are_refused
 unit/jaxprs/test_group_sums.py
     test_the_gradient_of_a_model_has_no_scatter_on_a_gpu[value_and_grad]
     test_indices_outside_are_clipped_or_dropped_as_jax_does
     test_the_gradient_of_a_model_has_no_scatter_on_a_gpu[log_density]
 unit/jaxprs/test_interpreters.py
     test_interpreters_agree_with_plain_evaluation
+unit/kernels/test_blackjax.py
+    test_an_algorithm_of_blackjax_recovers_a_gaussian[rmh]
 unit/kernels/test_chees.py
     test_the_length_is_where_chees_is_largest
     test_all_chains_make_the_same_number_of_leapfrogs_and_draws_differ_in_theirs
+    test_a_given_length_is_kept_and_one_chain_is_enough_for_it
 unit/kernels/test_from_draw.py
     test_a_function_recovers_a_correlated_gaussian_with_step_size_and_metric_learned[sizes0]
 unit/kernels/test_leapfrog.py
     test_trajectories_near_a_period_of_the_motion_still_mix
     test_the_energy_error_falls_with_the_square_of_the_step_size[dense]
+    test_hmc_learns_the_metric_where_it_learns_the_step_size
 unit/kernels/test_mams.py
     test_what_is_not_finite_is_a_rejected_divergence[mams]
 unit/kernels/test_minibatch_kernels.py
@@ -188,9 +212,13 @@ unit/kernels/test_minibatch_kernels.py
     test_a_scale_that_terms_of_the_number_of_rows_decide
     test_the_verdict_says_what_it_cannot_see
     test_another_step_size_compiles_nothing
+    test_a_temperature_is_told
+    test_what_steps_lead_beyond_all_bounds_is_a_divergence_and_no_draw
 unit/kernels/test_nuts.py
     test_statistics_of_trees
     test_so_they_are_however_short_blocks_are
+unit/kernels/test_tree.py
+    test_no_step_size_resonates[0.6]
 unit/learning/test_ascent.py
     test_a_logistic_regression_climbs_from_zero
     test_a_factorisation_of_many_coordinates_begins_near_its_bound
@@ -213,18 +241,28 @@ unit/marginals/test_loops.py
     test_a_posterior_recovers_and_predicts
     test_a_discrete_first_state_is_a_neighbour_of_the_first_step_only
     test_recovered_states_have_the_exact_distribution
+unit/marginals/test_marginalize.py
+    test_recover_refuses_other_posteriors
 unit/marginals/test_random_models.py
     test_forests
 unit/mesh/test_devices.py
     test_a_number_that_was_chosen_on_purpose_is_not_advised_against
+    test_asked_for_in_time_there_are_as_many
 unit/mesh/test_jax_internals.py
     test_without_all_that_can_be_spared_it_runs_and_says_what_it_could_not_compare
 unit/mesh/test_jax_release.py
     test_whatever_computes_refuses_it[mcmc]
+    test_whatever_computes_refuses_it[compile]
 unit/mesh/test_workarounds.py
     test_hashes_that_are_chained_are_compiled_in_time
+    test_an_array_changed_in_place_is_read_as_it_was_without_the_work_around[import phalanx--0.0]
+    test_an_array_changed_in_place_is_read_as_it_was_without_the_work_around[import phalanx;\
+ phalanx.trace(lambda: None)()--1.0]
+    test_an_array_changed_in_place_is_read_as_it_was_without_the_work_around[import phalanx;\
+ phalanx.trace(lambda: None)()-fresh-constants-0.0]
 unit/networks/test_networks.py
     test_the_same_network_as_random_variables_and_as_a_member[linen]
+    test_a_module_gives_what_its_own_library_says
 unit/networks/test_pixels.py
     test_gradients_of_levels_are_those_of_a_softmax[0.3]
     test_at_no_temperature_each_pixel_is_the_most_probable[1e-08]
@@ -236,12 +274,18 @@ unit/networks/test_pixels.py
 unit/particles/test_smc.py
     test_persistent_sampling_weighs_the_particles_of_all_temperatures
     test_the_evidence_has_a_closed_form[regression]
+    test_any_kernel_moves_the_particles[nuts]
+unit/posterior/criticism/test_loo.py
+    TestNumbers::test_a_run_that_stores_no_draws
+unit/posterior/test_containers.py
+    test_rows_on_devices
 unit/posterior/test_names.py
     test_whatever_the_levels_their_order_and_their_subset
     test_calibration_with_a_compiled_sampler
     test_each_row_is_predicted_as_its_own_group[False]
     test_given_names_stay_with_a_fit
     test_each_row_is_predicted_as_its_own_group[True]
+    test_given_names_stay_with_a_run
 unit/posterior/test_posterior.py
     test_the_examples_of_the_methods_hold
 unit/posterior/test_predictive.py
@@ -252,6 +296,9 @@ unit/programs/test_numpyro_language.py
     test_numpyro_infers_what_its_substitute_sets[sample0]
     test_random_modules_of_numpyros_are_inferred
     test_numpyro_infers_what_its_substitute_sets[sample1]
+    test_a_model_has_the_log_density_it_has_there[scoped]
+unit/programs/test_share_errors.py
+    test_rows_that_could_be_those_of_two_tables
 unit/reducers/test_any_draws.py
     test_reducers_say_what_float64_says
 unit/reducers/test_hard_draws.py
@@ -266,6 +313,9 @@ unit/report/test_model_draws.py
     test_the_prior_and_replicates_are_those_of_the_model
 unit/report/test_write.py
     test_small_and_wide_runs_have_a_report[100-5]
+    test_one_file_that_needs_nothing_beside_it
+unit/run/test_bad_input.py
+    test_a_gradient_that_is_not_finite
 unit/run/test_checkpoint.py
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[until-0.0]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[folded-0.0]
@@ -274,11 +324,15 @@ unit/run/test_checkpoint.py
     test_a_longer_run_goes_on_from_one_that_has_ended
     test_a_loaded_run_knows_its_data
     test_another_reducer_of_the_same_name_is_refused
+    test_another_run_is_refused_with_both_values[seed]
+    test_another_tuning_is_refused
+    test_a_folder_that_cannot_be_written_is_reported_and_the_run_ends
 unit/run/test_compilation.py
     test_what_adds_up_over_cpu_devices_is_not_kept[data-mcmc-sums-compiled-afresh-3]
     test_what_adds_up_over_cpu_devices_is_not_kept[chain-mcmc--5]
     test_what_adds_up_over_cpu_devices_is_not_kept[data-fit--0]
     test_double_precision_where_the_user_enables_it
+    test_every_core_is_used_unasked_and_programs_are_kept_between_processes
 unit/run/test_continue_run.py
     test_a_run_that_stores_nothing_goes_on_from_any_block
     test_a_change_that_is_small_beside_many_rows_is_refused
@@ -291,6 +345,10 @@ unit/run/test_continue_run.py
     test_sharded_rows_and_their_padding
     test_an_interrupted_run_goes_on[nuts]
     test_a_run_in_another_floating_point_type_is_refused
+    test_from_a_file_in_another_sampler[nuts]
+    test_reducers_count_what_thinning_left_over
+unit/run/test_display.py
+    test_a_model_that_is_compiled_says_so
 unit/run/test_draw_store.py
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws
     test_a_stored_posterior_is_saved_converted_and_continued
@@ -302,6 +360,12 @@ unit/run/test_each.py
     test_the_data_of_a_run_are_those_at_its_call
     test_verdicts_and_summaries_are_those_of_each_posterior
     test_reducers_have_a_result_for_each_data_set[None]
+    test_a_data_set_has_the_draws_of_a_run_of_its_own[kernel0]
+    test_data_sets_of_several_lengths_have_the_draws_of_their_own_rows
+    test_a_model_with_terms_by_row_is_accepted[vectors-of_rows2]
+    test_initial_values_are_those_of_each_data_set
+    test_a_data_set_has_the_draws_of_a_run_of_its_own[kernel1]
+    test_a_data_set_has_the_draws_of_a_run_of_its_own[kernel3]
 unit/run/test_executable_cache.py
     test_a_second_call_is_of_what_is_in_an_array_then[float32]
     test_a_second_call_is_of_what_is_in_an_array_then[float64]
@@ -309,10 +373,16 @@ unit/run/test_faults.py
     test_regions_without_a_density_are_not_entered_and_said[a gradient that is NaN]
     test_regions_without_a_density_are_not_entered_and_said[a density that is NaN]
     test_regions_without_a_density_are_not_entered_and_said[a density of zero]
+    test_a_disk_that_fills_up_and_has_room_again
 unit/run/test_folding.py
     test_a_state_that_all_lanes_share_is_counted_once_in_tiles[2]
     test_reduced_is_what_stored_draws_say[3-nuts]
     test_stored_draws_are_the_same_in_tiles[kernel0]
+    test_stretches_add_up
+    test_a_second_run_compiles_nothing
+    test_a_reducer_that_fails_takes_no_draw_with_it
+    test_groups_of_chains_that_started_apart_are_refused
+    test_a_run_that_stores_no_draw_ends_with_a_verdict
 unit/run/test_init_values.py
     test_superchains_begin_together_and_come_apart[hmc]
     test_a_run_begins_with_the_tuning_of_another
@@ -322,11 +392,15 @@ unit/run/test_init_values.py
     test_how_warm_up_went_is_kept[hmc]
     test_values_for_all_chains_and_for_each
     test_what_is_not_given_is_drawn_as_before
+    test_a_value_for_each_chain_is_never_taken_for_an_element_of_a_vector
 unit/run/test_kills.py
     test_damaged_saves_are_found_and_the_one_before_is_used[20]
     test_killed_runs_end_with_the_draws_of_one_that_is_not[5]
 unit/run/test_mcmc.py
     test_tuning_reaches_the_acceptance_it_aims_at[hmc]
+    test_shapes_of_draws_and_statistics
+    test_keep_chooses_what_is_stored
+    test_a_given_step_size_is_kept_and_none_is_tuned
 unit/run/test_state_after_every_block.py
     test_after_every_block_in_a_new_process[nuts-folded]
     test_after_every_block_in_a_new_process[nuts-stored]
@@ -334,11 +408,19 @@ unit/run/test_stored_programs.py
     test_other_models_and_sizes_have_other_files
     test_a_kernel_of_the_user_is_compiled_in_every_process
     test_a_damaged_file_is_written_anew
+    test_the_draws_are_those_of_compiled_programs[stored-rwmh]
+    test_the_draws_are_those_of_compiled_programs[folded-rwmh]
+    test_programs_that_call_lapack_are_compiled_in_every_process
+unit/run/test_stream.py
+    test_reducers_know_all_draws_so_far
+    test_data_that_are_in_memory_already_are_not_asked_for_again
+    test_deterministic_variables_are_planned_for
 unit/run/test_stream_checkpoint.py
     test_kill_9_and_sigterm[2]
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[folded]
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[stored]
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[both]
+    test_the_block_that_was_left_is_yielded_again
 unit/run/test_summing.py
     test_sums_on_any_mesh_are_those_of_all_draws
 unit/run/test_threads.py
@@ -371,6 +453,12 @@ unit/variational/test_data_checks.py
     test_codes_of_no_group_are_refused[mean field-iterable]
     test_codes_of_no_group_are_refused[amortised-all rows]
     test_a_fit_to_batches_ends_where_a_code_is_outside_and_nowhere_else
+    test_codes_of_no_group_are_refused[mean field-all rows]
+    test_held_out_rows_and_new_rows_are_looked_at
+    test_values_that_cannot_be_are_refused[program-all rows-shape]
+    test_values_of_new_rows_are_looked_at[y]
+    test_what_a_parameter_has_a_say_in_is_left_to_the_density
+    test_a_value_is_refused_where_the_support_says_so
 unit/variational/test_fit.py
     test_a_support_may_depend_on_another_variable
     test_of_no_steps_a_guide_that_is_solved_is_the_one_given
@@ -378,6 +466,7 @@ unit/variational/test_fit.py
     test_a_full_rank_guide_becomes_the_posterior
     test_a_report_is_a_page_like_that_of_a_run
     test_the_evidence_is_the_evidence
+    test_chains_begin_at_draws_of_a_fit
 unit/variational/test_fit_checkpoint.py
     test_a_process_that_is_killed[9-1]
     test_a_process_that_is_killed[15-1]
@@ -390,6 +479,8 @@ unit/variational/test_fixed_draws.py
     test_draws_that_are_kept_to
     test_draws_have_the_moments_that_they_stand_for
     test_of_a_normal_the_answer_is_the_exact_one
+    test_losses_verdict_and_evidence_are_as_of_every_fit
+    test_a_draw_without_a_density_is_an_error_that_keeps_what_was_begun_with
 unit/variational/test_importance.py
     test_parameters_are_those_of_a_fit_or_given
     test_weights_that_are_nearly_equal_have_no_tail_to_be_afraid_of
@@ -406,6 +497,9 @@ unit/variational/test_judge.py
 unit/variational/test_likelihood.py
     test_a_few_rows_at_a_time
     test_rows_over_data_and_weights_over_model
+    test_there_is_no_posterior
+unit/variational/test_linear_response.py
+    test_of_a_normal_it_is_exact
 unit/variational/test_matching.py
     test_a_normal_posterior_is_found_in_a_few_steps
     test_the_error_of_the_bound_is_that_of_pairs
@@ -421,16 +515,26 @@ unit/variational/test_maximize.py
     test_beside_a_coordinate_at_the_edge_others_are_found
     test_it_is_the_mode_of_the_density_as_it_is_written[2]
     test_many_coordinates_of_different_scales
+    test_init_chooses_among_modes
+    test_a_kink_is_a_maximum
+    test_a_maximum_at_the_edge_of_a_support_is_there[distribution0-0.0]
 unit/variational/test_minibatch.py
     test_the_gradient_is_that_of_all_rows_in_expectation[amortised]
+unit/variational/test_new_rows.py
+    test_rows_held_out_and_rows_that_are_new[False]
 unit/variational/test_objectives.py
     test_a_discrete_guide_becomes_the_posterior
     test_the_doubly_reparameterised_gradient_is_that_of_the_bound
+    test_an_objective_of_ones_own
 unit/variational/test_options.py
     test_another_guide_is_all_that_is_named
     test_bounds_of_rows_in_float64
     test_guides_objectives_and_particles_are_told_apart
     test_weighted_bounds_come_near_the_likelihood
+    test_by_maximum_likelihood_bounds_are_the_likelihood
+    test_what_of_a_checkpoint_could_not_be_compared_is_said
+unit/variational/test_pathfinder.py
+    test_a_path_on_a_normal_ends_at_the_normal
 unit/variational/test_refusals.py
     test_supports_with_bounds_that_are_computed_are_named_by_kind
     test_a_loss_that_is_not_finite_names_the_step_and_the_variable_and_keeps_what_was_learned
@@ -440,6 +544,14 @@ Variable 'y': its scale must be positive for a Normal]
     test_a_checkpoint_with_more_steps_than_asked_for
     test_a_rate_that_is_too_large_is_blamed[10.0]
     test_a_guide_that_does_not_fit_the_model[range]
+    test_an_initial_value_outside_of_its_constraint
+    test_options_that_are_none[line search]
+    test_initial_values_of_another_shape_name_the_variable
+    test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named[None-unbounded-\
+Variable 'y': its scale must be positive for a Normal]
+    test_a_parameter_of_a_guide_without_a_constraint_is_named
+unit/variational/test_reparameterize.py
+    test_the_density_of_normals_is_the_models
 unit/variational/test_steps.py
     test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[7-False]
     test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same[AHEAD-guide0-16-1]
@@ -448,21 +560,21 @@ unit/variational/test_steps.py
     test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same[AHEAD-guide0-16-4]
     test_those_of_objectives_that_are_no_averages_and_of_other_guides_do_not
     test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[4-True]
+    test_the_density_along_the_path_is_that_of_the_draw
 unit/variational/test_stream.py
     test_a_list_begins_anew_and_an_iterator_ends_the_fit
     test_what_needs_all_rows_is_refused_and_the_rest_is_there
 unit/variational/test_transport.py
     test_a_guide_is_a_transform_of_noise[flow]
+    test_nothing_moves_where_nothing_changes[flow]
 unit/variational/test_unbounded.py
     test_values_that_may_be_any_number_are_taken
     test_transformed_values_are_taken[exp]
     test_transformed_values_are_taken[where]
-unit/kernels/test_tree.py
-    test_no_step_size_resonates[0.6]
-unit/variational/test_new_rows.py
-    test_rows_held_out_and_rows_that_are_new[False]
-mesh/test_row_programs.py
-    test_a_factor_is_right_or_refused[segment sum-203]
+    test_a_latent_variable_on_the_real_line_is_refused[hierarchy]
+    test_transformed_values_are_taken[softplus]
+    test_transformed_values_are_taken[square]
+    test_variables_that_are_positive_are_taken[half]
 """
 
 
