@@ -304,3 +304,53 @@ def test_a_difference_at_draws_spoils_the_verdict(keep, mesh_of):
         )  # fmt: skip
     assert "shares differ" in [finding.topic for finding in posterior.record.findings]
     assert not posterior.record.passed
+
+
+def one_of_many():
+    """Positions of 300 chains, of which one, in the middle, is where the rows mix."""
+    at = np.full(300, -20.0, np.float32)
+    at[101] = 60.0
+    return {"mu": jnp.asarray(at)}
+
+
+def test_every_chain_is_looked_at(mesh_of):
+    mesh = mesh_of(1, 2)
+    with pytest.warns(UserWarning, match="The draws of this run are wrong. Variable 'y'"):
+        phx.mcmc(
+            a_smooth_gate, phx.shard({"x": X, "y": Y}, mesh), kernel=phx.rwmh(0.01), num_chains=300, num_warmup=0,
+            num_samples=1, init=one_of_many(), keep=[], reducers={"m": phx.reducers.moments()}, mesh=mesh,
+            progress=False,
+        )  # fmt: skip
+
+
+def test_a_stream_looks_at_its_last_draws(mesh_of):
+    mesh = mesh_of(1, 2)
+    blocks = phx.stream(
+        a_smooth_gate, phx.shard({"x": X, "y": Y}, mesh), kernel=phx.rwmh(0.01), num_chains=300, num_warmup=0,
+        num_samples=4, init=one_of_many(), mesh=mesh, progress=False,
+    )  # fmt: skip
+    next(blocks)
+    with pytest.warns(UserWarning, match="The draws of this run are wrong. Variable 'y'"):
+        list(blocks)
+
+
+def test_particles_are_looked_at(mesh_of):
+    def model(x, y):
+        mu = phx.sample("mu", dist.Normal(60.0, 1.0))
+        gate = jnp.exp(-(((mu - 60.0) / 1.5) ** 2))
+        observe(mu * x[:, 0] * 1e-3, y)
+        phx.factor("f", 1e-3 * gate * y.sum() * jnp.ones_like(y))
+
+    mesh = mesh_of(1, 2)
+    with pytest.warns(UserWarning, match="The draws of this run are wrong. Variable 'f'"):
+        particles = phx.smc(model, phx.shard({"x": X, "y": Y}, mesh), num_particles=16, mesh=mesh, progress=False)
+    assert "shares differ" in [finding.topic for finding in particles.record.findings]
+
+
+def test_the_record_names_the_chains_that_were_looked_at(mesh_of):
+    mesh = mesh_of(1, 2)
+    posterior = phx.mcmc(
+        steps_by_row, phx.shard({"x": X, "y": Y}, mesh), kernel=phx.rwmh(0.1), num_chains=3, num_warmup=0,
+        num_samples=2, mesh=mesh, progress=False,
+    )  # fmt: skip
+    assert any("also at draws of all 3 chains" in sentence for sentence in posterior.record.passed)

@@ -277,8 +277,8 @@ def test_new_data_are_checked_again_and_the_record_says_so(mesh_of):
     sampler = phx.compile(model, phx.shard({"y": alike}, mesh), kernel=phx.rwmh(0.5), mesh=mesh, num_chains=1)
     record = sampler.run(0, num_warmup=20, num_samples=20, progress=False).record
     assert record.passed == (
-        "The devices' shares add up to the whole: 'y' tested on 16 of your rows, everything else proved from the "
-        "program.",
+        "The devices' shares add up to the whole: 'y' tested on 16 of your rows, also at draws of the one chain, "
+        "everything else proved from the program.",
     )
     with pytest.raises(ValueError, match="Variable 'y': its log density on the whole data is not the sum"):
         sampler.run(0, phx.shard({"y": Y}, mesh), num_warmup=20, num_samples=20, progress=False)

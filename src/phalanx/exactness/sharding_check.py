@@ -29,6 +29,7 @@ class ShardingCheck:
         rows: number of rows in the test.
         check: the numeric test of the variables that are not proved.
         differs: a message if shares and whole differed at draws of a run; else empty.
+        draws_of: the chains or particles whose draws were tested, in words; empty before a run has ended.
     """
 
     proved: tuple[str, ...] = ()
@@ -37,6 +38,7 @@ class ShardingCheck:
     rows: int = 0
     check: RowCheck | None = field(default=None, repr=False, compare=False)
     differs: str = ""
+    draws_of: str = ""
 
     @property
     def passed(self) -> str:
@@ -44,9 +46,10 @@ class ShardingCheck:
         if self.unchecked or self.differs:
             return ""
         if self.checked:
+            draws = f", also at draws of {self.draws_of}" if self.draws_of else ""
             return (
                 f"The devices' shares add up to the whole: {_names(self.checked)} tested on {self.rows:,} of your "
-                f"rows, everything else proved from the program."
+                f"rows{draws}, everything else proved from the program."
             )
         return "The devices' shares add up to the whole: proved from the program." if self.proved else ""
 

@@ -19,7 +19,7 @@ from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.density.tempered import Tempered
-from phalanx.exactness.sharding_check import check_level
+from phalanx.exactness.sharding_check import ShardingCheck, check_level
 from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.needed_values import trace_with_values
@@ -31,6 +31,7 @@ from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.interrupts import ended_by_interrupt
 from phalanx.mesh.keys import check_seed
+from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_host
 from phalanx.particles.pool import Pool
 from phalanx.particles.prior import check_prior
@@ -49,6 +50,7 @@ from phalanx.run.compile.lru_cache import Recent
 from phalanx.run.describe import call_words, describe, names_in_record
 from phalanx.run.device.blocks import BLOCK_BYTES, Blocks
 from phalanx.run.device.tiles import given_tile
+from phalanx.run.draws_check import compare_at, evenly, some_of
 from phalanx.run.init_values import prior_of
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
@@ -175,7 +177,7 @@ def smc(
     )
     compiled, arrays = time.perf_counter(), target.place_arrays()
     record = replace(
-        describe(target, kernel.on(target), 1, matmul_precision).of_rows(target.rows),
+        describe(target, kernel.on(target), 1, matmul_precision),
         num_samples=number, seed=int(seed), started=started, init="draws from the prior", independent=True,
         **names_in_record(naming, arguments),
     )  # fmt: skip
@@ -194,7 +196,8 @@ def smc(
         compile=compiled - began, sampling=time.perf_counter() - compiled, compilations=compilations,
         gradient_evaluations=stages.evaluations if kernel.machine.uses_gradient else 0,
     )  # fmt: skip
-    return _result(stages, record, timing, target.untempered().with_arrays(arrays))
+    rows = target.rows if check == "off" else _checked_at_particles(target, arguments.with_arrays(arrays), stages)
+    return _result(stages, record.of_rows(rows), timing, target.untempered().with_arrays(arrays))
 
 
 def _check(
@@ -272,6 +275,18 @@ def _programs(
         programs = compile_programs(ParticleBlocks(blocks, tile_of(blocks)), target.place_arrays(), matmul_precision)
     PROGRAMS.keep(key, programs)
     return programs, target, programs.count
+
+
+def _checked_at_particles(target: Tempered, arguments: Arguments, stages: Stages) -> ShardingCheck:
+    """Return the check of the devices' shares, also at the particles if some are not proved; warn of a difference."""
+    if target.rows.check is None or not target.rows.check.names:
+        return target.rows
+    number = stages.programs.blocks.num_chains
+    chosen = evenly(number, arguments)
+    parts = tuple(part.T[chosen] for part in stages.positions[-1])
+    at = Vector(parts, stages.programs.blocks.layout).by_variable()
+    positions = [{name: values[place, ...] for name, values in at.items()} for place in range(len(chosen))]
+    return compare_at(target.rows, arguments, positions, some_of(len(chosen), number, "particle"))
 
 
 def _result(stages: Stages, record: RunRecord, timing: Timing, target: Target) -> Particles:

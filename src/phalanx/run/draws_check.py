@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phalanx.exactness.sharding_check import ShardingCheck
+from phalanx.exactness.whole_and_shares import Position
+from phalanx.inputs.arguments import Arguments
 from phalanx.run.engine import positions_of
 from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
 from phalanx.run.results import RunResults
 
 if TYPE_CHECKING:
-    from jaxtyping import Shaped
+    from jaxtyping import Int, Shaped
 
 FEWEST, MOST = 4, 64
-"""Minimal and maximal number of positions to compare; more if the data are small."""
+"""Minimal and maximal number of extreme positions to compare; more if the data are small."""
+
+MOST_CHAINS = 4096
+"""Maximal number of chains whose last positions are compared."""
 
 NUMBERS = 2**24
-"""Maximal number of data values to evaluate, over all positions."""
-
-CHAINS_CHECKED = 2
-"""Chains at whose positions after warm-up the shares without a proof are tested again."""
-
-Position = dict[str, np.ndarray]
+"""Maximal number of data values to evaluate, over all positions of a kind, beyond the minimum."""
 
 
 def check_after_warm_up(run: Run, rows: ShardingCheck, level: str) -> ShardingCheck:
@@ -36,35 +36,55 @@ def check_after_warm_up(run: Run, rows: ShardingCheck, level: str) -> ShardingCh
     if rows.check is None or not rows.check.names or level == "off":
         return rows
     arguments = run.engine.blocks.target.arguments.with_arrays(run.engine.arrays)
-    again = rows.compare(arguments, "warn", positions_of(run.state.chains, CHAINS_CHECKED))
+    again = rows.compare(arguments, "warn", _last(run, evenly(run.engine.blocks.num_chains, arguments, MOST)))
     return again if len(again.unchecked) < len(rows.unchecked) else rows
 
 
 def check_at_draws(run: Run, rows: ShardingCheck, level: str) -> ShardingCheck:
-    """Compare the shares with the whole at draws that are extreme in some coordinate; warn of a difference.
+    """Compare the shares with the whole at the last draw of every chain, and at extreme ones; warn of a difference.
 
-    The chains' last positions are compared, too; only these if some latent variables are not stored.
+    Extreme draws have the smallest or largest value of their chain in some coordinate. They are left out if some latent
+    variables are not stored. Of very many chains, or of large data, evenly chosen chains are compared.
     """
     if rows.check is None or not rows.check.names or level == "off" or run.interrupted:
         return rows
-    arguments = run.engine.blocks.target.arguments.with_arrays(run.engine.arrays)
-    size = sum(math.prod(array.shape) for array in arguments.arrays)
-    count = int(np.clip(NUMBERS // max(size, 1), FEWEST, MOST))
-    positions = _last(run, count) + _extreme(run, dict(RunResults.of(run).draws), count)
+    arguments, chains = run.engine.blocks.target.arguments.with_arrays(run.engine.arrays), run.engine.blocks.num_chains
+    last = _last(run, evenly(chains, arguments))
+    extreme = _extreme(run, dict(RunResults.of(run).draws), _count(arguments, MOST))
+    return compare_at(rows, arguments, [*last, *extreme], some_of(len(last), chains, "chain"))
+
+
+def compare_at(rows: ShardingCheck, arguments: Arguments, positions: Sequence[Position], of: str) -> ShardingCheck:
+    """Compare the shares with the whole at draws, `of` all chains or some in words; warn of a difference."""
     try:
-        rows.compare(arguments, "warn", positions)
+        again = rows.compare(arguments, "warn", positions)
     except ValueError as error:
-        found = replace(rows, differs=str(error))
-        warnings.warn(f"The draws of this run are wrong. {error}", stacklevel=4)
-        return found
-    return rows
+        warnings.warn(f"The draws of this run are wrong. {error}", stacklevel=5)
+        return replace(rows, differs=str(error))
+    return rows if again.unchecked else replace(rows, draws_of=of)
 
 
-def _last(run: Run, count: int) -> list[Position]:
-    """Return the last positions of evenly chosen chains."""
-    chains = run.engine.blocks.num_chains
-    where = positions_of(run.state.chains, chains)
-    return [where[chain] for chain in np.unique(np.linspace(0, chains - 1, min(count, chains)).astype(int))]
+def evenly(count: int, arguments: Arguments, most: int = MOST_CHAINS) -> Int[np.ndarray, "chosen"]:
+    """Return numbers of evenly chosen chains or particles to compare at: all, if neither they nor the data are many."""
+    return np.unique(np.linspace(0, count - 1, min(_count(arguments, most), count)).astype(int))
+
+
+def some_of(count: int, of: int, what: str) -> str:
+    """Return "the one chain", "all 8 chains", or "64 of 10,000 chains"."""
+    if of == 1:
+        return f"the one {what}"
+    return f"all {of:,} {what}s" if count == of else f"{count:,} of {of:,} {what}s"
+
+
+def _count(arguments: Arguments, most: int) -> int:
+    size = sum(math.prod(array.shape) for array in arguments.arrays)
+    return int(np.clip(NUMBERS // max(size, 1), FEWEST, most))
+
+
+def _last(run: Run, chosen: Int[np.ndarray, "chosen"]) -> list[Position]:
+    """Return the last positions of the chosen chains."""
+    where = positions_of(run.state.chains, run.engine.blocks.num_chains)
+    return [where[chain] for chain in chosen]
 
 
 def _extreme(run: Run, draws: Mapping[str, Shaped[np.ndarray, "chains draws *shape"]], count: int) -> list[Position]:

@@ -274,14 +274,16 @@ class Sampler:
             if saves is not None:
                 looks.append(lambda report: saves.offer(replace(report, done=stream.made)))
             run = Run(self.executables, kernel, start.seed, self.arrays, display, looks, saves is not None)
-            stream = RunStream.of(run, num_samples, options.thin, before)
-            run.so_far = partial(self._stream_so_far, stream, data, start.clock())
+            stream, clock = RunStream.of(run, num_samples, options.thin, before), start.clock()
+            run.so_far = partial(self._stream_so_far, stream, data, clock)
             with nullcontext() if saves is None else saves.after_an_error(run):
                 with run.interrupts.held():
                     start.begin(run) if state is None else run.resume(state)
                 if state is None:
-                    check_after_warm_up(run, self.rows, self.check)
+                    data = data._replace(rows=check_after_warm_up(run, data.rows, self.check))
                 yield from stream.blocks()
+                data = data._replace(rows=check_at_draws(run, data.rows, self.check))
+                run.so_far = partial(self._stream_so_far, stream, data, clock)
                 if saves is not None:
                     saves.end_run(run, run.so_far())
 
