@@ -21,10 +21,10 @@ from phalanx.errors.words import count
 from phalanx.extras import install_command, is_installed
 from phalanx.posterior.opening import open as open_saved
 from phalanx.posterior.posterior import Posterior
-from phalanx.report import print_run
+from phalanx.report import print_run, print_verdict
 from phalanx.report.page import file_to_write
 from phalanx.store.save_path import replacing
-from phalanx.variational.page import PageOfFit
+from phalanx.variational.page import NO_DRAWS, PageOfFit
 from phalanx.variational.result import Fit
 
 CHECKPOINT, STORE, POSTERIOR, COMMAND = "checkpoint", "run.zarr", "posterior.npz", "command.json"
@@ -36,16 +36,21 @@ FIT = "fit.npz"
 Saved = Annotated[
     Path,
     typer.Argument(
-        help="A folder of phalanx sample or fit, a store, a checkpoint, or a posterior.npz.", metavar="PATH"
+        help="A folder of phalanx sample or fit, a store, a checkpoint, a posterior.npz, or a fit.npz.", metavar="PATH"
     ),
 ]
 
 
 def summary(path: Saved, strict: Strict = False) -> None:
-    """Print the summary and the verdict of a saved run, also while it goes on."""
-    posterior = opened(path)
-    print_run(posterior)
-    end(posterior.verdict(), strict)
+    """Print the summary and the verdict of a saved run, also while it goes on, or of a saved fit."""
+    fit, draws = _saved_fit(path) or (None, opened(path))
+    if draws is not None:
+        print_run(draws)
+        end(draws.verdict(), strict)
+    elif fit is not None:
+        say([repr(fit), f"{fit.timing.compile:.1f} s compiling, {fit.timing.warmup:.1f} s learning", NO_DRAWS])
+        print_verdict(fit.verdict())
+        end(fit.verdict(), strict)
 
 
 def report(
@@ -59,12 +64,16 @@ def report(
     strict: Strict = False,
 ) -> None:
     """Write the report of a saved run, also while it goes on, or of a saved fit."""
-    fit, other = _saved_fit(path), None if beside is None else opened(beside)
-    if fit is None:
+    other = None if beside is None else opened(beside)
+    if (found := _saved_fit(path)) is None:
         posterior = opened(path)
         page, verdict = posterior.report(out, names=names or None, beside=other), posterior.verdict()
     else:
-        page, verdict = fit.write(file_to_write("report", out, "fit.html"), names or None, other, {}), fit.verdict
+        fit, draws = found
+        verdict = fit.verdict()
+        content = PageOfFit(fit.record, fit.timing, fit.steps, fit.losses.elbo, verdict)
+        content = content if draws is None else content.with_draws(draws)
+        page = content.write(file_to_write("report", out, "fit.html"), names or None, other, {})
     if not quiet:
         say([f"written: {page}"])
     end(verdict, strict)
@@ -174,8 +183,8 @@ def _saved(path: Path) -> Posterior | None:
     return posterior if posterior.num_draws or posterior.record.folded_draws else None
 
 
-def _saved_fit(path: Path) -> PageOfFit | None:
-    """Return the page of the fit in a file, or in the folder of `phalanx fit`; None if a run was saved there."""
+def _saved_fit(path: Path) -> tuple[Fit, Posterior | None] | None:
+    """Return the fit in a file, or in the folder of `phalanx fit`, and its draws; None if a run was saved there."""
     file = path / FIT if path.is_dir() else path
     try:
         fit = Fit.load(file)
@@ -185,12 +194,9 @@ def _saved_fit(path: Path) -> PageOfFit | None:
         return None
     draws = file.parent / POSTERIOR
     found = Posterior.load(draws) if draws.is_file() else None
-    page = PageOfFit(fit.record, fit.timing, fit.steps, fit.losses.elbo, fit.verdict())
-    if found is None:
-        return page
-    if (found.record.started, found.record.kernel) == (fit.record.started, fit.record.kernel):
-        return page.with_draws(found)
-    return page if file == path else None  # a later run has written to the folder
+    if found is None or (found.record.started, found.record.kernel) == (fit.record.started, fit.record.kernel):
+        return fit, found
+    return (fit, None) if file == path else None  # a later run has written to the folder
 
 
 def _line(posterior: Posterior) -> str:

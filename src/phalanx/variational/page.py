@@ -30,7 +30,10 @@ _NOTES = {
     "Weighted marginals": "The elements that weighting moves most: as the guide draws them, and weighted by the model.",
 }
 
-_TO_DRAW = "Continue the fit, phx.fit(model, guide, data, init=fit, num_steps=0).report(path), which can draw."
+_TO_DRAW = "Continue the fit, phx.fit(model, guide, data, init=fit, num_steps=0), which can draw."
+
+NO_DRAWS = f"The variables are not shown: the file of a fit holds no draws. {_TO_DRAW}"
+"""Remark on a fit that was read from a file without draws beside it."""
 
 
 def shown_draws(values: Mapping[str, np.ndarray]) -> int:
@@ -122,7 +125,7 @@ class PageOfFit(NamedTuple):
                 f"report: {'names' if names is not None else 'beside'} is about draws, and this fit was read from a "
                 f"file without any. {_TO_DRAW}"
             )
-        return [Section("Variables", missing=[f"Not shown: the file of a fit holds no draws. {_TO_DRAW}"])]
+        return [Section("Variables", missing=[NO_DRAWS])]
 
 
 def _cards(evidence: Evidence) -> list[Card]:

@@ -64,7 +64,7 @@ def test_a_fit_is_written_and_predicted_from(phalanx, folder):
     assert phalanx(*command, "--quiet") == (0, "", "")
 
 
-def test_a_saved_fit_has_the_page_of_a_fit(phalanx, tmp_path, monkeypatch):
+def test_a_saved_fit_has_the_page_and_summary_of_a_fit(phalanx, tmp_path, monkeypatch):
     """As far as the file allows: its draws lie beside it in the folder of `phalanx fit`."""
     monkeypatch.chdir(tmp_path)
     record = replace(RECORD, kernel="fit(full_rank(), elbo)", num_chains=1, num_samples=200, independent=True)
@@ -87,10 +87,13 @@ def test_a_saved_fit_has_the_page_of_a_fit(phalanx, tmp_path, monkeypatch):
             assert (words in text) == in_both, (path, words)
         for words in ("k-hat</", "Importance weights", "Weighted marginals", "Draws of w"):
             assert (words in text) == more, (path, words)
+        status, printed, err = phalanx("summary", path)
+        assert status == 0 and ("ess_bulk" in printed) == more and ("Fit(50 steps of" in printed) != more, err
+        assert ("The weights vary." in printed) != more  # the draws here have a verdict of their own
     assert "holds no draws. Continue the fit, phx.fit(" in text
     status, _, err = phalanx("report", "alone/mine.npz", "--name", "w")
     assert status == 2 and "report: names is about draws, and this fit was read from a file without any." in err
-    assert phalanx("report", "fit", "--strict")[0] == 3
+    assert phalanx("report", "fit", "--strict")[0] == phalanx("summary", "alone/mine.npz", "--strict")[0] == 3
     make_posterior().save("fit/posterior.npz")  # a run has written to the folder since
     assert phalanx("report", "fit", "--out", "page.html")[0] == 0
     assert "Fit of regression" not in (tmp_path / "page.html").read_text("utf-8")
