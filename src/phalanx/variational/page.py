@@ -81,7 +81,9 @@ class PageOfFit(NamedTuple):
         record, timing = self.record, self.timing
         drawn = {
             "Importance weights": [] if self.judged is None else [weight_figure(self.judged[0])],
-            "Weighted marginals": [] if self.judged is None else marginal_figure(self.judged[1], self.judged[0]),
+            "Weighted marginals": (
+                [] if self.judged is None else marginal_figure(self.judged[1], self.judged[0], record.labels)
+            ),
             "Evidence lower bound": [bound] if (bound := bound_figure(self.elbo)) is not None else [],
         }
         facts = {

@@ -16,12 +16,15 @@ import jax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
+from phalanx.density.given_names import GivenNames
 from phalanx.density.imputation import PLACES, of_given_entries
 from phalanx.density.indices import IndexCheck
 from phalanx.density.missing_entries import missing_name
+from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.errors.model_errors import ModelError, asks_for_values, model_errors
 from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.axis_names import AxisNames
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.needed_values import trace_with_values
@@ -35,6 +38,7 @@ from phalanx.mesh.processes import to_devices
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.posterior.over_draws import OfDraw, key_of
 from phalanx.posterior.record import RunRecord
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import refuse_parameter
 
 BATCH_BYTES = 16 * 2**20
@@ -106,6 +110,12 @@ class ModelAtDraws:
         size = min(max(BATCH_BYTES // max(width, 1), 1), MOST_DRAWS)
         groups = self.mesh.shape[CHAIN]
         return max(size // groups, 1) * groups
+
+    def axis_names(self) -> AxisNames:
+        """Return the names that these data give to the axes of the model's variables."""
+        whole = TracedProgram.of_whole(self.program, self.arguments, axes_but_chain(self.mesh), checking=True)
+        naming = Naming.of(whole, self.arguments, GivenNames())
+        return naming.names(self.arguments, naming.found(self.arguments))
 
     def run(
         self, arrays: Sequence[Array], tracer: Tracer, of_variables: Callable[[Tape], Any], key: Array | None = None
