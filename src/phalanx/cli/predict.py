@@ -17,6 +17,7 @@ from phalanx.cli.options import DataFiles, Devices, ModelPlace, Quiet, Seed, sta
 from phalanx.cli.saved import opened
 from phalanx.cli.user_model import load, naming_lines_of, split_place
 from phalanx.diagnostics.elements import element_names
+from phalanx.posterior.predictive import PredictiveDraws
 from phalanx.posterior.prior import predictive
 from phalanx.store.save_path import replacing
 
@@ -82,7 +83,7 @@ def _matched(
     return found, absent
 
 
-def _table(found: Mapping[str, np.ndarray], leading: int) -> Any:
+def _table(found: PredictiveDraws, leading: int) -> Any:
     """Return a table of the mean, the standard deviation and an interval of each predicted number."""
     import pandas  # as slow to import as all of Phalanx
 
@@ -91,6 +92,6 @@ def _table(found: Mapping[str, np.ndarray], leading: int) -> Any:
         flat = np.asarray(values, float).reshape(-1, *values.shape[leading:])
         flat = flat.reshape(len(flat), -1)
         low, high = np.quantile(flat, INTERVAL, axis=0)
-        names += element_names(name, values.shape[leading:])
+        names += element_names(name, values.shape[leading:], found.labels)
         rows += zip(flat.mean(0), flat.std(0), low, high, strict=True)
     return pandas.DataFrame(rows, index=names, columns=["mean", "sd", "3%", "97%"])

@@ -14,17 +14,20 @@ import numpy as np
 import typer
 
 from phalanx.cli.data.data_file import read_values
-from phalanx.cli.data.request import say
-from phalanx.cli.options import Quiet, Strict, end
+from phalanx.cli.data.matching import match_data
+from phalanx.cli.data.request import FileData, read_files, say
+from phalanx.cli.options import DataFiles, Quiet, Strict, end
+from phalanx.cli.user_model import load, naming_lines_of, split_place
 from phalanx.diagnostics import summary_table
 from phalanx.errors.words import count
 from phalanx.extras import install_command, is_installed
+from phalanx.posterior.criticism.model_at_draws import with_model
 from phalanx.posterior.opening import open as open_saved
 from phalanx.posterior.posterior import Posterior
-from phalanx.report import print_run
+from phalanx.report import print_run, print_verdict
 from phalanx.report.page import file_to_write
 from phalanx.store.save_path import replacing
-from phalanx.variational.page import PageOfFit
+from phalanx.variational.page import NO_DRAWS, PageOfFit
 from phalanx.variational.result import Fit
 
 CHECKPOINT, STORE, POSTERIOR, COMMAND = "checkpoint", "run.zarr", "posterior.npz", "command.json"
@@ -36,16 +39,27 @@ FIT = "fit.npz"
 Saved = Annotated[
     Path,
     typer.Argument(
-        help="A folder of phalanx sample or fit, a store, a checkpoint, or a posterior.npz.", metavar="PATH"
+        help="A folder of phalanx sample or fit, a store, a checkpoint, a posterior.npz, or a fit.npz.", metavar="PATH"
     ),
 ]
 
 
+_MODEL_HELP = (
+    "The run's model, and with --data its data: the report then has the prior, a predictive check and leave-one-out "
+    "cross-validation. For a run with --checkpoint both are in the folder's command.json."
+)
+
+
 def summary(path: Saved, strict: Strict = False) -> None:
-    """Print the summary and the verdict of a saved run, also while it goes on."""
-    posterior = opened(path)
-    print_run(posterior)
-    end(posterior.verdict(), strict)
+    """Print the summary and the verdict of a saved run, also while it goes on, or of a saved fit."""
+    fit, draws = _saved_fit(path) or (None, opened(path))
+    if draws is not None:
+        print_run(draws)
+        end(draws.verdict(), strict)
+    elif fit is not None:
+        say([repr(fit), f"{fit.timing.compile:.1f} s compiling, {fit.timing.warmup:.1f} s learning", NO_DRAWS])
+        print_verdict(fit.verdict())
+        end(fit.verdict(), strict)
 
 
 def report(
@@ -55,19 +69,39 @@ def report(
         list[str] | None, typer.Option("--name", help="A variable to show; repeatable. Without it, all are shown.")
     ] = None,
     beside: Annotated[Path | None, typer.Option(help="Another saved run, to compare with.")] = None,
+    model: Annotated[str | None, typer.Option(help=_MODEL_HELP, metavar="FILE.py:NAME")] = None,
+    data: DataFiles = None,
     quiet: Quiet = False,
     strict: Strict = False,
 ) -> None:
     """Write the report of a saved run, also while it goes on, or of a saved fit."""
-    fit, other = _saved_fit(path), None if beside is None else opened(beside)
-    if fit is None:
-        posterior = opened(path)
+    if data and model is None:
+        raise ValueError("report: --data is for the model: name it, --model FILE.py:NAME.")
+    other = None if beside is None else opened(beside)
+    if (found := _saved_fit(path)) is None:
+        posterior = _with_model(opened(path), model, data)
         page, verdict = posterior.report(out, names=names or None, beside=other), posterior.verdict()
     else:
-        page, verdict = fit.write(file_to_write("report", out, "fit.html"), names or None, other, {}), fit.verdict
+        fit, draws = found
+        verdict = fit.verdict()
+        content = PageOfFit(fit.record, fit.timing, fit.steps, fit.losses.elbo, verdict)
+        content = content if draws is None else content.with_draws(_with_model(draws, model, data))
+        if draws is None and model is not None:
+            raise ValueError(f"report: --model draws data anew at draws. {NO_DRAWS}")
+        page = content.write(file_to_write("report", out, "fit.html"), names or None, other, {})
     if not quiet:
         say([f"written: {page}"])
     end(verdict, strict)
+
+
+def _with_model(posterior: Posterior, place: str | None, paths: list[Path] | None) -> Posterior:
+    """Return the posterior with the model at a place, if there is one, and its data; the run's numbers fill in."""
+    if place is None:
+        return posterior
+    program, found = load(place), read_files(paths or [])
+    known = FileData({**posterior.record.scalars, **found}, found.files)
+    with naming_lines_of(split_place(place)[0]):
+        return with_model(posterior, program, match_data(program, known).arguments)
 
 
 def watch(path: Saved, every: Annotated[float, typer.Option(help="Seconds between two lines.", min=0.1)] = 5.0) -> None:
@@ -174,8 +208,8 @@ def _saved(path: Path) -> Posterior | None:
     return posterior if posterior.num_draws or posterior.record.folded_draws else None
 
 
-def _saved_fit(path: Path) -> PageOfFit | None:
-    """Return the page of the fit in a file, or in the folder of `phalanx fit`; None if a run was saved there."""
+def _saved_fit(path: Path) -> tuple[Fit, Posterior | None] | None:
+    """Return the fit in a file, or in the folder of `phalanx fit`, and its draws; None if a run was saved there."""
     file = path / FIT if path.is_dir() else path
     try:
         fit = Fit.load(file)
@@ -185,12 +219,9 @@ def _saved_fit(path: Path) -> PageOfFit | None:
         return None
     draws = file.parent / POSTERIOR
     found = Posterior.load(draws) if draws.is_file() else None
-    page = PageOfFit(fit.record, fit.timing, fit.steps, fit.losses.elbo, fit.verdict())
-    if found is None:
-        return page
-    if (found.record.started, found.record.kernel) == (fit.record.started, fit.record.kernel):
-        return page.with_draws(found)
-    return page if file == path else None  # a later run has written to the folder
+    if found is None or (found.record.started, found.record.kernel) == (fit.record.started, fit.record.kernel):
+        return fit, found
+    return (fit, None) if file == path else None  # a later run has written to the folder
 
 
 def _line(posterior: Posterior) -> str:

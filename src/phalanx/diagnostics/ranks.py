@@ -9,13 +9,13 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from phalanx.diagnostics.elements import element_names
+from phalanx.diagnostics.elements import Names, element_names
 from phalanx.diagnostics.judging.finding import Finding
 from phalanx.diagnostics.judging.verdict import Verdict, judged
 from phalanx.errors.words import count, first_few
@@ -57,10 +57,12 @@ class Ranks:
     Attributes:
         ranks: whole numbers from 0 to `num_draws`, `(simulation, ...)` by variable.
         num_draws: draws with which each value was compared.
+        labels: labels of the entries of variables, by variable and axis.
     """
 
     ranks: Mapping[str, np.ndarray]
     num_draws: int
+    labels: Names = field(default_factory=dict, repr=False)
 
     @property
     def num_simulations(self) -> int:
@@ -75,7 +77,9 @@ class Ranks:
     def elements(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each scalar element's name and ranks, `(simulation,)`."""
         for name, ranks in self.ranks.items():
-            yield from zip(element_names(name, ranks.shape[1:]), ranks.reshape(len(ranks), -1).T, strict=True)
+            yield from zip(
+                element_names(name, ranks.shape[1:], self.labels), ranks.reshape(len(ranks), -1).T, strict=True
+            )
 
     def summary(self) -> DataFrame:
         """Return a row for each element: `location` and `width` in standard errors, and a `p_value`."""

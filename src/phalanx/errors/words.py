@@ -29,8 +29,3 @@ def first_few(items: Any, written: Callable[[Any], str] = str, joined: str = ", 
     """Return the first few items of a sequence as text, and the number of the others."""
     left = len(items) - _NAMED
     return joined.join(map(written, items[:_NAMED])) + (f" and {left:,} more" if left > 0 else "")
-
-
-def element_names(name: str, shape: tuple[int, ...]) -> list[str]:
-    """Return the names of an array's elements, such as `w[0, 1]`; for a scalar, its name."""
-    return [f"{name}[{', '.join(map(str, index))}]" if index else name for index in np.ndindex(*shape)]

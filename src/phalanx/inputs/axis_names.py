@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -40,6 +40,15 @@ class AxisNames:
         """Return the names of a variable's axes; `<name>_dim_0`, ..., as ArviZ has them, for those without a name."""
         known = (*self.dims.get(name, ()), *[None] * rank)[:rank]  # an array may lack the last axes
         return tuple(f"{name}_dim_{axis}" if dim is None else dim for axis, dim in enumerate(known))
+
+    def labels_of(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[str, ...] | None, ...]:
+        """Return the names of the entries along a variable's axes as text; None for an axis without names."""
+        known = (self.coords.get(dim, ()) for dim in self.dims_of(name, len(shape)))
+        return tuple(tuple(map(str, w)) if w and len(w) == size else None for w, size in zip(known, shape, strict=True))
+
+    def of_dims(self, dims: Collection[str | None]) -> AxisNames:
+        """Return the names of the entries along some dimensions, and of these alone."""
+        return AxisNames(self.dims, {dim: words for dim, words in self.coords.items() if dim in dims})
 
     def coords_of(self, name: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Return the names of the entries along a variable's axes by dimension; numbers for those without names."""

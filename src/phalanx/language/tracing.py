@@ -85,7 +85,10 @@ def _not_within_transformations(tracer: Tracer) -> Tracer:
                 f"Variable {variable.name!r} is sampled inside of a function that JAX transforms within the program "
                 f"(jax.vmap, jit, grad or checkpoint, lax.scan, map, cond or while_loop): it would be one variable "
                 f"however often that function runs. Sample outside of it, all at once, as in "
-                f"phx.sample({variable.name!r}, distribution.expand([n])), and pass the values in."
+                f"phx.sample({variable.name!r}, distribution.expand([n])), and pass the values in. In a chain in time, "
+                f"whose distribution depends on the step before, sample what is new in each step, "
+                f"z = phx.sample('{variable.name}_steps', dist.Normal(0.0, 1.0).expand([n])), and have jax.lax.scan "
+                f"compute the steps from z: {variable.name} = mean + scale * z."
             )
         return tracer(variable, forward)
 

@@ -74,10 +74,11 @@ def calibrate(
             f"the model draws ({', '.join(map(repr, simulated))}). Name an observed variable after its argument, as in "
             f"phx.sample('y', ..., obs=y)."
         )
-    generator, ranks = np.random.default_rng(seed), []
+    generator, ranks, inferred = np.random.default_rng(seed), [], None
     for number in range(num_simulations):
         own = {**given, **{name: in_form_of(given[name], simulated[name][number]) for name in replaced}}
-        draws = _draws(infer(own, number + 1), num_draws, number + 1)
+        inferred = _posterior_of(infer(own, number + 1), num_draws, number + 1)
+        draws = inferred.draws
         known = {name: simulated[name][number] for name in draws if name in simulated and name not in replaced}
         if not known:
             raise ValueError(
@@ -89,7 +90,8 @@ def calibrate(
         ranks.append({name: rank_of(true, _spaced(draws[name], num_draws), generator) for name, true in known.items()})
         if on_simulation is not None:
             on_simulation(number + 1)
-    return Ranks({name: np.stack([each[name] for each in ranks]) for name in ranks[0]}, num_draws)
+    labels = getattr(getattr(inferred, "record", None), "labels", {})
+    return Ranks({name: np.stack([each[name] for each in ranks]) for name in ranks[0]}, num_draws, labels)
 
 
 def _check(model: object, infer: object, num_simulations: object, num_draws: object, seed: int) -> None:
@@ -108,13 +110,13 @@ def _simulated(model: Program, data: Mapping[str, Any], count: int, seed: int) -
     return {name: values[0] for name, values in found.items()}
 
 
-def _draws(inferred: Any, num_draws: int, seed: int) -> Mapping[str, np.ndarray]:
-    """Return the draws `(chain, draw, ...)` of a posterior or a fit."""
+def _posterior_of(inferred: Any, num_draws: int, seed: int) -> Any:
+    """Return a posterior, or draws from a fit as one, with `draws` `(chain, draw, ...)` by name."""
     if callable(getattr(inferred, "sample", None)):  # a fit
         inferred = inferred.posterior(num_draws, seed=seed)  # with one seed, ranks would depend on one another
     if not isinstance(getattr(inferred, "draws", None), Mapping):
         raise TypeError(f"calibrate: infer must give a posterior or a fit; got {type(inferred).__name__}.")
-    return getattr(inferred, "of_all_chains", inferred).draws  # of several processes, which all call this together
+    return getattr(inferred, "of_all_chains", inferred)  # of several processes, which all call this together
 
 
 def _spaced(draws: np.ndarray, wanted: int) -> np.ndarray:

@@ -6,42 +6,41 @@ Each draw has noise of its own from a key of (seed, chain, draw), see `over_draw
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jax import Array
 
 from phalanx.density.target import Target
-from phalanx.errors.names import hint
+from phalanx.inputs.axis_names import AxisNames
+from phalanx.inputs.axis_names import Labels as Names
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
-from phalanx.posterior.criticism.reduced_results import ReducedResults
+from phalanx.posterior.criticism.reduced_results import ValuesAtDraws, evaluate
 from phalanx.posterior.criticism.stale_draws import stale_latents, to_draw
-from phalanx.posterior.over_draws import StoredResults, batches
 from phalanx.programs.unconstrained import refuse_parameter
 from phalanx.reducers.reducer import Reduce, Reducer
-from phalanx.reducers.reductions import Reductions
 
 KINDS = ("posterior", "prior")
 
 
-class PredictiveDraws(dict[str, np.ndarray]):
-    """Predictive draws by variable, with the results of reducers as `reduced`.
+class PredictiveDraws(ValuesAtDraws):
+    """Predictive draws by variable, with the results of reducers as `reduced` and the names of entries as `labels`."""
 
-    Attributes:
-        reduced: results by reducer, and by variable if a reducer covers several.
-    """
+    def __init__(self, draws: Mapping[str, np.ndarray], reduced: Mapping[str, Any], names: Callable[[], Names] = dict):
+        super().__init__(draws, reduced)
+        self._names = names
 
-    reduced: Mapping[str, Any]
-
-    def __init__(self, draws: Mapping[str, np.ndarray], reduced: Mapping[str, Any]):
-        super().__init__(draws)
-        self.reduced = reduced
+    @cached_property
+    def labels(self) -> Names:
+        """By variable, the names of its entries along each axis, or None for an axis without names."""
+        return self._names()  # traces the model, which most callers do not need
 
 
 def predictive(
@@ -56,6 +55,7 @@ def predictive(
     seed: int,
     known: KnownData | None = None,
     observed: Sequence[str] | None = None,
+    of_run: AxisNames | None = None,
     numbers: np.ndarray | None = None,
     keep: str | Sequence[str] | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
@@ -73,6 +73,7 @@ def predictive(
         seed: source of the draws' keys.
         known: names in the run's data, and arguments that fill in; None without a run.
         observed: names of the variables that the run observed; None if they are not known.
+        of_run: names of the axes of the run's variables and data; None without a run.
         numbers: numbers of these draws in their chains; None for the first ones.
         keep: variables to return; None for all.
         reducers: reducers by name.
@@ -81,27 +82,27 @@ def predictive(
         Arrays of shape `(chain, draw, ...)` by name, with the results of the reducers.
     """
     check_kind(kind)
+    of_run = of_run or AxisNames()
     if not math.prod(sizes):
         raise ValueError(f"predictive: there are no draws to predict at: {sizes[0]} chains of {sizes[1]} draws.")
     at = latents if kind == "posterior" else ()
     program = ModelAtDraws.of("predictive", model, data, target=target, known=known, inferred=latents, at=at)
     values = {name: array for name, array in draws.items() if name in at}
-    is_other = bool(at) and (model is not None or data is not None)
-    again = _Again(program, stale_latents(program, values, observed) if is_other else frozenset())
-    shapes = program.shapes(again, values)
-    names = _kept(keep, shapes, bool(reducers))
-    if not reducers:
-        shapes, again = {name: shapes[name] for name in names}, replace(again, names=frozenset(names))
-    stored = StoredResults(sizes)
-    reduced = ReducedResults(Reductions.of(reducers, names or list(shapes))) if reducers else None
-    for batch in batches(
-        again, values, sizes, seed=seed, batch_size=program.batch_size(shapes), given=program.place_arrays(),
-        mesh=program.mesh, numbers=numbers, all_chains=reduced is not None,
-    ):  # fmt: skip
-        stored.add(batch, {name: batch.outputs[name] for name in names})
-        if reduced is not None:
-            reduced.add(batch, {**batch.values, **batch.outputs})
-    return PredictiveDraws(stored.arrays, {} if reduced is None else reduced.finalize())
+    is_own = model is None and data is None
+    again = _Again(program, stale_latents(program, values, observed) if at and not is_own else frozenset())
+    found = evaluate(program, again, values, sizes, seed=seed, keep=keep, reducers=reducers, numbers=numbers)
+    lasting = [
+        dim for name, values in draws.items() if name in latents for dim in of_run.dims_of(name, values.ndim - 2)
+    ]
+
+    def labels() -> Names:
+        # rows of other data are not those of the run, but the entries of its latent variables are
+        here, run = (of_run, of_run) if is_own else (program.axis_names(), of_run.of_dims(lasting))
+        shapes = {name: array.shape[2:] for name, array in found.items()}
+        both = {name: zip(here.labels_of(name, s), run.labels_of(name, s), strict=True) for name, s in shapes.items()}
+        return {name: tuple(ours or theirs for ours, theirs in axes) for name, axes in both.items()}
+
+    return PredictiveDraws(found, found.reduced, labels)
 
 
 def check_kind(kind: str) -> None:
@@ -137,19 +138,6 @@ def check_num_draws(num_draws: object) -> None:
         raise ValueError(f"predictive: num_draws must be a whole number, at least 1; got {num_draws!r}.")
 
 
-def _kept(keep: str | Sequence[str] | None, shapes: Mapping[str, Any], reduces: bool) -> list[str]:
-    """Return the names of the variables to return; there may be no name if reducers have the draws."""
-    names = list(shapes) if keep is None else [keep] if isinstance(keep, str) else list(keep)
-    if not names and not reduces:
-        raise ValueError("predictive: keep=[] returns no variable; name some, or give reducers=.")
-    if unknown := [name for name in names if name not in shapes]:
-        raise ValueError(
-            f"predictive: keep has {', '.join(map(repr, unknown))}, which the model does not draw or compute here; it "
-            f"has {', '.join(map(repr, shapes))}.{hint(unknown, shapes)}"
-        )
-    return names
-
-
 @dataclass(frozen=True)
 class _Again:
     """Program evaluated at one draw, with its observed variables sampled anew.
@@ -157,12 +145,10 @@ class _Again:
     Attributes:
         model: the program with its data.
         stale: latent variables that are sampled anew, too.
-        names: variables to return; None for all.
     """
 
     model: ModelAtDraws
     stale: frozenset[str] = frozenset()
-    names: frozenset[str] | None = None
 
     def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
         """Return the sampled variables and the deterministic values."""
@@ -178,8 +164,7 @@ class _Again:
                 return forward(to_draw(variable))
             return forward(variable)  # set by the program itself
 
-        drawn = self.model.run(arrays, give, self._drawn, key)
-        return drawn if self.names is None else {name: drawn[name] for name in drawn if name in self.names}
+        return self.model.run(arrays, give, self._drawn, key)
 
     def _drawn(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
         met = {n: v for n, v in variables.items() if v.parameter is None}

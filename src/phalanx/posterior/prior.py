@@ -61,4 +61,4 @@ def predictive(
         model, data, "prior", target=None, latents=(), draws={}, sizes=(1, int(num_draws)), seed=seed, keep=keep,
         reducers=reducers,
     )  # fmt: skip
-    return PredictiveDraws({name: values[0] for name, values in found.items()}, found.reduced)
+    return PredictiveDraws({n: values[0] for n, values in found.items()}, found.reduced, lambda: found.labels)

@@ -10,4 +10,5 @@ from phalanx.report.plots.figures import save_figures as save_figures
 from phalanx.report.plots.reliability import reliability_figure as reliability_figure
 from phalanx.report.terminal import console as console
 from phalanx.report.terminal import print_run as print_run
+from phalanx.report.terminal import print_verdict as print_verdict
 from phalanx.report.write import write_report as write_report

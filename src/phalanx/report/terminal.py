@@ -11,7 +11,7 @@ from phalanx.report.reported import Reported
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from phalanx.diagnostics import Check
+    from phalanx.diagnostics import Check, Verdict
 
 
 def console() -> Console:
@@ -44,6 +44,11 @@ def print_run(posterior: Reported, checks: Sequence[Check] = ()) -> None:
     for note in posterior.record.notes:
         to.print(note, highlight=False, markup=False, soft_wrap=True)
     if posterior.num_draws or posterior.record.folded_draws:
-        verdict = posterior.verdict(checks)
-        # markup=False: names of elements have brackets
-        to.print(str(verdict), style="green" if verdict else "yellow", highlight=False, markup=False, soft_wrap=True)
+        print_verdict(posterior.verdict(checks))
+
+
+def print_verdict(verdict: Verdict) -> None:
+    """Print a verdict, green if it is good."""
+    style = "green" if verdict else "yellow"
+    # markup=False: names of elements have brackets
+    console().print(str(verdict), style=style, highlight=False, markup=False, soft_wrap=True)

@@ -217,7 +217,7 @@ def fit(
     checks.check_particles(num_particles, pair)
     checks.check_steps_to_save(policy, pair)
     checks.check_learned(pair.learned, pair.guide.name)
-    names = names_for(pair, dims, coords)
+    names = names_for(pair.problem, dims, coords)
     if num_steps:
         check_bounded(pair)
     checks.check_estimator(objective, alignment_of(pair).scored, num_particles)

@@ -161,7 +161,8 @@ def maximize(
             unchecked += [] if is_resolved(height) else [UNRESOLVED]
             return Maximum(dict(values), float(height), unchecked=" ".join(unchecked))
         vector = vector if vector.size else position
-    return _edge_or_kink(Ground(problem, compiler, arrays), vector, float(height))
+    labels = names_for(problem)["labels"]
+    return _edge_or_kink(Ground(problem, compiler, arrays, labels), vector, float(height))
 
 
 class Found(NamedTuple):
@@ -219,5 +220,5 @@ def _edge_or_kink(ground: Ground, vector: Float[np.ndarray, "coordinate"], heigh
             f"{failed}: it still rises, most along {names}. It may have no maximum, as if the scale of a hierarchy "
             f"goes to zero. {advice}"
         )
-    names = ground.labels()
+    names = ground.coordinates
     return Maximum(values, height, tuple(names[i] for i in np.flatnonzero(signs)))

@@ -30,7 +30,10 @@ _NOTES = {
     "Weighted marginals": "The elements that weighting moves most: as the guide draws them, and weighted by the model.",
 }
 
-_TO_DRAW = "Continue the fit, phx.fit(model, guide, data, init=fit, num_steps=0).report(path), which can draw."
+_TO_DRAW = "Continue the fit, phx.fit(model, guide, data, init=fit, num_steps=0), which can draw."
+
+NO_DRAWS = f"The variables are not shown: the file of a fit holds no draws. {_TO_DRAW}"
+"""Remark on a fit that was read from a file without draws beside it."""
 
 
 def shown_draws(values: Mapping[str, np.ndarray]) -> int:
@@ -78,7 +81,9 @@ class PageOfFit(NamedTuple):
         record, timing = self.record, self.timing
         drawn = {
             "Importance weights": [] if self.judged is None else [weight_figure(self.judged[0])],
-            "Weighted marginals": [] if self.judged is None else marginal_figure(self.judged[1], self.judged[0]),
+            "Weighted marginals": (
+                [] if self.judged is None else marginal_figure(self.judged[1], self.judged[0], record.labels)
+            ),
             "Evidence lower bound": [bound] if (bound := bound_figure(self.elbo)) is not None else [],
         }
         facts = {
@@ -122,7 +127,7 @@ class PageOfFit(NamedTuple):
                 f"report: {'names' if names is not None else 'beside'} is about draws, and this fit was read from a "
                 f"file without any. {_TO_DRAW}"
             )
-        return [Section("Variables", missing=[f"Not shown: the file of a fit holds no draws. {_TO_DRAW}"])]
+        return [Section("Variables", missing=[NO_DRAWS])]
 
 
 def _cards(evidence: Evidence) -> list[Card]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from phalanx.diagnostics.elements import Names, element_names
 from phalanx.report.plots.style import ACCENT, INK, MUTED, PANEL, SECOND, bin_edges, finish, new_figure, panel
 from phalanx.variational.judging.evidence import Weights
 from phalanx.variational.judging.judge import moments
@@ -60,22 +61,21 @@ def weight_figure(weights: Weights) -> Figure:
     return figure
 
 
-def marginal_figure(values: Mapping[str, np.ndarray], weights: Weights) -> list[Figure]:
+def marginal_figure(values: Mapping[str, np.ndarray], weights: Weights, labels: Names | None = None) -> list[Figure]:
     """Draw histograms of the elements that weighting moves most, under the guide and weighted; none without weights."""
     normalized = weights.normalized
     if not np.isfinite(normalized).all():
         return []
-    found = sorted(moments(values, normalized), key=lambda m: -max(abs(m.shift), abs(np.log(m.ratio))))[:SHOWN]
+    found = moments(values, normalized, labels=labels)
+    found = sorted(found, key=lambda m: -max(abs(m.shift), abs(np.log(m.ratio))))[:SHOWN]
     columns = {
-        f"{name}[{', '.join(map(str, index))}]" if index else name: (name, index)
+        label: column
         for name, draws in values.items()
-        for index in np.ndindex(*draws.shape[1:])
+        for label, column in zip(
+            element_names(name, draws.shape[1:], labels), draws.reshape(len(draws), -1).T, strict=True
+        )
     }
-    return [
-        panel(_weighted, moment.name, values[name][(slice(None), *index)].astype(np.float64), normalized)
-        for moment in found
-        for name, index in [columns[moment.name]]
-    ]
+    return [panel(_weighted, moment.name, columns[moment.name].astype(np.float64), normalized) for moment in found]
 
 
 def _weighted(axes: Axes, name: str, draws: np.ndarray, normalized: np.ndarray) -> None:

@@ -222,7 +222,7 @@ class Fit:
         check_seed(seed)
         check_number(num_draws)
         check_all_there(self.proposals.pair.problem, "covariance")
-        return covariance_of(self.proposals, names, list(self.record.latents), num_draws, seed)
+        return covariance_of(self.proposals, names, list(self.record.latents), num_draws, seed, self.record.labels)
 
     def row_bounds(self, data: Mapping[str, Any], num_draws: int = 5000, *, seed: int = 0) -> RowBounds:
         r"""Return bounds of the log likelihood of new rows, one by one, for models with latent variables by row.
@@ -376,7 +376,7 @@ class Fit:
 
     @cached_property
     def _weighed_draws(self) -> WeighedDraws:
-        return WeighedDraws(self.proposals, tuple(self.record.latents))
+        return WeighedDraws(self.proposals, tuple(self.record.latents), self.record.labels)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name}{list(np.shape(v)) or ''}" for name, v in self.params.items() if hasattr(v, "shape"))

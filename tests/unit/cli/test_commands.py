@@ -26,6 +26,11 @@ import phalanx as phx
 def line(x, y):
     slope = phx.sample("slope", dist.Normal(0.0, 5.0))
     phx.sample("y", dist.Normal(slope * x, 0.1), obs=y)
+
+
+def groups(county, y):
+    effect = phx.sample("effect", dist.Normal(0.0, 5.0).expand([2]))
+    phx.sample("y", dist.Normal(effect[county], 0.1), obs=y)
 """
 
 
@@ -64,7 +69,7 @@ def test_a_fit_is_written_and_predicted_from(phalanx, folder):
     assert phalanx(*command, "--quiet") == (0, "", "")
 
 
-def test_a_saved_fit_has_the_page_of_a_fit(phalanx, tmp_path, monkeypatch):
+def test_a_saved_fit_has_the_page_and_summary_of_a_fit(phalanx, tmp_path, monkeypatch):
     """As far as the file allows: its draws lie beside it in the folder of `phalanx fit`."""
     monkeypatch.chdir(tmp_path)
     record = replace(RECORD, kernel="fit(full_rank(), elbo)", num_chains=1, num_samples=200, independent=True)
@@ -87,19 +92,56 @@ def test_a_saved_fit_has_the_page_of_a_fit(phalanx, tmp_path, monkeypatch):
             assert (words in text) == in_both, (path, words)
         for words in ("k-hat</", "Importance weights", "Weighted marginals", "Draws of w"):
             assert (words in text) == more, (path, words)
+        status, printed, err = phalanx("summary", path)
+        assert status == 0 and ("ess_bulk" in printed) == more and ("Fit(50 steps of" in printed) != more, err
+        assert ("The weights vary." in printed) != more  # the draws here have a verdict of their own
     assert "holds no draws. Continue the fit, phx.fit(" in text
     status, _, err = phalanx("report", "alone/mine.npz", "--name", "w")
     assert status == 2 and "report: names is about draws, and this fit was read from a file without any." in err
-    assert phalanx("report", "fit", "--strict")[0] == 3
+    status, _, err = phalanx("report", "alone/mine.npz", "--model", "models.py:line")
+    assert status == 2 and "report: --model draws data anew at draws. The variables are not shown" in err
+    assert phalanx("report", "fit", "--strict")[0] == phalanx("summary", "alone/mine.npz", "--strict")[0] == 3
     make_posterior().save("fit/posterior.npz")  # a run has written to the folder since
     assert phalanx("report", "fit", "--out", "page.html")[0] == 0
     assert "Fit of regression" not in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_the_report_of_a_run_with_its_model_has_the_predictive_check(phalanx, folder):
+    slopes = np.random.default_rng(0).normal(2.0, 0.03, size=(4, 50))
+    record = replace(RECORD, num_samples=50, latents={"slope": ""}, names={})
+    run = make_posterior(4, 50, variables={"slope": slopes})
+    replace(run, record=record).save(folder / "run.npz")
+    status, _, err = phalanx("report", "run.npz", "--model", *DATA)
+    text = (folder / "report.html").read_text("utf-8")
+    assert status == 0 and "Predictive check of y" in text and "Pareto k of y" in text, err
+    for arguments, words in (
+        (("--data", "x.csv"), "--data is for the model: name it, --model FILE.py:NAME"),
+        (("--model", *DATA[:3]), "line(x, y) asks for y, and the data have only"),
+        (
+            ("--model", "models.py:groups", "--data", "y.csv", "--data", "county.csv"),
+            "has the latent variables 'effect'",
+        ),
+    ):
+        (folder / "county.csv").write_text("county\n0\n1\n1\n")
+        status, _, err = phalanx("report", "run.npz", *arguments)
+        assert status == 2 and words in err, err
 
 
 def test_predictions_from_the_prior(phalanx, folder):
     status, _, err = phalanx("predict", "models.py:line", "--data", "x.csv", "--draws", "50", "--out", "prior")
     drawn = np.load(folder / "prior" / "predictions.npz")
     assert status == 0 and drawn["y"].shape == (50, 3) and drawn["slope"].shape == (50,), err
+
+
+def test_predictions_have_the_names_of_levels(phalanx, folder):
+    (folder / "county.csv").write_text("county\nAnoka\nAitkin\nAnoka\n")
+    status, printed, err = phalanx(
+        "predict", "models.py:groups", "--data", "county.csv", "--draws", "9", "--out", "new"
+    )
+    assert status == 0, err
+    rows = [line.split(",")[0] for line in (folder / "new" / "predictions.csv").read_text().splitlines()]
+    assert rows == ["variable", "effect[Aitkin]", "effect[Anoka]", "y[0]", "y[1]", "y[2]"]
+    assert "effect[Anoka]" in printed
 
 
 @pytest.fixture

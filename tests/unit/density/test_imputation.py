@@ -17,6 +17,7 @@ from jax.scipy.stats import beta, gamma, norm
 import phalanx as phx
 from phalanx.density.imputation import impute, of_given_entries
 from phalanx.density.target import Target
+from phalanx.posterior.criticism.model_at_draws import with_model
 from phalanx.programs.validity import VALUE, find_invalid, nan_hint
 
 NAN = np.nan
@@ -286,6 +287,13 @@ def test_the_log_likelihood_is_that_of_given_entries(posterior):
     assert found.shape == (4, 1000, 6) and not found[:, :, np.isnan(Y)].any()
     np.testing.assert_allclose(found[:, :, 2], norm.logpdf(1.5, mean, 1.5), rtol=1e-4)
     assert posterior.loo().num_observations == 4
+
+
+def test_a_saved_run_and_its_model_impute_as_before(posterior, tmp_path):
+    loaded = with_model(phx.Posterior.load(posterior.save(tmp_path / "run.npz")), normal, {"y": Y})
+    np.testing.assert_array_equal(loaded.log_likelihood()["y"], posterior.log_likelihood()["y"])
+    with pytest.raises(ValueError, match="has the latent variables 'mean' .* on these data, and the run has"):
+        with_model(loaded, normal, {"y": np.zeros(6)})
 
 
 def test_an_event_with_missing_entries_has_no_log_likelihood():

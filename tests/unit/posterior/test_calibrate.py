@@ -122,3 +122,14 @@ def test_draws_of_another_shape_are_refused():
 
     with pytest.raises(ValueError, match=r"the draws of 'mean' have shape \(2,\), and the model simulates \(\)"):
         phx.calibrate(model, lambda data, seed: Other(), DATA, num_simulations=2)
+
+
+def test_elements_have_the_names_of_the_posterior():
+    def two(y):
+        w = phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
+        phx.sample("y", dist.Normal(w.sum(), 1.0), obs=y)
+
+    draws = {"w": np.random.default_rng(0).normal(size=(1, 63, 2))}
+    named = SimpleNamespace(draws=draws, record=SimpleNamespace(labels={"w": (("east", "west"),)}))
+    found = phx.calibrate(two, lambda data, seed: named, {"y": np.float32(0.0)}, num_simulations=3)
+    assert list(found.summary().index) == ["w[east]", "w[west]"]

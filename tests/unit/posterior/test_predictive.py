@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from tests.unit.report.posteriors import RECORD, make_posterior
 
@@ -441,3 +442,20 @@ class TestRefusals:
             posterior.predictive()
         with pytest.raises(ValueError, match="there are no draws to predict at: 2 chains of 0 draws"):
             replace(posterior, draws={}).predictive()
+
+
+def test_entries_have_the_names_of_the_data_they_are_drawn_for():
+    def model(x, y=None):
+        w = phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
+        phx.deterministic("twice", 2 * w)
+        phx.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    rows, terms = tuple(f"house {number}" for number in range(ROWS)), ("age", "size")
+    posterior = drawn_by_hand(model, {"x": X, "y": np.zeros(ROWS, np.float32)}, 1, 4)
+    dims, coords = {"w": ("term",), "twice": ("term",), "y": ("house",)}, {"term": terms, "house": rows}
+    posterior = replace(posterior, record=replace(posterior.record, dims=dims, coords=coords))
+    assert posterior.predictive().labels == {"twice": (terms,), "y": (rows,)}
+    assert posterior.predictive({"x": X + 1}).labels == {"twice": (terms,), "y": (None,)}  # other houses
+    named = pd.DataFrame(X, columns=[*terms], index=pd.Index([f"flat {n}" for n in range(ROWS)], name="flat"))
+    found = phx.predictive(model, {"x": named}, num_draws=2)
+    assert found.labels["w"] == (terms,) and found.labels["y"][0][0] == "flat 0"

@@ -157,6 +157,10 @@ def latent_in_scan():
     scan(lambda c, y: (numpyro.sample("state", dist.Normal(c, 1.0)), None), 0.0, jnp.asarray(Y))
 
 
+def sampled_in_lax_scan():
+    jax.lax.scan(lambda c, y: (phx.sample("state", dist.Normal(c, 1.0)), None), 0.0, jnp.asarray(Y))
+
+
 def latent_in_cond():
     def side(_):
         return numpyro.sample("side", dist.Normal(0.0, 1.0))
@@ -191,6 +195,7 @@ REFUSED = [
     (lambda: jax.vmap(lambda a: phx.sample("x", dist.Normal(a, 1.0)))(Y), "Variable 'x' is sampled inside of a"),
     (lambda: jax.jit(lambda: numpyro.sample("x", dist.Normal(0.0, 1.0)))(), "Variable 'x' is sampled inside of a"),
     (lambda: jax.lax.map(lambda a: phx.factor("f", a), Y), "Variable 'f' is sampled inside of a function"),
+    (sampled_in_lax_scan, "z = phx.sample('state_steps', dist.Normal(0.0, 1.0).expand([n])), and have jax.lax.scan"),
     (lambda: numpyro.sample("y", dist.Normal(jnp.zeros(4), 1.0), obs=jnp.zeros(3)), "Variable 'y': the value has"),
 ]  # fmt: skip
 
@@ -202,6 +207,35 @@ def test_what_can_mean_nothing_is_refused_by_name(model, words):
     with handlers.trace() as left:  # and nothing is left on NumPyro's stack
         numpyro.deterministic("after", 1.0)
     assert list(left) == ["after"]
+
+
+def test_the_way_out_of_a_latent_chain_in_time_has_its_density():
+    """Steps sampled at once, and the chain computed from them, against NumPyro's scan up to the Jacobian."""
+
+    def in_scan():
+        def step(before, y):
+            now = numpyro.sample("state", dist.Normal(0.8 * jnp.asarray(before), 0.5))
+            numpyro.sample("y", dist.Normal(now, 1.0), obs=y)
+            return now, now
+
+        scan(step, jnp.float32(1.0), jnp.asarray(Y))
+
+    def at_once():
+        z = phx.sample("state_steps", dist.Normal(0.0, 1.0).expand([len(Y)]))
+
+        def step(before, z):
+            now = 0.8 * before + 0.5 * z
+            return now, now
+
+        _, state = jax.lax.scan(step, 1.0, z)
+        phx.deterministic("state", state)
+        phx.sample("y", dist.Normal(state, 1.0), obs=Y)
+
+    z = np.random.default_rng(0).normal(size=len(Y)).astype(np.float32)
+    path = phx.trace(phx.condition(at_once, {"state_steps": z}))()["state"].value
+    theirs, _ = log_density(in_scan, (), {}, {"state": path})
+    ours = phx.log_joint(at_once)({"state_steps": z})
+    assert float(ours) - len(Y) * np.log(0.5) == pytest.approx(float(theirs), rel=1e-5)
 
 
 def test_a_thread_beside_another_sees_its_own_variables_or_is_refused():

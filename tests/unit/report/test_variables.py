@@ -65,6 +65,16 @@ def test_elements_are_rows_with_their_labels_and_many_are_lines():
     assert "every 3rd shown" in every.get_xlabel()
 
 
+def test_long_forests_have_the_names_of_elements():
+    values = RANDOM.normal(size=(20, 30))
+    named = VariableDraws("x", [f"x[county {number}]" for number in range(30)], values)
+    (axes,) = forest_figure(named).axes
+    words = [label.get_text() for label in axes.get_xticklabels()]
+    assert words[:2] == ["county 0", "county 3"] and len(words) == 10 and axes.get_xlabel() == "element; mean, 94%"
+    matrix = VariableDraws("x", [f"x[{row},{column}]" for row in range(10) for column in range(3)], values)
+    assert forest_figure(matrix).axes[0].get_xticklabels()[1].get_text() == "1,0"
+
+
 def test_one_bad_element_leaves_the_others():
     values = RANDOM.normal(size=(200, 3))
     values[5, 1] = np.nan

@@ -13,6 +13,7 @@ from phalanx.diagnostics.psis import smooth
 from phalanx.variational.judging.evidence import Weights
 from phalanx.variational.judging.judge import Compared, Moment, judge_fit, moments_after
 from phalanx.variational.judging.moving import Moved
+from phalanx.variational.pictures import marginal_figure
 
 
 def topics(fit):
@@ -104,8 +105,28 @@ def test_exchanged_labels_are_named():
         phx.sample("y", dist.MixtureSameFamily(dist.Categorical(share), dist.Normal(mean, 1.0)), obs=y)
 
     with jax.numpy_rank_promotion("allow"):  # of NumPyro's mixtures
-        verdict = phx.fit(mixture, phx.guides.laplace(), {"y": y}, progress=False).verdict()
-    assert "missed modes" in str(verdict.headline) and "elements 0 and 1 of share, mean exchanged" in str(verdict)
+        fit = phx.fit(mixture, phx.guides.laplace(), {"y": y}, **named("mean", ["low", "high"]), progress=False)
+    verdict = fit.verdict()
+    assert "missed modes" in str(verdict.headline) and "elements low and high of share, mean exchanged" in str(verdict)
+
+
+def named(variable, words):
+    return {"dims": {variable: "entry"}, "coords": {"entry": words}}
+
+
+def test_findings_and_pictures_name_entries_as_tables_do():
+    scale = jnp.array([[1.0, 0.9], [0.9, 1.0]])
+    fit = phx.fit(
+        lambda: phx.sample("x", dist.MultivariateNormal(jnp.zeros(2), scale)), phx.guides.mean_field(), {},
+        **named("x", ["east", "west"]), optimizer="lbfgs", progress=False,
+    )  # fmt: skip
+    assert "x[east]" in str(fit.verdict()) and "x[0]" not in str(fit.verdict())
+    values = {"x": np.random.default_rng(0).normal(size=(4000, 2))}
+    weights = Weights(0.5 * values["x"][:, 1], smooth(0.5 * values["x"][:, 1]))
+    labels = fit.record.labels
+    assert "x[west] by" in str(judge_fit(weights, values, settled="", steps=0, failed=0, labels=labels))
+    titles = [figure.axes[0].get_title(loc="left") for figure in marginal_figure(values, weights, labels)]
+    assert titles == ["x[west]", "x[east]"]
 
 
 def test_a_right_fit_is_good():

@@ -15,12 +15,14 @@ HELD = {"optimizer": "lbfgs", "progress": False}
 
 @pytest.fixture(scope="module")
 def mean_field():
-    return phx.fit(regression, phx.guides.mean_field(), DATA, **HELD)
+    return phx.fit(
+        regression, phx.guides.mean_field(), DATA, dims={"w": "term"}, coords={"term": ["a", "b", "c"]}, **HELD
+    )
 
 
 def test_of_a_normal_it_is_exact(mean_field):
     found = mean_field.covariance()
-    assert found.names == ("w[0]", "w[1]", "w[2]")
+    assert found.names == ("w[a]", "w[b]", "w[c]")
     np.testing.assert_allclose(found.matrix, COVARIANCE, rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(found.sd, np.sqrt(np.diag(COVARIANCE)), rtol=1e-3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -16,6 +17,7 @@ from phalanx.mesh.keys import check_seed
 from phalanx.posterior.criticism.log_likelihood import log_likelihood
 from phalanx.posterior.criticism.loo import Loo, leave_one_out
 from phalanx.posterior.criticism.model_at_draws import known_data
+from phalanx.posterior.criticism.reduced_results import ValuesAtDraws
 from phalanx.posterior.predict import predict
 from phalanx.posterior.predictive import PredictiveDraws, check_kind, chosen, predictive
 from phalanx.posterior.processes.together import OwnDraws, on_all_chains
@@ -122,7 +124,7 @@ class Evaluations:
         Returns:
             Arrays of shape `(chain, draw, ...)` by variable: the observed and deterministic ones, and inferred ones
             that are sampled anew; with `kind="prior"` all inferred ones. The dict has the results of the reducers as
-            its attribute `reduced`.
+            its attribute `reduced`, and the names of entries as `labels`.
 
         Raises:
             TypeError: if the data do not fit the model.
@@ -144,11 +146,14 @@ class Evaluations:
         return predictive(
             model, data, kind, target=self.target, latents=tuple(self.record.latents), draws=self.draws,
             sizes=(self.num_chains, len(numbers)), seed=seed, known=known_data(self.target, self.record),
-            observed=self.record.observed, numbers=numbers, keep=keep, reducers=reducers,
+            observed=self.record.observed, of_run=self.record.axes, numbers=numbers, keep=keep, reducers=reducers,
         )  # fmt: skip
 
     @on_all_chains
-    def log_likelihood(self, data: UserData | None = None, *, model: Program | None = None) -> dict[str, np.ndarray]:
+    def log_likelihood(
+        self, data: UserData | None = None, *, keep: str | Sequence[str] | None = None,
+        reducers: Mapping[str, Reducer | Reduce] | None = None, model: Program | None = None,
+    ) -> ValuesAtDraws:  # fmt: skip
         r"""Evaluate the log density of each observation at every draw: $\log p(y_i \mid \theta, x)$.
 
         An observation is what has one density: a number, or a vector of a multivariate distribution or under
@@ -159,15 +164,20 @@ class Evaluations:
         Args:
             data: keyword arguments of the model, such as held-out data; None for those of the run. Levels and columns
                 match those of the run by name, in any order. Numbers, flags and words that are left out are the run's.
+            keep: names of observed variables to return, or one name; None for all, and `[]` with `reducers` alone.
+            reducers: reducers of the densities by name, as for `phx.mcmc`: for data and draws whose densities do not
+                fit into memory. A function in `phx.reduce` receives the inferred variables, too.
             model: the program, if the posterior was read from a file; or another one with the same variables.
 
         Returns:
-            Arrays of shape `(chain, draw, ...)` by observed variable, with one entry for each observation.
+            Arrays of shape `(chain, draw, ...)` by observed variable, with one entry for each observation. The dict has
+            the results of the reducers as its attribute `reduced`.
 
         Raises:
             TypeError: if the data do not fit the model.
             ValueError: if the model observes no variable (its likelihood is a `phx.factor`), a variable has neither
-                draws nor a value, or the data lack names of the run's data. The message names it.
+                draws nor a value, the data lack names of the run's data, or `keep` has an unknown name. The message
+                names it.
 
         Example:
             >>> posterior.log_likelihood()["y"].shape  # doctest: +SKIP
@@ -175,7 +185,7 @@ class Evaluations:
         """
         return log_likelihood(
             model, data, target=self.target, latents=tuple(self.record.latents), draws=self.draws, sizes=self._sizes,
-            known=known_data(self.target, self.record),
+            known=known_data(self.target, self.record), keep=keep, reducers=reducers,
         )  # fmt: skip
 
     @on_all_chains
@@ -210,8 +220,10 @@ class Evaluations:
         Source: A. Vehtari, A. Gelman, J. Gabry (2017), Practical Bayesian model evaluation using leave-one-out
         cross-validation and WAIC.
         """
-        return leave_one_out(
+        found = leave_one_out(
             model, data, target=self.target, latents=tuple(self.record.latents), draws=self.draws, sizes=self._sizes,
             known=known_data(self.target, self.record), reduced=self.reduced,
             log_weights=self.stats.get("log_weight"),
         )  # fmt: skip
+        labels = {name: self.record.axes.labels_of(name, values.shape) for name, values in found.pareto_k.items()}
+        return replace(found, labels=labels)

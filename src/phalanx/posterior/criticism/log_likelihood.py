@@ -20,7 +20,8 @@ from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
 from phalanx.language.tracing import Forward, Program
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
-from phalanx.posterior.over_draws import over_draws
+from phalanx.posterior.criticism.reduced_results import ValuesAtDraws, evaluate
+from phalanx.reducers.reducer import Reduce, Reducer
 
 
 def log_likelihood(
@@ -32,7 +33,9 @@ def log_likelihood(
     draws: Mapping[str, np.ndarray],
     sizes: tuple[int, int],
     known: KnownData,
-) -> dict[str, np.ndarray]:
+    keep: str | Sequence[str] | None = None,
+    reducers: Mapping[str, Reducer | Reduce] | None = None,
+) -> ValuesAtDraws:
     """Evaluate the log densities of the observations at every draw; see `Posterior.log_likelihood`.
 
     Args:
@@ -43,17 +46,23 @@ def log_likelihood(
         draws: their draws, `(chain, draw, ...)` by name.
         sizes: chains, and draws of each.
         known: names in the run's data, and arguments that fill in.
+        keep: observed variables to return; None for all.
+        reducers: reducers by name.
 
     Returns:
-        Arrays of shape `(chain, draw, ...)` by observed variable.
+        Arrays of shape `(chain, draw, ...)` by observed variable, with the results of the reducers.
     """
     if not math.prod(sizes):
         raise ValueError(f"log_likelihood: there are no draws to evaluate: {sizes[0]} chains of {sizes[1]} draws.")
     program = ModelAtDraws.of("log_likelihood", model, data, target=target, known=known, inferred=latents, at=latents)
     values = {name: array for name, array in draws.items() if name in latents}
-    terms = Terms(program)
-    size = program.batch_size(program.shapes(terms, values))
-    return over_draws(terms, values, sizes, seed=0, batch_size=size, given=program.place_arrays(), mesh=program.mesh)
+    for name, reducer in (reducers or {}).items():
+        if isinstance(reducer, Reducer) and reducer.of_observations:
+            raise ValueError(
+                f"log_likelihood: reducers[{name!r}] is {reducer}, which posterior.loo() computes batch by batch: call "
+                f"posterior.loo(), and read its pointwise and pareto_k."
+            )
+    return evaluate(program, Terms(program), values, sizes, seed=0, keep=keep, reducers=reducers)
 
 
 @dataclass(frozen=True)

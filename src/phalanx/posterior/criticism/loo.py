@@ -13,6 +13,7 @@ import numpy as np
 
 from phalanx.density.target import Target
 from phalanx.diagnostics.convergence import mcse
+from phalanx.diagnostics.elements import Names, element_name
 from phalanx.diagnostics.psis import smooth, threshold
 from phalanx.errors.words import count, first_few
 from phalanx.extras import is_installed, require
@@ -54,6 +55,7 @@ class Loo:
             and sums over discrete variables that observations share.
         weighted: true if draws are those of a guide, with importance weights: `pareto_k` then is of the product of
             their weights and the ratios.
+        labels: labels of the observations, by variable and axis.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -74,6 +76,7 @@ class Loo:
     good_k: float
     factors: tuple[str, ...] = ()
     weighted: bool = False
+    labels: Names = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -137,7 +140,7 @@ class Loo:
         """The judgement in words: good to use, or the problem and the way out."""
         if self.good:
             return f"Good to use: every Pareto k is at most {self.good_k:.2f}."
-        worst = [f"{name}{_index(place)} {k:.2f}" for name, place, k in self._worst()]
+        worst = [f"{name} {k:.2f}" for name, k in self._worst()]
         changes = "the posterior changes so much without it that the draws do not represent it."
         advice = (
             "Run K-fold cross-validation, or leave these observations out one by one; or choose a likelihood with "
@@ -152,14 +155,15 @@ class Loo:
             f"{changes} {advice}"
         )
 
-    def _worst(self) -> list[tuple[str, tuple[int, ...], float]]:
+    def _worst(self) -> list[tuple[str, float]]:
         found = []
         for name, shapes in self.pareto_k.items():
             flat = np.where(np.isnan(shapes), -np.inf, shapes).ravel()
             for place in np.argsort(-flat, kind="stable")[:3]:
                 if flat[place] > self.good_k:
-                    found.append((name, tuple(map(int, np.unravel_index(place, shapes.shape))), float(flat[place])))
-        return sorted(found, key=lambda one: -one[2])[:3]
+                    index = tuple(map(int, np.unravel_index(place, shapes.shape)))
+                    found.append((element_name(name, index, shapes.shape, self.labels), float(flat[place])))
+        return sorted(found, key=lambda one: -one[1])[:3]
 
 
 def leave_one_out(
@@ -316,7 +320,3 @@ def _container(arviz: Any, terms: np.ndarray) -> Any:
     if arviz.__version__.startswith("0."):
         return arviz.InferenceData(**groups)
     return require("xarray").DataTree.from_dict(groups)
-
-
-def _index(place: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, place))}]" if place else ""

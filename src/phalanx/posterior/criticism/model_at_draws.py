@@ -16,12 +16,15 @@ import jax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
-from phalanx.density.imputation import PLACES, of_given_entries
+from phalanx.density.given_names import GivenNames
+from phalanx.density.imputation import PLACES, impute, of_given_entries
 from phalanx.density.indices import IndexCheck
 from phalanx.density.missing_entries import missing_name
+from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.errors.model_errors import ModelError, asks_for_values, model_errors
 from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.axis_names import AxisNames
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.needed_values import trace_with_values
@@ -35,6 +38,7 @@ from phalanx.mesh.processes import to_devices
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.posterior.over_draws import OfDraw, key_of
 from phalanx.posterior.record import RunRecord
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import refuse_parameter
 
 BATCH_BYTES = 16 * 2**20
@@ -106,6 +110,12 @@ class ModelAtDraws:
         size = min(max(BATCH_BYTES // max(width, 1), 1), MOST_DRAWS)
         groups = self.mesh.shape[CHAIN]
         return max(size // groups, 1) * groups
+
+    def axis_names(self) -> AxisNames:
+        """Return the names that these data give to the axes of the model's variables."""
+        whole = TracedProgram.of_whole(self.program, self.arguments, axes_but_chain(self.mesh), checking=True)
+        naming = Naming.of(whole, self.arguments, GivenNames())
+        return naming.names(self.arguments, naming.found(self.arguments))
 
     def run(
         self, arrays: Sequence[Array], tracer: Tracer, of_variables: Callable[[Tape], Any], key: Array | None = None
@@ -180,6 +190,29 @@ def known_data(target: Target | None, record: RunRecord) -> KnownData:
     if target is None:
         return KnownData.of_record(record.names, record.scalars)
     return KnownData.of(target.arguments, record.names)
+
+
+def with_model(posterior: Any, model: Program, data: UserData) -> Any:
+    """Return a posterior that was read from a file with the model and the data of its run.
+
+    Raises:
+        ValueError: when the model has other latent variables on these data than the run.
+    """
+    record = posterior.record
+    if any(missing_name(name) in record.latents for name in record.observed or ()):
+        model, data, _ = impute(model, data)
+    arguments = known_data(None, record).split(model, data)
+    target = Target.of(model, arguments, choose_mesh(arguments, None), check="off")
+    here = {v.name: v.shape for v in target.shares.latents}
+    of_run = {name: v.shape[2:] for name, v in posterior.draws.items() if name in record.latents}
+    if set(here) != set(record.latents) or any(here[name] != shape for name, shape in of_run.items()):
+        words = ", ".join(f"{name!r} {shape}" for name, shape in here.items())
+        kept = ", ".join(f"{name!r} {of_run.get(name, '')}".strip() for name in record.latents)
+        raise ValueError(
+            f"The model {getattr(model, '__name__', model)} has the latent variables {words} on these data, and the "
+            f"run has {kept}. Give the model and the data of the run."
+        )
+    return replace(posterior, target=target)
 
 
 def _program(asked: str, model: Program | None, target: Target | None) -> Program:

@@ -1,8 +1,11 @@
-"""Results of reducers over values at every draw, batch by batch: states are on the devices, and merged on the host."""
+"""Values at every draw, batch by batch: stored for some variables, and accumulated by reducers.
+
+States of reducers are on the devices, and merged on the host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,12 +14,83 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from phalanx.errors.names import hint
 from phalanx.mesh.processes import to_host
-from phalanx.posterior.over_draws import Batch
+from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
+from phalanx.posterior.over_draws import Batch, OfDraw, StoredResults, batches
+from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import WHOLE, Reductions, States
 
 MOST_DRAWS = 2**16
 """Draws of a chain after which states are merged in float64, as in a run."""
+
+
+class ValuesAtDraws(dict[str, np.ndarray]):
+    """Arrays of shape `(chain, draw, ...)` by variable, with the results of reducers as `reduced`.
+
+    Attributes:
+        reduced: results by reducer, and by variable if a reducer covers several.
+    """
+
+    reduced: Mapping[str, Any]
+
+    def __init__(self, values: Mapping[str, np.ndarray], reduced: Mapping[str, Any]):
+        super().__init__(values)
+        self.reduced = reduced
+
+
+def evaluate(
+    program: ModelAtDraws, fn: OfDraw, draws: Mapping[str, np.ndarray], sizes: tuple[int, int], *, seed: int,
+    keep: str | Sequence[str] | None, reducers: Mapping[str, Reducer | Reduce] | None,
+    numbers: np.ndarray | None = None,
+) -> ValuesAtDraws:  # fmt: skip
+    """Evaluate `fn` at every draw in batches that fit into the memory.
+
+    Args:
+        program: the model with its data.
+        fn: function of the values of one draw, its key and the data that runs the model, to values by name.
+        draws: arrays `(chain, draw, ...)` by name.
+        sizes: chains, and draws of each that are used.
+        seed: source of the draws' keys.
+        keep: names of the values to return, or one name; None for all.
+        reducers: reducers by name, which receive the draws, too.
+        numbers: numbers of these draws in their chains; None for the first ones.
+    """
+    shapes = program.shapes(fn, draws)
+    names = _kept(program.asked, keep, shapes, bool(reducers))
+
+    def of_names(values: dict[str, Array], key: Array, arrays: Any) -> dict[str, Array]:
+        found = fn(values, key, arrays)
+        return {name: found[name] for name in names}
+
+    if reducers:
+        evaluated = fn
+    else:
+        evaluated, shapes = of_names, {name: shapes[name] for name in names}
+    stored = StoredResults(sizes)
+    reduced = ReducedResults(Reductions.of(reducers, names or list(shapes))) if reducers else None
+    for batch in batches(
+        evaluated, draws, sizes, seed=seed, batch_size=program.batch_size(shapes), given=program.place_arrays(),
+        mesh=program.mesh, numbers=numbers, all_chains=reduced is not None,
+    ):  # fmt: skip
+        stored.add(batch, {name: batch.outputs[name] for name in names})
+        if reduced is not None:
+            reduced.add(batch, {**batch.values, **batch.outputs})
+    return ValuesAtDraws(stored.arrays, {} if reduced is None else reduced.finalize())
+
+
+def _kept(asked: str, keep: str | Sequence[str] | None, shapes: Mapping[str, Any], reduces: bool) -> list[str]:
+    """Return the names of the values to return; there may be no name if reducers have the draws."""
+    names = list(shapes) if keep is None else [keep] if isinstance(keep, str) else list(keep)
+    if not names and not reduces:
+        raise ValueError(f"{asked}: keep=[] returns no variable; name some, or give reducers=.")
+    if unknown := [name for name in names if name not in shapes]:
+        raise ValueError(
+            f"{asked}: keep has {', '.join(map(repr, unknown))}, which the model does not "
+            f"{'draw or compute' if asked == 'predictive' else 'observe'} here; it has "
+            f"{', '.join(map(repr, shapes))}.{hint(unknown, shapes)}"
+        )
+    return names
 
 
 class ReducedResults:

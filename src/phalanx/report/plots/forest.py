@@ -22,6 +22,7 @@ MOST_ROWS = 24
 _MOST_HISTOGRAMS = 12
 _LONGEST_LABEL = 22
 _MOST_LINES = 2500
+_MOST_NAMES = 10
 
 
 def forest_figure(variable: VariableDraws) -> Figure:
@@ -75,11 +76,14 @@ def _rows(axes: Axes, variable: VariableDraws) -> None:
             axes.plot([column.mean()], [level], "o", color=color, markersize=4.5, zorder=4)
     scale.set(axes, "x")
     axes.set_ylim(count - 0.55, -0.75 if height else -0.6)
-    stem = len(variable.name)
-    words = [printable(label[stem:].strip("[]"), _LONGEST_LABEL) for label in variable.labels]
-    axes.set_yticks(range(count), words, parse_math=False)
+    axes.set_yticks(range(count), _entries(variable), parse_math=False)
     axes.tick_params(axis="y", labelcolor=INK)
     axes.set_xlabel(f"mean, 50% and 94% of the draws{scale.words}", fontsize=8.5, color=MUTED)
+
+
+def _entries(variable: VariableDraws) -> list[str]:
+    """Return the names of a variable's elements without its own."""
+    return [printable(label[len(variable.name) :].strip("[]"), _LONGEST_LABEL) for label in variable.labels]
 
 
 def _ridge(
@@ -120,7 +124,14 @@ def _lines(axes: Axes, variable: VariableDraws) -> None:
         axes.plot(shown + offset, means[label], ".", markersize=min(5.0, max(1.5, width)), **look)
     scale.set(axes, "y")
     axes.set_xlim(-every, shown[-1] + every)
-    whole_numbers(axes.xaxis)
+    words = _entries(variable)
+    is_numbered = words == [str(number) for number in range(len(words))]
+    if is_numbered:
+        whole_numbers(axes.xaxis)
+    else:
+        ticks = shown[:: -(-len(shown) // _MOST_NAMES)]
+        look = {"rotation": 30, "ha": "right", "rotation_mode": "anchor", "parse_math": False}
+        axes.set_xticks(ticks, [words[number] for number in ticks], **look)
     thinned = f", every {every}{'nd' if every == 2 else 'rd' if every == 3 else 'th'} shown" if every > 1 else ""
-    axes.set_xlabel(f"element, from 0{thinned}; mean, 94%", fontsize=8.5, color=MUTED)
+    axes.set_xlabel(f"element{', from 0' * is_numbered}{thinned}; mean, 94%", fontsize=8.5, color=MUTED)
     axes.set_ylabel(f"value{scale.words}", fontsize=8.5, color=MUTED)

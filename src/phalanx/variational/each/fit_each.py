@@ -125,7 +125,7 @@ def fit_each(
     )  # fmt: skip
     record = record_of(
         pair, options.objective, options.num_steps, options.num_particles, options.seed, started,
-        loop.stopped is not None, names_for(pair, options.dims, options.coords),
+        loop.stopped is not None, names_for(pair.problem, options.dims, options.coords),
     )  # fmt: skip
     result = _Result(guide, on_sets, course, programs, failed, whole, timing, record, options)
     return Fits(
@@ -162,7 +162,7 @@ class _Result:
         seed = (options.seed + number) % 2**32
         record = record_of(
             pair, options.objective, options.num_steps, options.num_particles, seed, self.record.started,
-            self.record.interrupted, names_for(pair, options.dims, options.coords),
+            self.record.interrupted, names_for(pair.problem, options.dims, options.coords),
         )  # fmt: skip
         free, params = (jax.tree.map(lambda leaf: leaf[number], of) for of in (course.free, self.params))
         return Fit(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from phalanx.diagnostics import Finding, Verdict, judged
+from phalanx.diagnostics.elements import Names, element_names
 from phalanx.diagnostics.psis import beyond_largest, threshold
-from phalanx.errors.words import count, element_names, first_few
+from phalanx.errors.words import count, first_few
 from phalanx.variational.judging.evidence import Weights
 from phalanx.variational.judging.modes import ModeSearch
 from phalanx.variational.judging.moving import Moved
@@ -63,11 +64,13 @@ class Moment(NamedTuple):
 
 
 def moments(
-    values: Mapping[str, np.ndarray], weights: Float64[np.ndarray, "draw"], resampled: bool = False
-) -> Iterator[Moment]:
+    values: Mapping[str, np.ndarray], weights: Float64[np.ndarray, "draw"], resampled: bool = False,
+    labels: Names | None = None,
+) -> Iterator[Moment]:  # fmt: skip
     """Yield the moments of every element of draws `(draw, ...)`, under the guide and by self-normalised weights.
 
-    If draws are resampled by the weights, the guide's moments are the weighted ones, with their errors.
+    If draws are resampled by the weights, the guide's moments are the weighted ones, with their errors. `labels` name
+    the entries of variables along each axis.
     """
     for name, draws in values.items():
         flat = np.asarray(draws, np.float64).reshape(len(draws), -1)
@@ -84,10 +87,11 @@ def moments(
                 spread = spread - (plain_away**2 / plain - 1.0) / len(flat)
             ratio = np.sqrt(plain / variance)
             sd, error, ratio_error = np.sqrt(variance), _norm(influence), 0.5 * ratio * _norm(spread)
-        yield from _moments(name, draws, mean, np.sqrt(plain), mean - weighted, error, sd, ratio, ratio_error)
+        moment = mean, np.sqrt(plain), mean - weighted, error, sd, ratio, ratio_error
+        yield from _moments(element_names(name, draws.shape[1:], labels), *moment)
 
 
-def moments_after(moved: Moved) -> Iterator[Moment]:
+def moments_after(moved: Moved, labels: Names | None = None) -> Iterator[Moment]:
     """Yield the moments of every element of draws before and after Markov moves.
 
     A few moves carry an average only a part of the way to the posterior's: one minus the correlation of draws before
@@ -107,7 +111,7 @@ def moments_after(moved: Moved) -> Iterator[Moment]:
             sd, ratio_error = np.sqrt(variance), 0.5 * ratio * grown_error / variance / gone
             beyond = 0.5 * ratio * _beyond(after, ratio_error)
             moment = mean, np.sqrt(plain), -change / gone, error / gone, sd, ratio, ratio_error, beyond
-        yield from _moments(name, draws, *moment)
+        yield from _moments(element_names(name, draws.shape[1:], labels), *moment)
 
 
 def _beyond(
@@ -126,12 +130,12 @@ def _beyond(
 
 
 def _moments(
-    name: str, draws: np.ndarray, mean: Float64[np.ndarray, "element"], plain: Float64[np.ndarray, "element"],
+    names: Sequence[str], mean: Float64[np.ndarray, "element"], plain: Float64[np.ndarray, "element"],
     *others: Float64[np.ndarray, "element"],
 ) -> Iterator[Moment]:  # fmt: skip
-    """Yield the moments of a variable's elements, given shift, its error, the unit, the ratio and the fields after."""
+    """Yield the moments of named elements, given shift, its error, the unit, the ratio and the fields after."""
     shift, error, sd, *ratios = others
-    for i, label in enumerate(element_names(name, draws.shape[1:])):
+    for i, label in enumerate(names):
         if plain[i] > 1e-7 * abs(mean[i]) and sd[i] > 0.0:  # constants are left out
             yield Moment(label, *map(float, (shift[i] / sd[i], error[i] / sd[i], *(of[i] for of in ratios))))
 
@@ -190,7 +194,7 @@ class Compared(NamedTuple):
 def judge_fit(
     weights: Weights, values: Mapping[str, np.ndarray], *, settled: str, steps: int, failed: int,
     findings: Sequence[Finding] = (), resampled: bool = False, moves: Callable[[], Moved] | None = None,
-    search: Callable[[], ModeSearch] | None = None,
+    search: Callable[[], ModeSearch] | None = None, labels: Names | None = None,
 ) -> Verdict:  # fmt: skip
     r"""Return the verdict on a fit.
 
@@ -213,6 +217,7 @@ def judge_fit(
             Monte-Carlo error is checked.
         moves: function that moves the draws; None if they cannot be moved.
         search: function that searches for other modes.
+        labels: labels of the entries of variables, by variable and axis.
 
     Returns:
         The verdict.
@@ -222,7 +227,7 @@ def judge_fit(
         Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling.
     """
     results: list[Finding | str] = [*findings, _of_undefined(weights), _of_end(settled), _of_failures(steps, failed)]
-    results += _of_draws(weights, values, resampled, moves)
+    results += _of_draws(weights, values, resampled, moves, labels)
     if search is not None and np.isfinite(weights.log.max()) and not any(_is_severe(result) for result in results):
         results += _of_modes(search())
     return _judged(
@@ -267,20 +272,21 @@ def _of_undefined(weights: Weights) -> Finding | str:
 
 
 def _of_draws(
-    weights: Weights, values: Mapping[str, np.ndarray], resampled: bool, moves: Callable[[], Moved] | None
-) -> list[Finding | str]:
+    weights: Weights, values: Mapping[str, np.ndarray], resampled: bool, moves: Callable[[], Moved] | None,
+    labels: Names | None,
+) -> list[Finding | str]:  # fmt: skip
     """Return the findings of weights and moves about the draws."""
     k_hat, bound, total = weights.smoothed.k_hat, threshold(len(weights.log)), len(weights.log)
     if not np.isfinite(weights.log.max()) or not k_hat <= bound:
-        return _of_heavy(weights, moves if np.isfinite(weights.log.max()) else None)
+        return _of_heavy(weights, moves if np.isfinite(weights.log.max()) else None, labels)
     passed = f"Of the importance weights, {_k_hat_words(weights)}; up to {bound:.2f} they can be averaged."
-    results = [passed, *_of_moments(list(moments(values, weights.normalized, resampled)), total)]
+    results = [passed, *_of_moments(list(moments(values, weights.normalized, resampled, labels)), total)]
     if np.isfinite(k_hat) and moves is not None and not any(_is_severe(result) for result in results):
-        results.append(_of_tails(moves()))
+        results.append(_of_tails(moves(), labels))
     return results
 
 
-def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None) -> list[Finding | str]:
+def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None, labels: Names | None) -> list[Finding | str]:
     """Return the findings on draws whose weights cannot be averaged, by the changes that moves make."""
     total = len(weights.log)
     problem = (
@@ -290,7 +296,7 @@ def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None) -> list[Findi
     heavy = Finding("heavy weights", f"{problem}.", ADVICE)
     if moves is None:
         return [heavy]
-    compared = Compared.of(list(moments_after(moves())))
+    compared = Compared.of(list(moments_after(moves(), labels)))
     if compared.are_off:
         return [heavy, *_off(compared, "Moved by Markov moves that keep the posterior")]
     if compared.vague:
@@ -299,9 +305,9 @@ def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None) -> list[Findi
     return [heavy._replace(problem=kept, grade="usable"), *([_heavy_tails(compared)] if compared.heavy else [])]
 
 
-def _of_tails(moved: Moved) -> Finding | str:
+def _of_tails(moved: Moved, labels: Names | None) -> Finding | str:
     """Return a finding if moves carry draws into regions that the guide misses."""
-    compared = Compared.of(list(moments_after(moved)))
+    compared = Compared.of(list(moments_after(moved, labels)))
     if not compared.are_off:
         if compared.heavy:
             return _heavy_tails(compared)

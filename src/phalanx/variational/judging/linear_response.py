@@ -12,8 +12,8 @@ import numpy as np
 from jax import Array, ShapeDtypeStruct, lax
 from jax.flatten_util import ravel_pytree
 
+from phalanx.diagnostics.elements import Names, element_names
 from phalanx.errors.names import hint
-from phalanx.errors.words import element_names
 from phalanx.mesh.agreement import check_same
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.guides.learned import Params
@@ -48,9 +48,10 @@ class LinearResponse(NamedTuple):
 
 
 def covariance_of(
-    drawing: Drawing, names: str | Sequence[str] | None, latents: Sequence[str], num_draws: int, seed: int
-) -> LinearResponse:
-    """Return the covariance of variables; see `Fit.covariance`."""
+    drawing: Drawing, names: str | Sequence[str] | None, latents: Sequence[str], num_draws: int, seed: int,
+    labels: Names | None = None,
+) -> LinearResponse:  # fmt: skip
+    """Return the covariance of variables, whose entries have these labels; see `Fit.covariance`."""
     check_same("fit.covariance")
     pair, free = drawing.pair, drawing.free
     _check_guide(pair)
@@ -58,7 +59,7 @@ def covariance_of(
     fixed = FixedDraws.of(pair, CHUNK)
     chunks = math.ceil(max(num_draws, fixed.enough) / fixed.chunk)
     given = free, np.uint32(seed), np.int32(chunks), drawing.arrays
-    labels = _check_names(wanted, jax.eval_shape(lambda *given: _values(fixed, *given), *given))
+    elements = _check_names(wanted, jax.eval_shape(lambda *given: _values(fixed, *given), *given), labels)
 
     def look(free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]) -> tuple[Array, Array]:
         return _derivatives(fixed, wanted, free, seed, chunks, arrays)
@@ -72,7 +73,7 @@ def covariance_of(
             f"too large. Use phx.guides.low_rank(), or phx.mcmc with init= this fit."
         )
     hessian, slopes = (np.asarray(part, np.float64)[mine] for part in drawing.compiler(look, *given)(*given))
-    return LinearResponse(labels, _inverted(hessian[:, mine], slopes))
+    return LinearResponse(elements, _inverted(hessian[:, mine], slopes))
 
 
 def _inverted(
@@ -113,9 +114,9 @@ def _values(fixed: FixedDraws, free: Params, seed: Array, chunks: Array, arrays:
     return fixed.pair.problem.alone(lambda: run_model(fixed.pair, params, draw, data).values())
 
 
-def _check_names(names: Sequence[str], shapes: Mapping[str, ShapeDtypeStruct]) -> tuple[str, ...]:
+def _check_names(names: Sequence[str], shapes: Mapping[str, ShapeDtypeStruct], labels: Names | None) -> tuple[str, ...]:
     """Return the names of all elements, or raise unless the variables exist and are real."""
-    labels: list[str] = []
+    elements: list[str] = []
     for name in names:
         if name not in shapes:
             raise ValueError(
@@ -124,8 +125,8 @@ def _check_names(names: Sequence[str], shapes: Mapping[str, ShapeDtypeStruct]) -
             )
         if not jnp.issubdtype(shapes[name].dtype, jnp.floating):
             raise ValueError(f"covariance: variable {name!r} is not of real numbers; leave it out.")
-        labels += element_names(name, shapes[name].shape)
-    return tuple(labels)
+        elements += element_names(name, shapes[name].shape, labels)
+    return tuple(elements)
 
 
 def _check_guide(pair: Pair) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
+from phalanx.diagnostics.elements import Names
 from phalanx.language.handlers import seed as seeded
 from phalanx.language.handlers import tape
 from phalanx.language.parameters import with_parameters
@@ -95,10 +96,12 @@ class Modes:
     Attributes:
         drawing: the guide, the model and the data.
         latents: names of the latent variables.
+        labels: labels of the entries of variables, by variable and axis.
     """
 
     drawing: Drawing
     latents: tuple[str, ...]
+    labels: Names = field(default_factory=dict)
 
     def search(
         self, values: Mapping[str, np.ndarray], weights: Float[np.ndarray, "draw"], log_evidence: float
@@ -111,7 +114,7 @@ class Modes:
             return ModeSearch((), f"{blind}; with more than {LARGEST} coordinates other modes were not searched for.")
         chosen = np.random.default_rng(STREAM).choice(len(weights), TRIED, p=weights)
         draws = {name: np.asarray(values[name])[chosen] for name in self.latents}
-        images = list(_images(draws))
+        images = list(_images(draws, self.labels))
         found = [*self._climbed(chosen, log_evidence), *self._exchanged(draws, images, log_evidence)]
         tries = f"{3 * PER_KIND} climbs from dispersed starts"
         if images:
@@ -294,7 +297,7 @@ def _laplace(
     return lambda noise: scales * noise, jnp.sum(jnp.log(scales))
 
 
-def _images(draws: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+def _images(draws: Mapping[str, np.ndarray], labels: Names) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Yield images of draws under exchanges of elements and changes of sign, each after its description."""
     sizes = sorted({size for v in draws.values() for size in v.shape[1:] if size > 1})
     for size in sizes[:4]:
@@ -306,7 +309,9 @@ def _images(draws: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np
             order = np.arange(size)
             order[[i, j]] = order[[j, i]]
             exchanged = {name: _reordered(v, size, order) if name in names else v for name, v in draws.items()}
-            yield f"elements {j} and {i} of {', '.join(names)} exchanged", exchanged
+            words = [entries for name in names for entries in labels.get(name, ()) if entries and len(entries) == size]
+            a, b = (words[0][j], words[0][i]) if words else (j, i)
+            yield f"elements {a} and {b} of {', '.join(names)} exchanged", exchanged
     floats = [name for name, v in draws.items() if np.issubdtype(v.dtype, np.floating) and (v < 0).any()]
     for names in [[name] for name in floats[:4]] + ([floats] if len(floats) > 1 else []):
         yield f"{', '.join(names)} with the opposite sign", {n: -v if n in names else v for n, v in draws.items()}

@@ -14,12 +14,12 @@ import numpy as np
 from jax import Array, lax, random
 from numpyro.distributions.transforms import IdentityTransform
 
-from phalanx.errors.words import element_names
+from phalanx.diagnostics.elements import Names, element_names
 from phalanx.learning.ascent import AT_TOP, Densities, LogDensity, Top, negative_hessian
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.learning.hessian_products import Summit
 from phalanx.programs.unconstrained import transform_of
-from phalanx.variational.guides.coordinates import Latents, by_name, dtype_of, named, size_of
+from phalanx.variational.guides.coordinates import by_name, dtype_of, named, size_of
 from phalanx.variational.guides.coverage import bounds_of
 from phalanx.variational.guides.start import ModelStart
 from phalanx.variational.problem import Problem
@@ -119,11 +119,17 @@ def longest_of(problem: Problem) -> Float[Array, "coordinate"]:
 
 @dataclass(frozen=True)
 class Ground:
-    """The log density about a position, without Jacobians, evaluated from the host for a few positions at a time."""
+    """The log density about a position, without Jacobians, evaluated from the host for a few positions at a time.
+
+    Attributes:
+        problem, compiler, arrays: the model and its data, the compiler, and the data on the devices.
+        labels: labels of the entries of variables, by variable and axis.
+    """
 
     problem: Problem
     compiler: Compiler
     arrays: tuple[Array, ...]
+    labels: Names
 
     @cached_property
     def _size(self) -> int:
@@ -173,9 +179,11 @@ class Ground:
                     found[latent.name] = np.where(np.abs(value - end) < 1e-6, np.asarray(end, value.dtype), value)
         return found
 
-    def labels(self) -> list[str]:
-        """Return the names of the coordinates."""
-        return [label for v in named(self.problem.latents) for label in element_names(v.name, v.unconstrained_shape)]
+    @property
+    def coordinates(self) -> list[str]:
+        """Names of the coordinates."""
+        latents = named(self.problem.latents)
+        return [name for v in latents for name in element_names(v.name, v.unconstrained_shape, self.labels)]
 
     def noise(self, height: float) -> float:
         """Return the rounding error of a log density."""
@@ -224,27 +232,27 @@ class Ground:
                 edges.append(np.isin(values[latent.name], np.asarray(ends, np.float32)).ravel() & moving)
             else:
                 edges.append(np.zeros(size, bool))
-        labels = self.labels()
-        return [labels[i] for i in np.flatnonzero(np.concatenate(edges))]
+        names = self.coordinates
+        return [names[i] for i in np.flatnonzero(np.concatenate(edges))]
 
     def runaway(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> list[str]:
         """Return the names of elements that go to infinity without a fall of the density."""
         near, far = (self.values(vector + 0.5 * part * PUSHED * signs) for part in (1.0, 2.0))
-        found = _where(lambda a, b: not abs(a - b) <= 1e-3 * (1.0 + abs(a)), near, far, self.problem.latents)
+        found = self._where(lambda a, b: not abs(a - b) <= 1e-3 * (1.0 + abs(a)), near, far)
         size = float(np.abs(vector).max())
         if not found and size > FAR[0]:  # several together, as the coefficients that separate classes
             heights = self.heights(np.stack([vector * far for far in (2.0, 4.0)]))
             if heights.min() >= self.height(vector) - 10.0 * self.noise(self.height(vector)):
                 values, twice = self.values(vector), self.values(2.0 * vector)
-                found = _where(lambda a, b: abs(a - b) > 1.0, values, twice, self.problem.latents)
+                found = self._where(lambda a, b: abs(a - b) > 1.0, values, twice)
         return found
 
     def rising(self, vector: Float[np.ndarray, "coordinate"]) -> list[str]:
         """Return the names of coordinates along which the density rises, the steepest first."""
         beside = (self.heights(vector + way * np.eye(self._size)) for way in (1.0, -1.0))
         gains = np.maximum(*beside) - self.height(vector)
-        labels = self.labels()
-        return [labels[i] for i in np.argsort(-gains) if gains[i] > 0] or [labels[int(np.argmax(np.abs(vector)))]]
+        names = self.coordinates
+        return [names[i] for i in np.argsort(-gains) if gains[i] > 0] or [names[int(np.argmax(np.abs(vector)))]]
 
     def is_top(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> bool:
         """Return whether all neighbours are lower, except along coordinates at the edge."""
@@ -264,15 +272,15 @@ class Ground:
                 return False
         return True
 
-
-def _where(
-    differ: Callable[[float, float], bool], near: dict[str, np.ndarray], far: dict[str, np.ndarray], latents: Latents
-) -> list[str]:
-    """Return the names of the elements whose two values differ, by the function `differ`."""
-    names = [v.name for v in latents]
-    return [
-        label
-        for name in names
-        for label, a, b in zip(element_names(name, near[name].shape), near[name].flat, far[name].flat, strict=True)
-        if differ(float(a), float(b))
-    ]
+    def _where(
+        self, differ: Callable[[float, float], bool], near: dict[str, np.ndarray], far: dict[str, np.ndarray]
+    ) -> list[str]:
+        """Return the names of the elements whose two values differ, by the function `differ`."""
+        return [
+            label
+            for name in [v.name for v in self.problem.latents]
+            for label, a, b in zip(
+                element_names(name, near[name].shape, self.labels), near[name].flat, far[name].flat, strict=True
+            )
+            if differ(float(a), float(b))
+        ]

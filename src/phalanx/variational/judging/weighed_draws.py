@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.diagnostics import Verdict
+from phalanx.diagnostics.elements import Names
 from phalanx.mesh.agreement import check_same
 from phalanx.variational.drawing import Drawing, on_host
 from phalanx.variational.guides.pair import alignment_of
@@ -32,10 +33,12 @@ class WeighedDraws:
     Attributes:
         proposals: the guide's own draws.
         latents: names of the latent variables.
+        labels: labels of the entries of variables, by variable and axis.
     """
 
     proposals: Drawing
     latents: tuple[str, ...]
+    labels: Names = field(default_factory=dict)
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -69,7 +72,9 @@ class WeighedDraws:
             check_same("fit.evidence or .verdict")
             weights, values = self.weighed(seed, num_draws)
             evidence = weights.evidence().log_evidence
-            self._kept["modes"] = Modes(self.proposals, self.latents).search(values, weights.normalized, evidence)
+            self._kept["modes"] = Modes(self.proposals, self.latents, self.labels).search(
+                values, weights.normalized, evidence
+            )
         return self._kept["modes"]
 
     def verdict(self, num_draws: int, *, settled: str, steps: int, failed: int, resampled: bool) -> Verdict:
@@ -82,6 +87,7 @@ class WeighedDraws:
         return judge_fit(
             weights, values, settled=settled, steps=steps, failed=failed, resampled=resampled, findings=findings,
             moves=partial(self.moved, *which) if self.can_move else None, search=partial(self.searched, *which),
+            labels=self.labels,
         )  # fmt: skip
 
     def evidence(self, seed: int, num_draws: int) -> Evidence:

@@ -11,6 +11,7 @@ from phalanx.posterior.record import RunRecord
 from phalanx.run.describe import data_words, names_in_record, source_of, versions
 from phalanx.variational.guides.pair import Pair, alignment_of
 from phalanx.variational.objective import Objective
+from phalanx.variational.problem import Problem
 
 
 def record_of(
@@ -39,7 +40,7 @@ def record_of(
     )
 
 
-def names_for(pair: Pair, dims: Dims | None = None, coords: Coords | None = None) -> dict[str, Any]:
+def names_for(problem: Problem, dims: Dims | None = None, coords: Coords | None = None) -> dict[str, Any]:
     """Return the fields of a fit's record that name axes, levels and columns; see `names_in_record`."""
-    arguments = pair.problem.arguments
-    return names_in_record(Naming.of(pair.problem.whole, arguments, GivenNames.of(dims, coords)), arguments)
+    arguments = problem.arguments
+    return names_in_record(Naming.of(problem.whole, arguments, GivenNames.of(dims, coords)), arguments)

@@ -101,6 +101,38 @@ def test_batches_change_nothing(monkeypatch):
     np.testing.assert_array_equal(posterior_of(regression).log_likelihood()["y"], expected)
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_reducers_accumulate_densities_that_are_not_stored(sharded, mesh_of, monkeypatch):
+    monkeypatch.setattr("phalanx.posterior.criticism.model_at_draws.BATCH_BYTES", 4 * ROWS * 3)
+    moments, expected = phx.reducers.moments(), by_numpyro(masked)
+    reducers = {"m": moments, "both": phx.reduce(lambda v: v["y"].sum() + v["w"][0], moments)}
+    posterior = posterior_of(masked, phx.shard(DATA, mesh_of(2, 4)) if sharded else DATA)
+    found = posterior.log_likelihood(keep=[], reducers=reducers)
+    assert found == {} and found.reduced["m"]["y"].count == CHAINS * DRAWS
+    for name, values in expected.items():
+        np.testing.assert_allclose(found.reduced["m"][name].mean, values.mean((0, 1)), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.reduced["m"][name].variance, values.var((0, 1), ddof=1), rtol=1e-3, atol=1e-5)
+    both = expected["y"].sum(-1) + W["w"][..., 0]
+    np.testing.assert_allclose(found.reduced["both"].mean, both.mean(), rtol=1e-5)
+
+
+def test_only_what_is_kept_is_returned():
+    posterior = posterior_of(masked)
+    found = posterior.log_likelihood(keep="wide", reducers={"m": phx.reducers.moments()})
+    assert list(found) == list(found.reduced["m"]) == list(posterior.log_likelihood(keep=["wide"])) == ["wide"]
+    np.testing.assert_array_equal(found["wide"], posterior.log_likelihood()["wide"])
+    for options, message in (
+        ({"keep": "x"}, "keep has 'x', which the model does not observe here; it has 'wide', 'y'."),
+        ({"keep": []}, "keep=[] returns no variable; name some, or give reducers=."),
+        (
+            {"reducers": {"loo": phx.reducers.loo()}},
+            "reducers['loo'] is loo(200), which posterior.loo() computes batch",
+        ),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"log_likelihood: {message}")):
+            posterior.log_likelihood(**options)
+
+
 def test_held_out_rows():
     new = {"x": X[:4] + 1, "y": Y[:4]}
     found = posterior_of(regression).log_likelihood(new)["y"]

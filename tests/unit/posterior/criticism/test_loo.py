@@ -202,9 +202,13 @@ class TestJudgement:
 
     def test_bad(self):
         data = {"x": X, "y": np.where(np.arange(ROWS) == 3, 40.0, Y).astype(np.float32)}
-        loo = posterior_of(regression, data, sd=1.0).loo()
+        posterior = posterior_of(regression, data, sd=1.0)
+        loo = posterior.loo()
         assert not loo.good and loo.num_bad > 0 and loo.pareto_k["y"][3] > loo.good_k
         assert re.search(r"Not good to use yet: \d+ of 13 observations .*y\[\d+\].*K-fold", loo.verdict)
+        houses = {"house": tuple(f"house {number}" for number in range(ROWS))}
+        record = replace(posterior.record, dims={"y": ("house",)}, coords=houses)
+        assert re.search(r"y\[house \d+\] \d", replace(posterior, record=record).loo().verdict)
 
     def test_factors_are_named(self):
         def model(x, y):
