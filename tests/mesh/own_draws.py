@@ -63,7 +63,8 @@ def results(posterior: Any, folder: Path) -> dict[str, np.ndarray]:
     return {
         "summary": table.to_numpy(), "words": np.array([str(posterior.verdict()), str(table.verdict)]),
         "frame": posterior.to_dataframe().to_numpy(), "arviz": container.posterior["mean"].values,
-        "lp": container.sample_stats["lp"].values, "xarray": posterior.to_xarray()["scale"].values,
+        "lp": container.sample_stats["lp"].values, "warm-up": container.warmup_posterior["mean"].values,
+        "xarray": posterior.to_xarray()["scale"].values,
         "terms": terms, "predicted": predicted, "squares": squares, "loo": np.array(posterior.loo().elpd),
         "sizes": np.array([posterior.num_chains, posterior.num_draws, posterior.num_divergences]),
         **{f"gathered {name}": values for name, values in arrays_of(posterior.gather()).items()},
@@ -73,7 +74,7 @@ def results(posterior: Any, folder: Path) -> dict[str, np.ndarray]:
 def whole(mesh, folder):
     """A run in memory: its own draws, and results of all."""
     posterior = run(mesh)
-    own = {f"own {name}": values for name, values in {**posterior.draws, **posterior.stats}.items()}
+    own = {f"own {name}": values for name, values in arrays_of(posterior).items()}
     return {"chains": posterior.chains, "shown": np.array(repr(posterior)), **own, **results(posterior, folder)}
 
 

@@ -101,12 +101,13 @@ def test_a_store_of_two_is_that_of_one_and_each_writes_its_own_chunks(pair, alon
         equal(other["stored"], expected["stored"])
     a, b = (phx.open(folder / "run.zarr") for folder in (two, one))
     equal(own_draws.arrays_of(a), own_draws.arrays_of(b))
-    chunks = [zarr.open_array(folder / "run.zarr/posterior/mean", mode="r").chunks[0] for folder in (two, one)]
-    assert chunks == [4, 8]
-    for group in ("posterior", "sample_stats"):
+    for group in ("posterior", "warmup_posterior"):
+        arrays = [zarr.open_array(folder / "run.zarr" / group / "mean", mode="r") for folder in (two, one)]
+        assert [array.chunks[0] for array in arrays] == [4, 8]
+    for group in ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats"):
         trees = [xarray.open_datatree(folder / "run.zarr", engine="zarr", consolidated=False) for folder in (two, one)]
         assert trees[0][group].dataset.equals(trees[1][group].dataset)
-        assert trees[0][group].sizes["draw"] == 60
+        assert trees[0][group].sizes["draw"] == (12 if group.startswith("warmup") else 60)
 
 
 def test_a_checkpoint_of_two_is_continued_by_one(pair, alone, monkeypatch):
@@ -114,10 +115,10 @@ def test_a_checkpoint_of_two_is_continued_by_one(pair, alone, monkeypatch):
     for other in found:
         equal(other["saved"], expected["saved"])
     manifest = json.loads(max((two / "saves").glob("save-*.json")).read_text())
-    runs = {(tuple(map(tuple, entry[2]))) for entry in manifest["segments"]}
-    assert runs == {((0, 4),), ((4, 8),)}
-    for before in manifest["segments"]:
-        assert (two / "saves" / before[0]).is_file()
+    for of in ("segments", "warm_up"):
+        assert {(tuple(map(tuple, entry[2]))) for entry in manifest[of]} == {((0, 4),), ((4, 8),)}
+        assert all((two / "saves" / entry[0]).is_file() for entry in manifest[of])
+    assert len(manifest["warm_up"]) == 2 and len(manifest["segments"]) <= 2 * 6  # of some 30 saves
     mesh = phx.make_mesh(chain=DEVICES)
     equal(SCENARIOS["saved"](mesh, two), expected["saved"])  # complete, so that it is read
     monkeypatch.setitem(own_draws.SIZES, "num_samples", 90)
@@ -235,7 +236,7 @@ def test_files_of_draws_are_read_by_other_processes(before, after, tmp_path):
         for number in range(1 + max(map(max, before))):
             held = HeldChains(before, 8, number) if len(before) > 1 else None
             own = {n: (v if held is None else held.part(v))[:, :count] for n, v in whole.items()}
-            entries += write_draws(tmp_path, save, first, own, {"lp": own["x"][:, :, 0]}, held)
+            entries += write_draws(tmp_path, f"draws-{save}", first, own, {"lp": own["x"][:, :, 0]}, held)
     entries = json.loads(json.dumps(entries))
     assert all((tmp_path / file_of(entry)).is_file() for entry in entries)
     for number in range(1 + max(map(max, after))):
@@ -258,7 +259,7 @@ HOSTILE = [
 @pytest.mark.parametrize("entry", HOSTILE, ids=str)
 @pytest.mark.parametrize("held", [None, HeldChains(((0,), (1,)), 8, 1)], ids=["all", "some"])
 def test_entries_that_claim_other_draws_are_refused(entry, held, tmp_path):
-    (name,) = write_draws(tmp_path, 1, 0, {"x": np.zeros((8, 3))}, {"lp": np.zeros((8, 3))}, None)
+    ((name, *_),) = write_draws(tmp_path, "draws-1", 0, {"x": np.zeros((8, 3))}, {"lp": np.zeros((8, 3))}, None)
     (tmp_path / name).rename(tmp_path / "draws.npz")
     with pytest.raises(ValueError, match="draws|chains"):
         read_draws(tmp_path, [entry], held)

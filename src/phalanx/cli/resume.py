@@ -15,7 +15,11 @@ from phalanx.cli.sample import sample
 from phalanx.cli.saved import read_command
 
 
-def resume(path: Annotated[Path, typer.Argument(help="A folder of phalanx sample --checkpoint.")]) -> Any:
+def resume(
+    path: Annotated[
+        Path, typer.Argument(help="A folder of phalanx sample --checkpoint, or the checkpoint or store in it.")
+    ],
+) -> Any:
     """Continue a run of `phalanx sample --checkpoint` by the same command, which runs the model file that it names."""
     folder, arguments = read_command(path)
     os.chdir(folder)

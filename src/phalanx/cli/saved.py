@@ -26,7 +26,10 @@ from phalanx.posterior.opening import open as open_saved
 from phalanx.posterior.posterior import Posterior
 from phalanx.report import print_run, print_verdict
 from phalanx.report.page import file_to_write
+from phalanx.run.checkpoint import IN_STORE
 from phalanx.store.save_path import replacing
+from phalanx.store.saves import LOCK, Saves
+from phalanx.store.zarr_reading import is_zarr, root_of
 from phalanx.variational.page import NO_DRAWS, PageOfFit
 from phalanx.variational.result import Fit
 
@@ -139,14 +142,16 @@ def _write(file: Path, text: str) -> None:
 
 
 def read_command(path: Path) -> tuple[str, list[str]]:
-    """Return the folder in which `phalanx sample` was called, and its arguments.
+    """Return the folder in which `phalanx sample` was called, and its arguments, given a path of its results.
 
     Raises:
         FileNotFoundError: when the folder is not one of `phalanx sample --checkpoint`.
         ValueError: when the file is damaged.
     """
-    file = path / COMMAND
-    if not (path / CHECKPOINT).is_dir() or not file.is_file():
+    within = path.resolve()
+    folder = within.parent if within.name in (CHECKPOINT, STORE) else within
+    file = folder / COMMAND
+    if not (folder / CHECKPOINT).is_dir() or not file.is_file():
         raise FileNotFoundError(
             f"resume: {str(path)!r} is not the folder of a run of phalanx sample --checkpoint. A run of a script is "
             f"continued by the script: call it again with the same checkpoint=."
@@ -194,10 +199,15 @@ def opened(path: Path) -> Posterior:
 
 
 def _saved(path: Path) -> Posterior | None:
-    """Return what was saved at a path, or in the folder of `phalanx sample` there; None before the first draw."""
-    inside = [path / POSTERIOR, path / STORE / "zarr.json", *(path / CHECKPOINT).glob("save-*.json")]
+    """Return what was saved at a path, or in the folder of `phalanx sample` there; None before the first draw.
+
+    Raises:
+        ValueError: when the path is a checkpoint of a run whose draws are elsewhere.
+    """
+    saves = [] if _stores(path) else (path / CHECKPOINT).glob("save-*.json")
+    inside = [path / POSTERIOR, path / STORE / "zarr.json", *saves]
     newest = max((one for one in inside if one.is_file()), key=lambda file: file.stat().st_mtime, default=None)
-    if newest is None and (path / COMMAND).is_file():
+    if newest is None and ((path / COMMAND).is_file() or _has_begun(path)):
         return None
     posterior = open_saved(path if newest is None else newest if newest.name == POSTERIOR else newest.parent)
     if not isinstance(posterior, Posterior):
@@ -205,7 +215,32 @@ def _saved(path: Path) -> Posterior | None:
             f"{str(path)!r} has the draws of {len(posterior)} data sets, of a run with each=. Read them in Python: "
             f"phx.open({str(path)!r}).of(name)."
         )
-    return posterior if posterior.num_draws or posterior.record.folded_draws else None
+    if posterior.num_draws or posterior.record.folded_draws:
+        return posterior
+    if newest is None and path.is_dir() and not is_zarr(path):
+        _check_has_draws(path)
+    return None
+
+
+def _stores(path: Path) -> bool:
+    """Return whether the run whose checkpoint is in a folder of `phalanx sample` has its draws in the store there."""
+    store = path / STORE
+    saves = str((path / CHECKPOINT).resolve())
+    return is_zarr(store) and root_of(store, str(store))[1].get("checkpoint") == saves
+
+
+def _has_begun(path: Path) -> bool:
+    """Return whether a folder is a checkpoint in which no save has been made."""
+    return (path / LOCK).is_file() and not Saves(path, str(path), "run").manifests
+
+
+def _check_has_draws(path: Path) -> None:
+    """Raise if a checkpoint is of a run that keeps its draws elsewhere."""
+    identity = (Saves(path, repr(str(path)), "run").newest() or {}).get("identity", {})
+    if identity.get("store") == IN_STORE:
+        raise ValueError(f"{str(path)!r} has no draws: they are in the store of its run. Give the folder of store=.")
+    if identity.get("call") == "phx.stream":
+        raise ValueError(f"{str(path)!r} has no draws: phx.stream passes them on to its caller.")
 
 
 def _saved_fit(path: Path) -> tuple[Fit, Posterior | None] | None:
@@ -225,7 +260,8 @@ def _saved_fit(path: Path) -> tuple[Fit, Posterior | None] | None:
 
 
 def _line(posterior: Posterior) -> str:
-    words = [f"{count(posterior.num_chains, 'chain')} x {count(posterior.num_draws, 'draw')}"]
+    draws = posterior.num_draws or posterior.record.folded_draws
+    words = [f"{count(posterior.num_chains, 'chain')} x {count(draws, 'draw')}"]
     if posterior.num_draws >= 4:  # the least for halves of chains
         table = summary_table(posterior.draws)
         words.append(f"largest R-hat {np.nanmax(table['r_hat']):.3f}, least ESS {np.nanmin(table['ess_bulk']):,.0f}")

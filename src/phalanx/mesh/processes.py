@@ -30,6 +30,9 @@ HEARTBEAT_SECONDS = 12
 COORDINATOR, NUM_PROCESSES, PROCESS_ID = "PHALANX_COORDINATOR", "PHALANX_NUM_PROCESSES", "PHALANX_PROCESS_ID"
 """Environment variables that `initialize` reads if it has no arguments; `phalanx launch` sets them."""
 
+KUBERNETES = "KUBERNETES_SERVICE_HOST"
+"""Environment variable of each container in Kubernetes."""
+
 _joined: list[Peers] = []
 """The other processes, once this one has joined them."""
 
@@ -59,7 +62,7 @@ def initialize(
 
     Under `phalanx launch` the processes have joined already, and a call without arguments returns the number. Elsewhere
     it reads the environment variables PHALANX_COORDINATOR, PHALANX_NUM_PROCESSES and PHALANX_PROCESS_ID, and without
-    them it leaves the three to JAX, which knows Slurm, Open MPI and TPUs.
+    them it leaves the three to JAX, which knows Slurm, Open MPI, TPUs and, with the package kubernetes, Kubernetes.
 
     Args:
         coordinator: `host:port` of the first process, the same in all.
@@ -74,7 +77,8 @@ def initialize(
     Raises:
         RuntimeError: when JAX has started already, or the others cannot be reached.
         TypeError: when an option is not one of `jax.distributed.initialize`.
-        ValueError: when the coordinator is given twice, or some of the three are given and others not.
+        ValueError: when the coordinator is given twice, some of the three are given and others not, or all are left
+            to JAX and it finds no cluster.
 
     Example:
         >>> import phalanx as phx
@@ -107,6 +111,8 @@ def initialize(
         for name in PROXIES:  # through a proxy, processes on one machine cannot connect
             os.environ.pop(name, None)
         options.setdefault("coordinator_bind_address", coordinator)
+    if coordinator is not None and KUBERNETES in os.environ:  # JAX would ask for a package that only finds the three
+        options.setdefault("cluster_detection_method", "deactivate")
     if jax.distributed.is_initialized():
         raise RuntimeError(
             f"initialize: this process has joined the others already, as number {jax.process_index()} of "
@@ -116,7 +122,16 @@ def initialize(
     with suppress(AttributeError):  # a JAX without this setting
         jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, and no run would end
     prefer_fused_loops()
-    jax.distributed.initialize(coordinator, num_processes, process_id, **options)
+    try:
+        jax.distributed.initialize(coordinator, num_processes, process_id, **options)
+    except ValueError as error:
+        if coordinator is not None:
+            raise
+        raise ValueError(
+            f"initialize: JAX found no cluster ({str(error).rstrip('.')}). Start the script with srun under Slurm, "
+            f"with mpirun under Open MPI, and with phalanx launch on one machine. Elsewhere give coordinator=, "
+            f"num_processes= and process_id=, or set {COORDINATOR}, {NUM_PROCESSES} and {PROCESS_ID}."
+        ) from error
     number, store = jax.process_index(), SharedStore.joined()
     if store is not None:
         peers = Peers(store, number, jax.process_count())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -61,8 +61,8 @@ class Posterior(Evaluations):
         target: the model with its data; None if the posterior was read from a file.
         goes_on: continues the run; None for a posterior assembled by hand.
         own: place of these draws among those of several processes; None if they are of all chains.
-        warmup_draws, warmup_stats: draws of warm-up and their statistics, `(chain, iteration, ...)`, of all chains in
-            each of several processes; empty without `save_warmup=True`.
+        warmup_draws, warmup_stats: draws of warm-up and their statistics, `(chain, iteration, ...)`; empty without
+            `save_warmup=True`.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -88,17 +88,13 @@ class Posterior(Evaluations):
 
     @property
     def chains(self) -> np.ndarray:
-        """Numbers of the chains in `draws` and `stats`."""
+        """Numbers of the chains in `draws`, `stats`, and those of warm-up."""
         return np.arange(self.num_chains) if self.own is None else self.own.held.numbers
 
     @cached_property
     def of_all_chains(self) -> Posterior:
         """The posterior with draws of all chains, gathered from all processes together when they are used."""
-        if self.own is None:
-            return self
-        draws: Any = self.own.on_use(self.draws)
-        stats: Any = self.own.on_use(self.stats)
-        return replace(self, draws=draws, stats=stats, own=None)
+        return self if self.own is None else self.own.joined(self, self.own.on_use)
 
     def gather(self) -> Posterior:
         """Return the posterior with the draws of all chains in the memory of each process, which must all call it.
@@ -117,7 +113,7 @@ class Posterior(Evaluations):
         if own is None:
             return self
         check_same("posterior.gather")
-        return replace(self, draws=own.gathered(self.draws), stats=own.gathered(self.stats), own=None)
+        return own.joined(self, own.gathered)
 
     @property
     def num_divergences(self) -> int:

@@ -1,7 +1,8 @@
-"""Folder of a run under way: its draws in files that are written once, and after each save the state to continue from.
+"""Folder of a run under way: its draws in files that never change, and after each save the state to continue from.
 
 A save adds the draws since the save before, in one file of each process that owns chains, and a posterior of the run so
-far without draws. Any number of processes continues from it: each reads the files with draws of its own chains.
+far without draws. The file replaces the last ones if it has about as many draws, so that there are few of them. Any
+number of processes continues from it: each reads the files with draws of its own chains.
 """
 
 from __future__ import annotations
@@ -14,11 +15,39 @@ from typing import Any, NamedTuple
 from phalanx.mesh.chains import HeldChains
 from phalanx.posterior.continuation import Continuation
 from phalanx.posterior.file import WARMUP_PARTS, Run, read_posterior, warmup_parts, write_posterior
-from phalanx.posterior.processes.segments import DRAWS, Arrays, file_of, read_draws, write_draws
+from phalanx.posterior.processes.segments import Arrays, file_of, merged_from, read_draws, sizes, write_draws
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.store.archive import write_archive
 from phalanx.store.saves import Damage, Saves, is_manifest
 from phalanx.store.sealed import is_inside
+
+
+class NextSave(NamedTuple):
+    """Save to come, of which each process writes the draws of the chains that it owns.
+
+    Attributes:
+        number: its number.
+        first: number of draws of each chain in files before it.
+        has_warm_up: true if a file before it has the draws of warm-up.
+    """
+
+    number: int
+    first: int
+    has_warm_up: int | bool
+
+    def write_draws(
+        self, folder: Path, draws: Arrays, stats: Arrays, parts: Mapping[str, Any], held: HeldChains | None
+    ) -> tuple[list[Any], list[Any]]:
+        """Write the draws of this process; see `RunFolder.write`.
+
+        Returns:
+            Entries of the files of draws, and of those with draws of warm-up.
+
+        Raises:
+            OSError: when the disk is full or cannot be written.
+        """
+        segments = write_draws(folder, f"draws-{self.number:08d}", self.first, draws, stats, held)
+        of_warmup = ({}, {}) if self.has_warm_up else warmup_parts(parts).values()
+        return segments, write_draws(folder, f"warmup-{self.number:08d}", 0, *of_warmup, held)
 
 
 class Together(NamedTuple):
@@ -26,15 +55,13 @@ class Together(NamedTuple):
 
     Attributes:
         held: the chains that each process holds.
-        number: number of the save.
-        first: number of draws of each chain in files before it.
-        others: waits for the files of draws of all processes, and returns their entries.
+        next: the save.
+        others: waits for the draws of all processes, and returns what their `write_draws` returned.
     """
 
     held: HeldChains
-    number: int
-    first: int
-    others: Callable[[], list[Any]] = list
+    next: NextSave
+    others: Callable[[], list[tuple[list[Any], list[Any]]]] = list
 
 
 @dataclass
@@ -43,16 +70,18 @@ class RunFolder:
 
     Attributes:
         saves: the folder.
-        segments: files of draws in the last save. An entry is a file name (all chains), or the name, the number of
-            earlier draws of each chain, and the ranges of its chains.
+        segments: files of draws in the last save. An entry is the name, the number of earlier draws of each chain, and
+            the ranges of its chains; in saves of earlier releases it may be the name of a file of all chains.
         count: number of draws of each chain in all of them.
-        warm_up: names of the files with the draws of warm-up: one, or none.
+        warm_up: files with the draws of warm-up; empty if they are discarded.
+        merges: true if a save may merge files, which takes room: the save before did not fail.
     """
 
     saves: Saves
     segments: list[Any] = field(default_factory=list)
     count: int = 0
-    warm_up: list[str] = field(default_factory=list)
+    warm_up: list[Any] = field(default_factory=list)
+    merges: bool = True
 
     @classmethod
     def of(cls, folder: Path, called: str) -> RunFolder:
@@ -67,39 +96,49 @@ class RunFolder:
         Raises:
             ValueError: when all saves are damaged.
         """
-        entries = self.saves.newest()
-        return None if entries is None else self.run_of(entries, held)
+        while True:
+            known = self.saves.manifests
+            try:
+                entries = self.saves.newest()
+                return None if entries is None else self.run_of(entries, held)
+            except (ValueError, FileNotFoundError):
+                if self.saves.manifests == known:  # else a run that goes on has removed files
+                    raise
 
     def run_of(
         self, entries: Mapping[str, Any], held: HeldChains | None = None
     ) -> tuple[Run, Continuation | None, Mapping[str, str]]:
         """Return the run of a save with these entries of its manifest, and its identity."""
         self._check(entries)
-        self.segments, self.count, self.warm_up = list(entries["segments"]), entries["count"], _warm_up_of(entries)
+        self.segments, self.warm_up = list(entries["segments"]), _warm_up_of(entries)
         (parts, timing, record), goes_on = read_posterior(self.saves.folder / entries["run"])
         try:
             parts |= read_draws(self.saves.folder, self.segments, held)
             if self.warm_up:
-                parts |= zip(WARMUP_PARTS, read_draws(self.saves.folder, self.warm_up, None).values(), strict=True)
+                parts |= zip(WARMUP_PARTS, read_draws(self.saves.folder, self.warm_up, held).values(), strict=True)
         except (ValueError, KeyError) as error:
             raise ValueError(f"{self.saves.called} is damaged: its files of draws do not fit ({error}).") from None
+        self.count = sizes(parts["stats"])[1]
         return (parts, timing, record), goes_on, entries["identity"]
 
     def _check(self, entries: Mapping[str, Any]) -> None:
         """Raise unless the entries of a manifest are of the right types, and name files that the manifest seals."""
         match entries:
             case {"segments": list(segments), "count": int(), "run": str(run), "identity": dict()}:
-                files = (run, *map(file_of, segments), *_warm_up_of(entries))
+                files = (run, *map(file_of, [*segments, *_warm_up_of(entries)]))
                 if all(name in self.saves.digests for name in files):
                     return
         raise ValueError(f"{self.saves.called} is damaged: the entries of its manifest are not those of a run.")
 
-    def next(self) -> tuple[int, int]:
-        """Return the number of the next save, and the number of draws of each chain in existing files."""
-        files = (*map(file_of, self.segments), *self.warm_up)
-        if not all(is_inside(self.saves.folder, file) for file in files):
+    def next(self, draws: int) -> NextSave:
+        """Return the save to come of so many draws of each chain.
+
+        Files of permanent saves stay as they are; merged ones would hold their draws once more.
+        """
+        if not all(is_inside(self.saves.folder, file_of(entry)) for entry in (*self.segments, *self.warm_up)):
             self.segments, self.count, self.warm_up = [], 0, []  # removed while the run went on
-        return self.saves.next_number, self.count
+        first = merged_from(self.segments, self.count, self.saves.last_permanent, draws) if self.merges else self.count
+        return NextSave(self.saves.next_number, first, bool(self.warm_up))
 
     def write(
         self, identity: Mapping[str, str], draws: Arrays, stats: Arrays, parts: Mapping[str, Any], timing: Timing,
@@ -113,28 +152,28 @@ class RunFolder:
         Raises:
             OSError: when the disk is full or cannot be written; the saves before are unharmed.
         """
-        number, first = self.next() if together is None else (together.number, together.first)
-        mine = write_draws(self.saves.folder, number, first, draws, stats, None if together is None else together.held)
-        segments = [*self.segments, *mine, *([] if together is None else together.others())]
-        count = max(first, next((values.shape[1] for values in stats.values()), 0))
+        number, first, _ = save = self.next(sizes(stats)[1]) if together is None else together.next
+        self.merges = False
+        mine = save.write_draws(self.saves.folder, draws, stats, parts, None if together is None else together.held)
+        segments = [entry for entry in self.segments if isinstance(entry, str) or entry[1] < first]
+        written = [mine, *([] if together is None else together.others())]
+        segments, warm_up = (
+            [*before, *(entry for one in written for entry in one[of])]
+            for of, before in enumerate((segments, self.warm_up))
+        )
+        count = max(first, sizes(stats)[1])
         name = f"run-{number:08d}.npz"
         without = {"draws": {}, "stats": {}, **{name: parts[name] for name in parts if name not in WARMUP_PARTS}}
-        files: dict[str, Any] = {name: lambda file: write_posterior(file, without, timing, record, goes_on)}
-        kept, warm_up = dict(zip(DRAWS.parts, warmup_parts(parts).values(), strict=True)), self.warm_up
-        if kept["stats"] and not warm_up:
-            warm_up = [f"warmup-{number:08d}.npz"]
-            files[warm_up[0]] = lambda file: write_archive(file, DRAWS, kept, {})
+        files = {name: lambda file: write_posterior(file, without, timing, record, goes_on)}
         entries = {"identity": dict(identity), "segments": segments, "count": count, "run": name, "warm_up": warm_up}
-        self.saves.write(files, entries, [*map(file_of, segments), *self.warm_up], at)
-        self.segments, self.count, self.warm_up = segments, count, warm_up
+        self.saves.write(files, entries, [*map(file_of, [*segments, *warm_up])], at)
+        self.segments, self.count, self.warm_up, self.merges = segments, count, warm_up, True
 
 
-def _warm_up_of(entries: Mapping[str, Any]) -> list[str]:
-    """Return the names of the files with the draws of warm-up; saves of earlier releases have none."""
-    match entries.get("warm_up", []):
-        case [] | [str()] as names:
-            return list(names)
-    return [""]  # no file is called so
+def _warm_up_of(entries: Mapping[str, Any]) -> list[Any]:
+    """Return the entries of the files with the draws of warm-up; saves of earlier releases may have none."""
+    found = entries.get("warm_up", [])
+    return found if isinstance(found, list) else [""]  # no file is called so
 
 
 def read_saved(path: Path) -> tuple[Run, Continuation | None]:

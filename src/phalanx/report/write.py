@@ -90,12 +90,14 @@ def write_report(
     """
     file, record = file_to_write("report", path, "report.html"), posterior.record
     verdict, shown = posterior.verdict(checks), choose_variables(posterior, names)
-    made, asked = f"{posterior.num_draws:,}", f"{record.num_samples:,}"
+    made = f"{posterior.num_draws:,}" + (
+        f" of {record.num_samples:,}" if record.num_samples > posterior.num_draws else ""
+    )
     return Page(
         title=f"Posterior of {record.model}" if record.model else "Posterior",
         subtitle=" · ".join(filter(None, [record.kernel, f"seed {record.seed}", record.started])),
         verdict=verdict,
-        interrupted=f"The run was interrupted after {made} of {asked} draws." if record.interrupted else "",
+        interrupted=f"The run was interrupted after {made} draws." if record.interrupted else "",
         cards=headline_cards(posterior, verdict),
         sections=[
             *sections_of_draws(posterior, shown, beside),

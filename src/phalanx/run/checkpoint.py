@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ from phalanx.mesh.processes import agreed, is_first
 from phalanx.posterior.continuation import FromFile
 from phalanx.posterior.file import WARMUP_PARTS, warmup_parts
 from phalanx.posterior.posterior import Posterior
-from phalanx.posterior.processes.segments import write_draws
+from phalanx.posterior.processes.segments import sizes
 from phalanx.posterior.processes.together import OwnDraws
 from phalanx.posterior.record import RunRecord
-from phalanx.posterior.run_folder import RunFolder, Together
+from phalanx.posterior.run_folder import NextSave, RunFolder, Together
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
@@ -36,6 +37,9 @@ from phalanx.run.progress.report import RunReport
 from phalanx.run.state import RunState
 from phalanx.store.background import BackgroundWriter
 from phalanx.store.policy import SavePolicy
+
+IN_STORE = "a Zarr folder"
+"""Entry `store` of the identity of a run with a store."""
 
 LIBRARIES = ("phalanx", "jax", "jaxlib", "numpyro")
 """Libraries of which another release may draw otherwise."""
@@ -117,7 +121,8 @@ class RunCheckpoint:
             )
         warmup = parts.get("warmup", {})
         # its divergences are counted when the run has continued
-        own = None if self._held.is_whole or not parts["stats"] else OwnDraws(self._held, 0)
+        has_draws = parts["stats"] or parts.get("warmup_stats")
+        own = OwnDraws(self._held, 0) if has_draws and not self._held.is_whole else None
         return Posterior(
             parts["draws"], parts["stats"], timing, record, parts["reduced"], warmup, goes_on=goes_on, own=own,
             **warmup_parts(parts),
@@ -154,9 +159,9 @@ class RunCheckpoint:
         done = report.done if report.phase == "sampling" else 0
         if self._policy.passes(self._permanent, done):
             self._permanent = done
-            self.save(report.so_far(), done)
+            self.save(self._made_by(report.so_far), done)
         elif agreed(time.monotonic() >= self._due and self._writer.is_idle):
-            self.save(report.so_far())
+            self.save(self._made_by(report.so_far))
 
     @contextmanager
     def after_an_error(self, run: Run) -> Iterator[None]:
@@ -168,15 +173,20 @@ class RunCheckpoint:
             with run.interrupts.saving():
                 if all_end_by(error) and run.is_whole and run.so_far is not None:
                     try:
-                        self.end(run.so_far())
+                        self.end(self._made_by(run.so_far))
                     except Exception as failure:  # of a device without memory, for one; the first error is the user's
                         self._writer.report(failure)
             raise
 
+    def _made_by(self, so_far: Callable[..., Posterior]) -> Posterior:
+        """Return a run so far that goes on, without waiting for draws on their way to a store."""
+        posterior = so_far() if self._store is None else so_far(with_draws=False)
+        return replace(posterior, record=replace(posterior.record, interrupted=True))
+
     def save(self, posterior: Posterior, at: int | None = None) -> None:
         """Have a run so far written, for ever if `at` is its number of draws; all processes must call it together.
 
-        A run whose draws are in a store is saved once these are on the disk.
+        A run whose draws are in a store is saved once these are on the disk, for which the thread waits.
         """
         self._due = time.monotonic() + self._policy.seconds
         if posterior.goes_on is None:
@@ -188,7 +198,7 @@ class RunCheckpoint:
             parts |= {name: getattr(posterior, name) for name in WARMUP_PARTS}
         in_store = None if self._store is None else self._store.synced()
         draws, stats = (posterior.draws, posterior.stats) if in_store is None else ({}, {})
-        together = None if jax.process_count() == 1 else self._together()
+        together = None if jax.process_count() == 1 else self._together(sizes(stats)[1])
 
         def write() -> None:
             if in_store is not None:
@@ -199,11 +209,11 @@ class RunCheckpoint:
 
         def write_own() -> None:
             assert together is not None
-            topic, entries = f"save {together.number}", []
+            topic, entries = f"save {together.next.number}", []
             try:
                 if in_store is not None:
                     in_store.result()
-                entries = write_draws(self.folder, together.number, together.first, draws, stats, self._held)
+                entries = together.next.write_draws(self.folder, draws, stats, parts, self._held)
             except Exception as failure:
                 self._words.leave(topic, json.dumps(str(failure)))
                 raise
@@ -222,24 +232,25 @@ class RunCheckpoint:
         self._writer.wait()
         agreed(np.bool_(True))
 
-    def _together(self) -> Together:
-        """Return the part of this process in the next save, of which the first one knows the place."""
-        number, first = map(int, agreed(np.array(self._folder.next() if is_first() else (0, 0), np.int32)))
-        return Together(self._held, number, first, lambda: self._written_by_others(f"save {number}"))
+    def _together(self, draws: int) -> Together:
+        """Return the next save, of which the first process knows the place, given the draws of each chain."""
+        found = self._folder.next(draws) if is_first() else NextSave(0, 0, 0)
+        save = NextSave(*map(int, agreed(np.array(found, np.int32))))
+        return Together(self._held, save, lambda: self._written_by_others(f"save {save.number}"))
 
-    def _written_by_others(self, topic: str) -> list[Any]:
-        """Return the entries of the files of draws that other processes have written.
+    def _written_by_others(self, topic: str) -> list[tuple[list[Any], list[Any]]]:
+        """Return the entries of the files of draws that each of the other processes has written.
 
         Raises:
             OSError: when a process could not write its file.
         """
-        self._words.leave(topic, "[]")
+        self._words.leave(topic, "[[], []]")
         found = [json.loads(words) for words in self._words.awaited(topic)]
         self._words.forget(topic)
         for number, entries in enumerate(found):
             if isinstance(entries, str):
                 raise OSError(f"process {number}: {entries}")
-        return [entry for entries in found for entry in entries]
+        return found
 
 
 def traced(traces: Mapping[str, str]) -> dict[str, str]:
@@ -273,6 +284,6 @@ def identity_of(
         said |= {f"{what} {name!r}": line.partition(", rows over")[0] for name, line in lines.items()}
     said |= {f"reducer {name!r}": words for name, words in reducers.items()}
     releases = {f"the release of {name}": record.versions[name] for name in LIBRARIES}
-    store = str(None if options.store is None else "a Zarr folder")
+    store = str(None if options.store is None else IN_STORE)
     said |= {"call": "phx.mcmc", "thin": str(thin), "store": store, "save_warmup": str(bool(options.save_warmup))}
     return {**said, **releases, **{f"{CONTENT}{name}": sum_ for name, sum_ in contents.items()}}

@@ -80,7 +80,7 @@ class Continuing:
         held = blocks.held
         stored = state.stored.part(held)
         if posterior.stats:
-            stored = stored.after(_held(posterior, posterior.draws, held), _held(posterior, posterior.stats, held))
+            stored = stored.after(held_of(posterior, posterior.draws, held), held_of(posterior, posterior.stats, held))
         return state._replace(stored=stored)
 
     def _check_types(self, state: RunState) -> None:
@@ -288,7 +288,7 @@ def _known(posterior: Posterior) -> RunState:
     return state
 
 
-def _held(posterior: Posterior, arrays: DrawsByName, held: HeldChains) -> DrawsByName:
+def held_of(posterior: Posterior, arrays: DrawsByName, held: HeldChains) -> DrawsByName:
     """Return the draws of a posterior in the chains that this process holds, which may differ from those it has."""
     if posterior.own is not None and posterior.own.held == held:
         return arrays

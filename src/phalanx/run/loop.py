@@ -51,8 +51,8 @@ class Run:
         store: store of the draws; None to keep them in memory.
 
     Attributes:
-        warmup_draws, warmup_stats: draws of warm-up of all chains, and their statistics, once it is complete; empty if
-            they are discarded, or in the store.
+        warmup_draws, warmup_stats: draws of warm-up of the chains that this process holds, and their statistics, once
+            it is complete; empty if they are discarded, or in the store.
     """
 
     state: RunState
@@ -65,8 +65,9 @@ class Run:
         self.store = store
         self.engine, self.kernel = Engine(executables, seed, arrays), kernel
         self.interrupts, self.interrupted = Interrupts(saves), False
-        self.so_far: Callable[[], Any] | None = None
-        """Function that returns a posterior of the run so far, passed on in reports."""
+        self.so_far: Callable[..., Any] | None = None
+        """Function that returns a posterior of the run so far, passed on in reports; with `with_draws=False` without
+        those in a store."""
         self.warmup_draws: Mapping[str, np.ndarray] = {}
         self.warmup_stats: Mapping[str, np.ndarray] = {}
         self._progress, self._looks = progress, [progress.show, *looks]
@@ -108,8 +109,8 @@ class Run:
         if (kept := self.state.warmed) is None:
             return
         if kept.count:
-            draws, stats = kept.gathered(self.engine.blocks.held).whole
-            stats["step_size"] = warmup_step_sizes(self.state)
+            draws, stats = kept.whole
+            stats["step_size"] = warmup_step_sizes(self.state, stats)
             if self.store is None:
                 self.warmup_draws, self.warmup_stats = draws, stats
             else:

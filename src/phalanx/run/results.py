@@ -15,6 +15,7 @@ from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.processes.together import OwnDraws
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.run.continuing import held_of
 from phalanx.run.host.draw_store import step_sizes
 from phalanx.run.host.reducer_state import HostReducers, findings
 from phalanx.run.loop import Run
@@ -76,8 +77,10 @@ class RunStart(NamedTuple):
 
     def restore_warm_up(self, run: Run) -> None:
         """Give a run the draws of warm-up of the part before."""
-        if self.before is not None:
-            run.warmup_draws, run.warmup_stats = self.before.warmup_draws, self.before.warmup_stats
+        if (before := self.before) is not None:
+            held = run.engine.blocks.held
+            run.warmup_draws = held_of(before, before.warmup_draws, held)
+            run.warmup_stats = held_of(before, before.warmup_stats, held)
 
     def clock(self) -> Clock:
         """Return a clock that starts now, after the times of the part before."""
@@ -99,11 +102,11 @@ class RunResults(NamedTuple):
     warmup_stats: Mapping[str, Any]
 
     @classmethod
-    def of(cls, run: Run) -> RunResults:
-        """Return the results so far."""
+    def of(cls, run: Run, with_draws: bool = True) -> RunResults:
+        """Return the results so far; without draws in a store, which must be written first, unless `with_draws`."""
         state, reduced = run.state, HostReducers.of(run.engine.executables.reducing).finalize(run.state.reduced)
         of_warmup = run.warmup_draws, run.warmup_stats
-        if not state.stored.count:
+        if not state.stored.count or (run.store is not None and not with_draws):
             return cls({}, {}, reduced, *of_warmup)
         if run.store is not None:
             return cls(*run.store.read(), reduced, *run.store.read_warm_up())  # pyright: ignore[reportArgumentType]
@@ -113,7 +116,7 @@ class RunResults(NamedTuple):
 
     def place(self, run: Run) -> OwnDraws | None:
         """Return the position of these draws among all processes' draws; None if complete. All must call it."""
-        is_part = self.stats and run.store is None
+        is_part = (self.stats or self.warmup_stats) and run.store is None
         return OwnDraws.of(run.engine.blocks.held, self.stats) if is_part else None
 
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:

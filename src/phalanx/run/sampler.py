@@ -294,9 +294,11 @@ class Sampler:
         posterior = self._posterior(run, data, clock, state.aim.thin * received, lambda: state)
         return replace(posterior, draws={}, stats={}, own=None)
 
-    def _posterior(self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState]) -> Posterior:
-        """Return the posterior of a run of `samples` iterations."""
-        results, record = RunResults.of(run), data.record.of_rows(data.rows)
+    def _posterior(
+        self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState], with_draws: bool = True
+    ) -> Posterior:  # fmt: skip
+        """Return the posterior of a run of `samples` iterations; `with_draws` as for `RunResults.of`."""
+        results, record = RunResults.of(run, with_draws), data.record.of_rows(data.rows)
         sampler = replace(self, arrays=data.arrays, rows=data.rows, record=data.record)
         return Posterior(
             dict(results.draws), dict(results.stats), clock.timing(run, self.compile_seconds, self.compilations),
@@ -306,10 +308,10 @@ class Sampler:
             warmup_draws=dict(results.warmup_draws), warmup_stats=dict(results.warmup_stats),
         )  # fmt: skip
 
-    def _so_far(self, run: Run, data: Data, clock: Clock) -> Posterior:
+    def _so_far(self, run: Run, data: Data, clock: Clock, with_draws: bool = True) -> Posterior:
         """Return the posterior of a run that is still in progress."""
         state = run.value
-        return self._posterior(run, data, clock, state.aim.thin * run.draws, lambda: state)
+        return self._posterior(run, data, clock, state.aim.thin * run.draws, lambda: state, with_draws)
 
     def _tuned(self, options: RunOptions) -> Kernel:
         """Return the kernel with its initial hyperparameters."""
@@ -354,8 +356,7 @@ class Sampler:
 
     def plan(self, draws: int = 0, arrays: tuple[Array, ...] | None = None, of_warmup: int = 0) -> MemoryPlan:
         """Return the memory of a run that stores so many draws of each chain; raise if it exceeds the free memory."""
-        held = self.executables.blocks.held
-        rows = len(held.numbers) * draws + held.num_chains * of_warmup
+        rows = len(self.executables.blocks.held.numbers) * (draws + of_warmup)
         plan = plan_memory(self.executables, self.arrays if arrays is None else arrays, rows)
         check_plan(plan)
         return plan

@@ -89,6 +89,8 @@ class Saves:
             try:
                 entries = self.entries_of(manifest)
             except Damage as damage:
+                if not os.path.lexists(manifest):  # a run that goes on has removed it after later saves
+                    return self.newest()
                 damages.append(str(damage))
                 self.damaged.append(manifest)
                 continue

@@ -43,8 +43,9 @@ from phalanx.store.zarr_reading import (
 ALL_CHUNKS: Any = {"write_empty_chunks": True}
 """Setting of Zarr: chunks that contain only the fill value are written too, so a missing file means a lost chunk."""
 
-ROOM, WRITTEN = "room", "written"
-"""Topics of the words that processes exchange: draws of each chain with room, and those that are on the disk."""
+ROOM, WRITTEN, MADE, PUT = "room", "written", "made", "put"
+"""Topics of the words that processes exchange: draws of each chain with room, and those that are on the disk; groups of
+draws of warm-up that are made, and those that are on the disk."""
 
 Groups = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by group and name."""
@@ -209,11 +210,24 @@ class ZarrFolder:
         self.count += number
 
     def put(self, groups: Groups) -> None:
-        """Write groups of draws `(chain, draw, ...)` of all chains, of final size; only the first process writes."""
-        for group, arrays in groups.items() if self.owned.is_first else ():
-            for name, array in self._make_group(group, arrays, next(iter(arrays.values())).shape[1]).items():
-                array[:] = arrays[name]
-            self._written.update((self.path / group).rglob("*"))
+        """Write groups of draws `(chain, draw, ...)` of the chains that this process owns, before any others.
+
+        They have their final size. It ends in the first process once they are on the disk in all.
+        """
+        if self.owned.is_first:
+            made = {group: self._make_group(group, v, next(iter(v.values())).shape[1]) for group, v in groups.items()}
+            self._words.leave(MADE, "")
+        else:
+            self._words.awaited(MADE, of=[0])
+            root, _ = root_of(self.path, self.called)
+            made = {group: dict(arrays_in(root[group])) for group in groups}
+        for group, arrays in made.items():
+            for name, array in arrays.items():
+                self._write(group, name, array.with_config(ALL_CHUNKS), 0, groups[group][name])
+        self._sync()
+        self._words.leave(PUT, "")
+        if self.owned.is_first:
+            self._words.awaited(PUT)
 
     def commit(self, entries: Mapping[str, Any] | None = None, of_all: bool = True) -> None:
         """Write the chunks that are not full, wait for the disk, then write the number of draws and other entries.
@@ -244,7 +258,10 @@ class ZarrFolder:
     def _write_tails(self) -> None:
         for (group, name), tail in self._tails.items():
             if tail.shape[1]:
-                self._write(group, name, self.count - tail.shape[1], tail)
+                self._write(group, name, self._arrays[group, name], self.count - tail.shape[1], tail)
+        self._sync()
+
+    def _sync(self) -> None:
         for file in self._written:
             sync(file)
         for folder in {above for file in self._written for above in file.parents if self.path in above.parents}:
@@ -284,6 +301,7 @@ class ZarrFolder:
                     words = self.coords.get(dim)
                     words = np.arange(size) if words is None or len(words) != size else words
                     _make_coordinate(within, dim, words)
+        self._written.update((self.path / group).rglob("*"))
         kinds = {group: {name: kind_of(array) for name, array in made.items()}}
         root.attrs.update({OURS: {**known, ARRAYS: {**known.get(ARRAYS, {}), **kinds}}})
         return made
@@ -318,11 +336,10 @@ class ZarrFolder:
         whole = np.concatenate([tail, values], axis=1) if tail.shape[1] else values
         full = whole.shape[1] - whole.shape[1] % size
         if full:
-            self._write(group, name, begin, whole[:, :full])
+            self._write(group, name, array, begin, whole[:, :full])
         self._tails[group, name] = whole[:, full:].copy()  # not a view, which would keep the block in memory
 
-    def _write(self, group: str, name: str, begin: int, values: np.ndarray) -> None:
-        array = self._arrays[group, name]
+    def _write(self, group: str, name: str, array: Any, begin: int, values: np.ndarray) -> None:
         end, size = begin + values.shape[1], array.chunks[1]
         self.owned.write(array, slice(begin, end), values)
         for number in range(begin // size, -(-end // size)):

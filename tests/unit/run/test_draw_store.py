@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -301,6 +302,24 @@ def test_chains_wait_for_a_slow_disk_before_memory_grows(tmp_path, monkeypatch, 
     monkeypatch.setattr(draw_store.DrawStore, "take", counted)
     assert_equal(run(store=tmp_path / "run.zarr"), whole)
     assert max(waiting) <= draw_store.WAITING
+
+
+def test_a_save_does_not_wait_for_the_disk(tmp_path, monkeypatch, whole):
+    commit, began, released, waits = draw_store.ZarrFolder.commit, threading.Event(), threading.Event(), []
+
+    def slow(self, *arguments, **options):
+        began.set()
+        waits.append(released.wait(60))
+        commit(self, *arguments, **options)
+
+    def a_later_block(report):
+        if began.is_set():
+            released.set()
+
+    monkeypatch.setattr(draw_store.ZarrFolder, "commit", slow)
+    places = {"store": tmp_path / "run.zarr", "checkpoint": phx.checkpoint(tmp_path / "run", seconds=0.0)}
+    assert_equal(run(**places, on_block=a_later_block), whole)
+    assert len(waits) > 2 and all(waits)
 
 
 def test_damages_are_reported_and_never_read(tmp_path, whole):

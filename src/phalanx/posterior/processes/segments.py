@@ -1,4 +1,4 @@
-"""Files of draws in the folder of a run: of all chains, or of the chains that a process owns."""
+"""Files of draws in the folder of a run, each of the chains that a process owns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def write_draws(
-    folder: Path, number: int, first: int, draws: Arrays, stats: Arrays, held: HeldChains | None
+    folder: Path, called: str, first: int, draws: Arrays, stats: Arrays, held: HeldChains | None
 ) -> list[Any]:  # fmt: skip
-    """Write the draws of the chains that this process owns, and return the entries of its files.
+    """Write the draws of the chains that this process owns to a file, and return its entry; none without draws.
 
     Args:
         folder: the folder.
-        number: number of the save.
+        called: beginning of the file's name.
         first: number of draws of each chain in earlier files, which are left out.
         draws: all draws so far, of the chains that this process holds.
         stats: their statistics.
@@ -34,17 +34,43 @@ def write_draws(
     Raises:
         OSError: when the disk is full or cannot be written.
     """
-    runs = None if held is None else [[run.start, run.stop] for run in held.owned_runs]
-    if runs == [] or next((values.shape[1] for values in stats.values()), 0) <= first:
+    chains, length = sizes(stats)
+    runs = [[0, chains]] if held is None else [[run.start, run.stop] for run in held.owned_runs]
+    if not runs or length <= first:
         return []
     rows = slice(None) if held is None or held.writes.all() else held.writes
     new = {
         of: {name: values[rows, first:] for name, values in arrays.items()}
         for of, arrays in (("draws", draws), ("stats", stats))
     }
-    name = f"draws-{number:08d}.npz" if runs is None else f"draws-{number:08d}-chains-{runs[0][0]}.npz"
+    name = f"{called}.npz" if held is None else f"{called}-chains-{runs[0][0]}.npz"
     write_archive(folder / name, DRAWS, new, {})
-    return [name if runs is None else [name, first, runs]]
+    return [[name, first, runs]]
+
+
+def sizes(stats: Arrays) -> tuple[int, int]:
+    """Return the number of chains that statistics have, and of draws of each; zeros without statistics."""
+    return next((values.shape[:2] for values in stats.values()), (0, 0))
+
+
+def merged_from(entries: Sequence[Any], count: int, least: int, now: int) -> int:
+    """Return the number of draws of each chain in files that stay; later ones are written again with new draws.
+
+    A file stays if it has at least twice the draws of the file that follows it. The number of files therefore grows by
+    the logarithm of the number of draws, and so does the number of times that a draw is written.
+
+    Args:
+        entries: entries of the files.
+        count: draws of each chain in the files.
+        least: number of the first draw in the files that may be merged.
+        now: draws of each chain that the run has made.
+    """
+    first = count
+    for start in sorted({entry[1] for entry in entries if not isinstance(entry, str)}, reverse=True):
+        if start < least or 2 * (now - first) <= first - start:
+            break
+        first = start
+    return first
 
 
 def read_draws(folder: Path, entries: Sequence[Any], held: HeldChains | None) -> dict[str, dict[str, np.ndarray]]:
@@ -64,7 +90,7 @@ def read_draws(folder: Path, entries: Sequence[Any], held: HeldChains | None) ->
         }
         if others or (runs and chains != sum(b - a for a, b in runs)):
             raise ValueError(f"{file_of(entry)} has other chains or draws than its entry says")
-        first = end if isinstance(entry, str) else entry[1]  # files of all chains follow one another
+        first = end if isinstance(entry, str) else entry[1]  # files of earlier releases follow one another
         end = first + length
         numbers = np.concatenate([np.arange(a, b) for a, b in runs or [[0, chains]]])
         parts.append(_Part(first, end, numbers, arrays))

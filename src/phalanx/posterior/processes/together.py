@@ -14,6 +14,7 @@ from phalanx.mesh.agreement import check_same
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.processes import is_first, made_by_first
 from phalanx.posterior.continuation import FromFile
+from phalanx.posterior.file import WARMUP_PARTS
 from phalanx.posterior.processes.gathered import Arrays, GatheredArray
 from phalanx.store.save_path import is_netcdf, write_netcdf
 
@@ -47,6 +48,11 @@ class OwnDraws:
     def on_use(self, arrays: Arrays) -> dict[str, Any]:
         """Return arrays of all chains that are gathered when they are used."""
         return {name: GatheredArray(values, self.held) for name, values in arrays.items()}
+
+    def joined(self, posterior: Any, of: Callable[[Arrays], Any]) -> Any:
+        """Return a posterior with the arrays of all chains that `gathered`, `on_use` or `at_first` makes of its own."""
+        parts = {name: of(getattr(posterior, name)) for name in ("draws", "stats", *WARMUP_PARTS)}
+        return replace(posterior, **parts, own=None)
 
     def at_first(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return arrays of all chains in the first process, and none in the others."""
@@ -103,7 +109,4 @@ def report_together(posterior: Any, path: Path, beside: Any, options: dict[str, 
 
 def _at_first(posterior: Any) -> Any:
     """Return a posterior with all draws in the first process, and without draws in the others."""
-    own = posterior.own
-    if own is None:
-        return posterior
-    return replace(posterior, draws=own.at_first(posterior.draws), stats=own.at_first(posterior.stats), own=None)
+    return posterior if posterior.own is None else posterior.own.joined(posterior, posterior.own.at_first)

@@ -108,11 +108,8 @@ class DrawStore:
         return {"run": run, "checkpoint": saves, "names": entry(self._stored_names), **entries, "complete": False}
 
     def take_warm_up(self, draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -> None:
-        """Write the draws of warm-up of all chains, and their statistics, before any others."""
-        groups = {
-            f"{WARM_UP}{POSTERIOR}": {self._names[name]: draws[name] for name in self._names},
-            f"{WARM_UP}{STATS}": in_arviz_names(stats),
-        }
+        """Write the draws of a complete warm-up, and their statistics, before any others."""
+        groups = {f"{WARM_UP}{group}": arrays for group, arrays in self._owned(draws, stats).items()}
         self._write(lambda: self._folder.put(groups))
 
     def take(self, state: RunState) -> RunState:
@@ -123,20 +120,29 @@ class DrawStore:
         stats["step_size"] = step_sizes(state, stats)
         if self.sets is not None and (failed := self.sets.failed_chains(len(stats["energy"]))):
             draws, stats = ({name: blanked(v, failed) for name, v in of.items()} for of in (draws, stats))
-        own = self._folder.owned.of
-        groups = {
-            POSTERIOR: {self._names[name]: own(draws[name]) for name in self._names},
-            STATS: in_arviz_names({name: own(values) for name, values in stats.items()}),
-        }
+        groups = self._owned(draws, stats)
         self._write(lambda: self._folder.append(groups))
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + SECONDS
             self._write(self._commit_written)
         return state._replace(stored=state.stored.rest.apart())
 
+    def _owned(
+        self, draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """Return draws and statistics of the chains that this process writes, by group and name."""
+        own = self._folder.owned.of
+        return {
+            POSTERIOR: {self._names[name]: own(draws[name]) for name in self._names},
+            STATS: in_arviz_names({name: own(values) for name, values in stats.items()}),
+        }
+
     def synced(self) -> Future[Any]:
-        """Return a promise that all draws so far are on the disk; in the first process, those of all processes."""
-        return self._write(self._commit)
+        """Return a promise that all draws so far are on the disk; in the first process, those of all processes.
+
+        It holds no draws, so that chains need not wait for room among the blocks.
+        """
+        return self._thread.submit(self._run, self._commit)
 
     def read(self) -> tuple[Mapping[str, StoredArray], Mapping[str, StoredArray]]:
         """Return the draws and statistics so far, the same in all processes, which must call it together."""
@@ -239,8 +245,8 @@ def step_sizes(state: RunState, stats: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.array(np.broadcast_to(of_chains[..., None], shape))
 
 
-def warmup_step_sizes(state: RunState) -> np.ndarray:
+def warmup_step_sizes(state: RunState, stats: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the step size of each draw of a complete warm-up, `(chain, draw)`: that of its round."""
     ends = [made["iteration"] for made in state.rounds]
     of_draws = np.repeat([made["step_size"] for made in state.rounds], np.diff(ends, prepend=0))
-    return np.tile(of_draws, (len(state.stored.counts), 1)).astype(np.asarray(state.tuning.step_size).dtype)
+    return np.tile(of_draws, (len(stats["energy"]), 1)).astype(np.asarray(state.tuning.step_size).dtype)

@@ -56,7 +56,7 @@ class RunReport:
     acceptance_rate: float
     divergences: int
     rate: float = 0.0
-    so_far: Callable[[], Any] | None = None
+    so_far: Callable[..., Any] | None = None
 
     @property
     def what(self) -> str:
