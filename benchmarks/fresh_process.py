@@ -2,7 +2,8 @@
 
 Four rows: without a compilation cache, with a warm one, another seed in the same process, and compilation alone (for
 NumPyro the time of its first run less that of its second). NumPyro's warm cache is JAX's, which environment variables
-switch on. NumPyro runs with chains vectorised, and with one device per chain.
+switch on. NumPyro runs with chains vectorised, and with one device per chain. nutpie, with PyMC, and stanli take part
+where they are installed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import side_by_side
@@ -58,6 +60,45 @@ second = run(1)
 print(second, first - second)
 """
 
+NUTPIE = """
+import time
+import nutpie, pymc as pm
+with pm.Model() as model:
+    mu, tau, z = pm.Normal("mu", 0.0, 5.0), pm.HalfCauchy("tau", 5.0), pm.Normal("z", shape=8)
+    pm.Normal("y", mu + tau * z, [15, 10, 16, 11, 9, 11, 10, 18], observed=[28, 8, -3, 7, -1, 1, 18, 12])
+began = time.perf_counter()
+compiled = nutpie.compile_pymc_model(model)
+compiling = time.perf_counter() - began
+def run(seed):
+    began = time.perf_counter()
+    nutpie.sample(compiled, chains=4, tune=1000, draws=1000, seed=seed, progress_bar=False)
+    return time.perf_counter() - began
+run(0)
+print(run(1), compiling)
+"""
+
+STANLI = """
+import time
+import stanli
+code = '''
+data { vector[8] y; vector[8] sigma; }
+parameters { real mu; real<lower=0> tau; vector[8] z; }
+model { mu ~ normal(0, 5); tau ~ cauchy(0, 5); z ~ std_normal(); y ~ normal(mu + tau * z, sigma); }
+'''
+data = {"y": [28, 8, -3, 7, -1, 1, 18, 12], "sigma": [15, 10, 16, 11, 9, 11, 10, 18]}
+began = time.perf_counter()
+model = stanli.Model(stan_code=code, data=data, seed=0)
+compiling = time.perf_counter() - began
+def run(seed):
+    began = time.perf_counter()
+    model.sample(chains=4, warmup=1000, samples=1000, seed=seed, refresh=0)
+    return time.perf_counter() - began
+run(0)
+print(run(1), compiling)
+"""
+
+PEERS = {"nutpie": (NUTPIE, ("nutpie", "pymc")), "stanli": (STANLI, ("stanli",))}
+"""Scripts of other systems, and the packages they need."""
 
 METHODS = "vectorized", "parallel"
 """How NumPyro runs chains."""
@@ -76,8 +117,13 @@ def timed(script: str, cache: str, *arguments: str) -> tuple[float, float, float
     return time.perf_counter() - began - again, again, compiling
 
 
+def installed_peers() -> dict[str, str]:
+    """Return the scripts of those of `PEERS` whose packages are installed, by name."""
+    return {name: script for name, (script, needs) in PEERS.items() if all(find_spec(package) for package in needs)}
+
+
 def rows(times: side_by_side.Times) -> list[dict]:
-    """Return a row for each way of NumPyro's; for compilation, of the way whose second run does not compile."""
+    """Return a row for each way of NumPyro's and each peer; for compilation, of the way that compiles once."""
     compared = [
         (what, f"NumPyro, {way}, {method}", f"Phalanx, {way}", at_most)
         for method in METHODS
@@ -85,6 +131,15 @@ def rows(times: side_by_side.Times) -> list[dict]:
             ("a fresh process", "empty cache", 0.5),
             ("a fresh process, warm cache", "warm cache", 1.0),
             ("another seed", "another seed", 1.0),
+        )
+    ]
+    compared += [
+        (what, f"{peer}, {theirs}", f"Phalanx, {ours}", 1.0)
+        for peer in PEERS
+        if f"{peer}, a fresh process" in times
+        for what, theirs, ours in (
+            ("a fresh process, warm cache", "a fresh process", "warm cache"),
+            ("another seed", "another seed", "another seed"),
         )
     ]
     compared.append(("compiling, 10 parameters", "NumPyro, compiling, vectorized", "Phalanx, compiling", 0.5))
@@ -118,6 +173,10 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as cache:
                 timed(THEIRS, cache, method)
                 note(f"NumPyro, warm cache, {method}", timed(THEIRS, cache, method)[0])
+        for name, script in installed_peers().items():
+            first, again, _ = timed(script, "off")
+            note(f"{name}, a fresh process", first)
+            note(f"{name}, another seed", again)
     settings = {
         "rounds": options.rounds,
         "chains": 4,

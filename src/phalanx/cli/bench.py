@@ -31,10 +31,13 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS = {
-    "fresh_process": Benchmark("eight schools from a fresh process, against NumPyro", by_default=True),
+    "fresh_process": Benchmark(
+        "eight schools from a fresh process, against NumPyro; nutpie and stanli if installed", by_default=True
+    ),
     "many_chains": Benchmark("256 chains of NUTS, against NumPyro", by_default=True),
     "mixture": Benchmark("a billion draws by random-walk Metropolis, against plain loops", by_default=True),
     "chees": Benchmark("ChEES-HMC with 256 chains, against BlackJAX", ("blackjax", "optax")),
+    "smc": Benchmark("evidence by particles, against BlackJAX's tempered SMC", ("blackjax",)),
     "lanes_last": Benchmark("value and gradient of many chains, against jax.vmap"),
     "rerun_overhead": Benchmark("a second call with another seed"),
     "fits": Benchmark("variational fits, against NumPyro's SVI; an hour", ("optax",)),

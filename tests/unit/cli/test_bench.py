@@ -82,6 +82,22 @@ def test_wheel_carries_every_script_with_all_that_it_imports() -> None:
             assert f"from {other} import" not in text
 
 
+def test_peers_that_are_installed_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is timed in a process of its own, and compared with a fresh process and a second run of ours."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    script = import_module("fresh_process")
+    seconds = {script.OURS: 1.0, script.THEIRS: 2.0, script.STANLI: 4.0}
+    monkeypatch.setattr(script, "find_spec", lambda package: package in ("stanli", "nutpie"))  # and no PyMC
+    monkeypatch.setattr(script, "timed", lambda text, cache, *more: (seconds[text], seconds[text], seconds[text]))
+    written: list[dict] = []
+    monkeypatch.setattr(script.side_by_side, "write", lambda name, rows, *more: written.extend(rows))
+    monkeypatch.setattr("sys.argv", ["fresh_process.py", "--rounds", "1"])
+    script.main()
+    ratios = {(row["what"], row["theirs"]): row["ratio"] for row in written if "NumPyro" not in row["theirs"]}
+    fresh, again = ("a fresh process, warm cache", "stanli, a fresh process"), ("another seed", "stanli, another seed")
+    assert ratios == {fresh: 0.25, again: 0.25} and len(written) == 9
+
+
 @pytest.mark.slow
 def test_a_benchmark_runs(phalanx, tmp_path: Path) -> None:
     status, out, err = phalanx("bench", "fresh_process", "--rounds", "1")
