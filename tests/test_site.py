@@ -94,6 +94,22 @@ def test_every_finding_has_its_section() -> None:
     assert topics == set(re.findall(r"^### (.*)$", page, re.MULTILINE))
 
 
+def test_every_finding_has_a_picture_or_an_example() -> None:
+    page = (DOCS / "when-the-verdict-says-no.md").read_text()
+    sections = dict(part.split("\n", 1) for part in re.split(r"^### ", page, flags=re.MULTILINE)[1:])
+    shown = re.compile(r"^(!\[|```python$|\|)", re.MULTILINE)
+    assert [topic for topic, text in sections.items() if not shown.search(text)] == []
+    pictures = {
+        topic: re.findall(r"^!\[(.+)\]\(pictures/findings/(.+)\.png\)$", text, re.MULTILINE)
+        for topic, text in sections.items()
+    }
+    named = {name for found in pictures.values() for _, name in found}
+    assert named == {path.stem for path in (DOCS / "pictures/findings").iterdir()}
+    for topic, found in pictures.items():
+        for words, name in found:  # read aloud in place of the picture, and printed below it
+            assert name == topic.lower().replace(" ", "-") and f"*{words}.*" in sections[topic]
+
+
 PHONE, DESK = 390, 1280
 """Widths in pixels at which all pages are looked at."""
 
