@@ -13,7 +13,7 @@ from phalanx.demos.models.mixture_density import LOC, SCALE, WEIGHT, density, ex
 from phalanx.demos.options import DemoOptions, Sizes, choose, mesh_with
 from phalanx.demos.pictures.mixture import density_figure, memory_figure, time_figure
 from phalanx.demos.show import finish, introduce
-from phalanx.diagnostics.judging.checks import HIGH_RHAT
+from phalanx.diagnostics.judging.checked_run import HIGH_RHAT
 from phalanx.kernels.rwmh import rwmh
 from phalanx.language.tracing import Program, factor, sample
 from phalanx.posterior.posterior import Posterior

@@ -9,7 +9,8 @@ from phalanx.diagnostics.convergence import ess, mcse, rhat
 from phalanx.diagnostics.energy import ebfmi
 from phalanx.diagnostics.exchange import to_arviz
 from phalanx.diagnostics.interval import hdi
-from phalanx.diagnostics.judging.checks import Check, CheckedRun
+from phalanx.diagnostics.judging.checked_run import CheckedRun
+from phalanx.diagnostics.judging.checks import Check
 from phalanx.diagnostics.judging.finding import Finding
 from phalanx.diagnostics.judging.folded import judge_folded
 from phalanx.diagnostics.judging.verdict import Verdict, judge, judged

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.diagnostics.judging.agreement import chance_of_agreement
+from phalanx.diagnostics.judging.agreement import chance_of_agreement, chances_of_superchains, nested_rhats
 from phalanx.diagnostics.normal_scores import normal_scores
 from phalanx.reducers.effective_size import effective_size
 
@@ -63,11 +63,29 @@ class ElementStatistics:
         # NaN of the distances counts for nothing: two values at equal distances from the median have no spread
         return np.fmax(_rhat(self._scores), _rhat(self._folded_scores))
 
-    @_measured
-    def agreement(self) -> Float64[np.ndarray, "element"]:
-        """P-value of R-hat: the probability that chains that agree, autocorrelated as these, reach it by chance."""
-        chances = [chance_of_agreement(scores) for scores in (self._scores, self._folded_scores)]
-        return np.minimum(2 * np.fmin(*chances), 1)
+    def nested_rhat(self, superchains: int) -> Float64[np.ndarray, "element"]:
+        """Return nested R-hat of the normal scores, of superchains or of both halves of the draws, the largest."""
+        return self._of_scores(lambda scores: np.fmax(*nested_rhats(scores, superchains)), np.fmax)
+
+    def agreement(self, superchains: int = 0) -> Float64[np.ndarray, "element"]:
+        """Return the p-value of R-hat: the probability that chains that agree, autocorrelated as these, reach it.
+
+        With superchains, that of nested R-hat.
+        """
+        if not superchains:
+            return np.minimum(2 * self._of_scores(chance_of_agreement, np.fmin), 1)
+        nested = self._of_scores(lambda scores: np.fmin(*chances_of_superchains(scores, superchains)), np.fmin)
+        return np.minimum(4 * nested, 1)
+
+    def _of_scores(
+        self, statistic: Callable[[np.ndarray], np.ndarray], of_both: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    ) -> Float64[np.ndarray, "element"]:
+        """Return a statistic of the normal scores and of the folded ones; NaN as for R-hat."""
+        if self.values.shape[2] < FEWEST_DRAWS:
+            return np.full(len(self.values), np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):  # chains that stand still have no spread
+            found = of_both(statistic(self._scores), statistic(self._folded_scores))
+        return np.where(self.varies, found, np.nan)
 
     @_measured
     def ess_bulk(self) -> Float64[np.ndarray, "element"]:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 MOST_UNADJUSTED = 8
 """The most leapfrogs of an unadjusted trajectory, after which the step size is tuned."""
 
+SUPERCHAINS = 16
+"""Groups in which chains start, for nested R-hat."""
+
 LEAST_VARIANCE, MOST_VARIANCE = 1e-20, 1e10
 """Bounds on the mean square of the energy error of a leapfrog, whose logarithm is taken."""
 
@@ -154,6 +157,9 @@ def laps(
     the end of a trajectory is accepted with probability $\min(1, e^{-\Delta E})$. A warm-up of 100 draws suffices where
     chains begin near the posterior.
 
+    Without `init=`, 64 chains or more start in 16 groups (superchains), each at one point, if 16 divides their number.
+    The verdict on fewer than 100 draws of each chain then compares groups by nested R-hat: a few draws suffice.
+
     At constant speed the way from a distant start is long, as it is for `phx.mams`: begin where a fit ends,
     `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`, if the verdict says that chains disagree.
 
@@ -190,4 +196,5 @@ def laps(
         tuners=(Metric(metric), LateAdjustment(target_acceptance, tunes_step_size=step_size is None)),
         statistics=Info._fields,
         relocates=relocate,
+        superchains=SUPERCHAINS,
     )

@@ -51,4 +51,7 @@ def judge_run(
         )  # fmt: skip
     if not stats:
         raise ValueError("verdict: there are no draws to judge, stored or folded.")
-    return judge(table() if num_draws else None, stats, record.findings, passed, draws, record.labels, checks)
+    return judge(
+        table() if num_draws else None, stats, record.findings, passed, draws, record.labels, checks,
+        superchains=record.superchains,
+    )  # fmt: skip

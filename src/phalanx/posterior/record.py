@@ -58,6 +58,7 @@ class RunRecord:
         versions: of phalanx, jax, numpyro, numpy and Python.
         matmul_precision: precision of matrix products in the run.
         init: start of the chains: "random", or the kind of the given values and their variables.
+        superchains: number of groups of chains with a common start; 0 without groups.
         started: local time at the start, ISO 8601.
         interrupted: True when Ctrl-C ended the run early.
         relocated_chains: chains that warm-up moved beside another, out of regions with almost no posterior mass.
@@ -113,6 +114,7 @@ class RunRecord:
     coords: Mapping[str, tuple[Word, ...]] = field(default_factory=dict, repr=False)
     centring: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     observed: tuple[str, ...] | None = None
+    superchains: int = 0
 
     @property
     def axes(self) -> AxisNames:

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.diagnostics.judging.checks import high_rhat, least_ess
+from phalanx.diagnostics.judging.checked_run import high_rhat, least_ess
 from phalanx.report.comparison import comparison_section
 from phalanx.report.headline import headline_cards
 from phalanx.report.model_draws import draw_from_model

@@ -126,7 +126,8 @@ class RunResults(NamedTuple):
         ahead = state.stored.ahead if run.engine.executables.stores_draws else 0
         return replace(
             before.of_run(clock.started, run.interrupted, relocations, findings(dict(self.reduced), ahead)),
-            seed=state.seed, init=state.aim.init, num_warmup=state.aim.num_warmup, num_samples=samples,
+            seed=state.seed, init=state.aim.init, superchains=state.aim.superchains,
+            num_warmup=state.aim.num_warmup, num_samples=samples,
             folded_draws=state.reduced.draws, acceptance_rate=state.reduced.acceptance_rate,
             divergences=state.reduced.divergences, diagnostics=reducers.reductions.statistics,
             constant=reducers.constant(state.reduced),

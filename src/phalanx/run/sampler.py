@@ -14,6 +14,7 @@ from jax import Array
 from phalanx.density.imputation import impute_again
 from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
+from phalanx.diagnostics.judging.checks import MANY_CHAINS
 from phalanx.exactness.sharding_check import ShardingCheck
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.dataframe_input import UserData
@@ -34,7 +35,7 @@ from phalanx.run.describe import names_in_record
 from phalanx.run.device.executables import Executables
 from phalanx.run.draws_check import check_after_warm_up, check_at_draws
 from phalanx.run.host.draw_store import DrawStore, store_at
-from phalanx.run.init_values import Initial, initial_of
+from phalanx.run.init_values import Initial, initial_of, superchains
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
 from phalanx.run.phases.streaming import RunStream, StreamBlock
@@ -349,6 +350,9 @@ class Sampler:
     def _initial(self, init: Any, seed: int, arrays: tuple[Array, ...]) -> Initial:
         blocks = self.executables.blocks
         prior = partial(self.executables.prior, arrays=arrays)
+        groups = self.kernel.superchains
+        if init is None and groups and blocks.num_chains >= MANY_CHAINS and blocks.num_chains % groups == 0:
+            init = superchains(groups)
         initial = initial_of(init, blocks.target, blocks.num_chains, seed, prior)
         initial.check_moves(blocks.machine.is_of_one_chain)
         self.executables.reducing.reductions.check_superchains(initial.superchains)

@@ -99,3 +99,25 @@ def test_the_acceptance_rate_to_aim_at_depends_on_the_number_of_coordinates():
     rates = [LateAdjustment()._step_size(LateAdjustmentState(1.0, 1.0, n)).target for n in (200, 201)]
     assert rates == [0.7, 0.9]
     assert LateAdjustment(0.8)._step_size(LateAdjustmentState(1.0, 1.0, 2)).target == 0.8
+
+
+def test_short_chains_in_superchains_certify_a_run_or_refuse_it():
+    """Chains start in groups by themselves; the verdict compares these by nested R-hat."""
+
+    def places(gap, centre):
+        modes = dist.Normal(centre + gap * jnp.array([-1.0, 1.0]), 1.0)
+        phx.sample("x", dist.MixtureSameFamily(dist.Categorical(jnp.array([0.5, 0.5])), modes))
+        phx.sample("y", dist.Normal(centre, 1.0))
+
+    def run(gap, centre, num_warmup):
+        data = {"gap": np.float32(gap), "centre": np.float32(centre)}
+        return sampler.run(0, data, num_warmup=num_warmup, num_samples=8, progress=False)
+
+    sampler = phx.compile(places, {"gap": np.float32(0), "centre": np.float32(0)}, kernel=phx.laps(), num_chains=128)
+    converged = run(0.0, 0.0, 60)
+    assert converged.record.superchains == 16 and converged.record.init == "random, in 16 superchains"
+    assert converged.verdict().good and "nested R-hat" in converged.verdict().headline
+    for spoiled in run(8.0, 0.0, 60), run(0.0, 60.0, 2):
+        assert "high R-hat" in [finding.topic for finding in spoiled.verdict().findings]
+    given = sampler.run(0, init={"x": 0.0}, num_warmup=2, num_samples=8, progress=False)
+    assert given.record.superchains == 0

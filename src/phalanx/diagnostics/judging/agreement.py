@@ -46,3 +46,50 @@ def chance_of_agreement(series: Float64[np.ndarray, "element chain draw"]) -> Fl
         share = np.minimum(time / length, min(chains / FEWEST_EFFECTIVE, 0.5))
     ratio = means[:, :, 0].var(axis=1, ddof=1) / (variance * share)[:, 0]
     return fdtrc(chains - 1, chains * (1 / share[:, 0] - 1), ratio)
+
+
+def nested_rhats(
+    halves: Float64[np.ndarray, "element half draw"], superchains: int
+) -> tuple[Float64[np.ndarray, "element"], Float64[np.ndarray, "element"]]:
+    """Return nested R-hat of superchains, and that of the first halves of all chains beside the second ones.
+
+    Args:
+        halves: draws by half chain: the first halves of all chains, then the second ones.
+        superchains: number of groups of consecutive chains.
+
+    Source: C. C. Margossian, M. D. Hoffman, P. Sountsov, L. Riou-Durand, A. Vehtari, A. Gelman (2024), Nested R-hat:
+    assessing the convergence of Markov chain Monte Carlo when running many short chains.
+    """
+    groups, drifts = _means(halves, superchains)
+    inside = groups.var(axis=2, ddof=1).mean(axis=1) + halves.var(axis=2, ddof=1).mean(axis=1)
+    between = groups.mean(axis=2).var(axis=1, ddof=1), drifts.mean(axis=1) ** 2 / 2
+    return np.sqrt(1 + between[0] / inside), np.sqrt(1 + between[1] / inside)
+
+
+def chances_of_superchains(
+    halves: Float64[np.ndarray, "element half draw"], superchains: int
+) -> tuple[Float64[np.ndarray, "element"], Float64[np.ndarray, "element"]]:
+    """Return the p-values of the hypotheses that superchains have one mean, and that both halves have one.
+
+    The means of chains are independent once they have forgotten their start, however the draws of a chain depend on
+    each other: an analysis of variance compares superchains, and a paired t test the halves.
+
+    Args:
+        halves: draws by half chain: the first halves of all chains, then the second ones.
+        superchains: number of groups of consecutive chains.
+    """
+    groups, drifts = _means(halves, superchains)
+    _, count, members = groups.shape
+    ratio = members * groups.mean(axis=2).var(axis=1, ddof=1) / groups.var(axis=2, ddof=1).mean(axis=1)
+    chains = count * members
+    square = chains * drifts.mean(axis=1) ** 2 / drifts.var(axis=1, ddof=1)
+    return fdtrc(count - 1, count * (members - 1), ratio), fdtrc(1, chains - 1, square)
+
+
+def _means(
+    halves: Float64[np.ndarray, "element half draw"], superchains: int
+) -> tuple[Float64[np.ndarray, "element superchain chain"], Float64[np.ndarray, "element chain"]]:
+    """Return the means of chains by superchain, and the differences between their halves."""
+    first, second = np.split(halves.mean(axis=2), 2, axis=1)
+    members = first.shape[1] // superchains
+    return ((first + second) / 2).reshape(len(halves), superchains, members), second - first

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import fdtri, ndtri
+from scipy.special import ndtri
 
 from phalanx.diagnostics.element_statistics import FEWEST_DRAWS
-from phalanx.diagnostics.elements import Names, element_names, measure
 from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
+from phalanx.diagnostics.judging.checked_run import (
+    FALSE_ALARMS,
+    HIGH_RHAT,
+    LARGE_RHAT,
+    SHORT_CHAIN,
+    CheckedRun,
+    least_ess,
+)
 from phalanx.diagnostics.judging.divergent import gathers
 from phalanx.diagnostics.judging.finding import Finding
-from phalanx.diagnostics.judging.places import different_places
 from phalanx.diagnostics.judging.words import format_rhat
 from phalanx.errors.words import count, first_few, which
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-HIGH_RHAT = 1.01
-"""R-hat from which on long chains have not forgotten their starts (Vehtari et al., 2021)."""
-
-FALSE_ALARMS = 0.01
-"""Fraction of runs of independent draws in which any R-hat counts as high."""
-
-SHORT_CHAIN = 100
-"""Draws of a chain below which its own statistics are mostly noise."""
 
 MANY_CHAINS = 64
 """Number of chains from which on each may be short."""
@@ -69,9 +64,6 @@ CERTAIN = 1e-4
 SLIGHT_RHAT = 1.02
 """R-hat below which chains differ by little beside the posterior's width, by chance or not."""
 
-LARGE_RHAT = 1.05
-"""R-hat from which on chains differ too much for any use, unless by chance."""
-
 USABLE_SHARE = 0.25
 """Fraction of the required effective draws with which estimates are rough, but usable."""
 
@@ -80,102 +72,6 @@ SLOW = 0.1
 
 FEW_DIVERGENCES = 0.01
 """Fraction of divergences above which a run is not good, wherever they are."""
-
-
-@dataclass(frozen=True)
-class CheckedRun:
-    """Run as a check receives it: its summary, its statistics `(chain, draw)`, its size, and its draws, if stored."""
-
-    table: DataFrame
-    stats: Mapping[str, np.ndarray]
-    num_chains: int
-    num_draws: int
-    draws: Mapping[str, np.ndarray] = field(default_factory=dict)
-    labels: Names = field(default_factory=dict)
-
-    @cached_property
-    def disagreeing(self) -> np.ndarray:
-        """Mask of quantities whose R-hat is 1.01 or more, and too high for chance.
-
-        With too few effective draws, an R-hat of 1.05 or more counts as well. If no draws are stored, the bound is that
-        of independent draws, see `high_rhat`.
-        """
-        values, chances = self.table["r_hat"].to_numpy(), self.chances
-        bounded = np.where(np.isnan(chances), values >= self.high_rhat, chances < FALSE_ALARMS / len(self.table))
-        large = (values >= LARGE_RHAT) & (self.least_ess < least_ess(self.num_chains))
-        return (values >= HIGH_RHAT) & (bounded | large)
-
-    @cached_property
-    def chances(self) -> np.ndarray:
-        """The p-values of the R-hats of 1.01 or more; NaN for the others, and without draws."""
-        found = np.full(len(self.table), np.nan)
-        suspects = self.table["r_hat"].to_numpy() >= HIGH_RHAT
-        for rows, values in self._blocks() if suspects.any() else ():
-            wanted = suspects[rows]
-            found[rows[wanted]] = measure(lambda elements: elements.agreement, values[:, :, wanted])
-        return found
-
-    def columns(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield each quantity's name and draws, `(chain, draw)`; small variables come first."""
-        names = self.table.index
-        for rows, values in sorted(self._blocks(), key=lambda block: len(block[0])):
-            yield from ((str(names[row]), values[:, :, number]) for number, row in enumerate(rows))
-
-    def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield each variable's rows in the table and its draws, `(chain, draw, element)`, if the table has it."""
-        variables = [("log_density", self.stats["log_density"])] if "log_density" in self.stats else []
-        places: dict[str, list[int]] = {}
-        for row, name in enumerate(map(str, self.table.index)):
-            places.setdefault(name, []).append(row)
-        for variable, values in [*variables, *self.draws.items()]:
-            names = element_names(variable, values.shape[2:], self.labels)
-            if all(places.get(name) for name in names):
-                yield np.array([places[name].pop(0) for name in names], int), values.reshape(*values.shape[:2], -1)
-
-    @cached_property
-    def least_ess(self) -> np.ndarray:
-        """The lesser of bulk and tail ESS of each quantity."""
-        return np.fmin(self.table["ess_bulk"].to_numpy(), self.table["ess_tail"].to_numpy())
-
-    @cached_property
-    def places(self) -> str | None:
-        """A sentence that locates the chains, if they sit in different places; else None."""
-        values = self.table["r_hat"].to_numpy()
-        high = np.flatnonzero(self.disagreeing)
-        suspects = [str(self.table.index[row]) for row in high[np.argsort(-values[high])]]
-        return different_places(self.draws, suspects, self.labels)
-
-    @property
-    def high_rhat(self) -> float:
-        """The R-hat from which on chains disagree; see `high_rhat`."""
-        return high_rhat(self.num_chains, self.num_draws, len(self.table))
-
-
-def least_ess(num_chains: int) -> int:
-    """Return the effective draws that estimates and diagnostics need: 100 per chain, for at most four chains.
-
-    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
-    localization: an improved R-hat for assessing convergence of MCMC.
-    """
-    return 100 * min(num_chains, 4)
-
-
-def high_rhat(num_chains: int, num_draws: int, num_quantities: int) -> float:
-    r"""Return the R-hat from which on chains disagree: 1.01, or more where independent draws reach it by chance.
-
-    For `S = 2 M` half chains of `n` independent draws, $n \operatorname{var}(\bar x_s) / W$ has nearly an F
-    distribution with `S - 1` and `S (n - 1)` degrees of freedom; the largest R-hat of all quantities, each tested
-    twice, exceeds this bound, rounded up to three decimals, in one run of independent draws in a hundred.
-
-    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
-    localization: an improved R-hat for assessing convergence of MCMC.
-    """
-    length, halves = num_draws // 2, 2 * num_chains
-    if length < 2 or num_chains < 2:
-        return HIGH_RHAT
-    ratio = float(fdtri(halves - 1, halves * (length - 1), 1 - FALSE_ALARMS / (2 * max(num_quantities, 1))))
-    accident = np.sqrt((length - 1 + ratio) / length)
-    return max(HIGH_RHAT, float(np.ceil(1000 * accident)) / 1000)
 
 
 def check_sizes(run: CheckedRun) -> Finding | None:
@@ -210,33 +106,33 @@ def check_movement(run: CheckedRun) -> Finding | str | None:
 
 def check_rhat(run: CheckedRun) -> Finding | str | None:
     """Check that the chains agree."""
-    values = run.table["r_hat"].to_numpy()
+    values = run.r_hats
     if np.isnan(values).all():
         return None
     high = run.disagreeing
     if not high.any():
         largest = np.nanmax(values)
         if largest < HIGH_RHAT:
-            return f"The chains agree: every R-hat is below {HIGH_RHAT}, the largest is {format_rhat(largest)}."
-        if (run.least_ess[values >= HIGH_RHAT] < least_ess(run.num_chains)).any():
+            return f"The chains agree: every {run.r_hat} is below {HIGH_RHAT}, the largest is {format_rhat(largest)}."
+        if not run.is_nested and (run.least_ess[values >= HIGH_RHAT] < least_ess(run.num_chains)).any():
             return None  # the finding on effective draws reports that there are too few
         return (
-            f"The chains agree: the largest R-hat is {format_rhat(largest)}, no more than chance explains with "
+            f"The chains agree: the largest {run.r_hat} is {format_rhat(largest)}, no more than chance explains with "
             f"{count(run.num_draws, 'draw')} of each."
         )
     rows = np.flatnonzero(high)[np.argsort(-values[high])]
     bound = HIGH_RHAT if np.isfinite(run.chances[rows]).all() else run.high_rhat
     problem = (
-        f"{_of_quantities(high, 'has', 'have')} an R-hat of {bound} or more: "
+        f"{_of_quantities(high, 'has', 'have')} {'a' if run.is_nested else 'an'} {run.r_hat} of {bound} or more: "
         f"{_figures(run.table, rows, values, lambda value: format_rhat(value, bound))}."
     )
     if places := run.places:
         return Finding("high R-hat", f"{places} {problem}", APART)
     advice = "a longer warm-up and more draws; if that does not help, another parametrisation"
-    if run.num_chains >= MANY_CHAINS and run.num_draws < SHORT_CHAIN:
+    if run.num_chains >= MANY_CHAINS and run.num_draws < SHORT_CHAIN and not run.is_nested:
         advice = (
-            "more draws of each chain: chains this short hardly ever pass, converged or not; "
-            "if they start in groups, use nested_rhat"
+            "more draws of each chain: chains this short hardly ever pass, converged or not; or start them in groups, "
+            "which are compared instead, by init=phx.superchains(16)"
         )
     if _is_slight(run, rows):
         return Finding("high R-hat", f"The chains differ slightly: {problem}", advice, "usable")
@@ -245,7 +141,7 @@ def check_rhat(run: CheckedRun) -> Finding | str | None:
 
 def _is_slight(run: CheckedRun, rows: np.ndarray) -> bool:
     """Return whether chains differ by so little, or so uncertainly, that their draws are usable."""
-    values, chances = run.table["r_hat"].to_numpy()[rows], run.chances[rows]
+    values, chances = run.r_hats[rows], run.chances[rows]
     mild = (values < SLIGHT_RHAT) | ((values < LARGE_RHAT) & (chances > CERTAIN / len(run.table)))
     enough = run.least_ess[rows] >= USABLE_SHARE * least_ess(run.num_chains)
     return bool((mild & enough & np.isfinite(chances)).all())

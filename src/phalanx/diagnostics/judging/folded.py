@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from phalanx.diagnostics.elements import Names, element_names
-from phalanx.diagnostics.judging.checks import HIGH_RHAT, LOW_ACCEPTANCE, SMALLER_STEPS, least_ess
+from phalanx.diagnostics.judging.checked_run import HIGH_RHAT, least_ess
+from phalanx.diagnostics.judging.checks import LOW_ACCEPTANCE, SMALLER_STEPS
 from phalanx.diagnostics.judging.finding import Finding
 from phalanx.diagnostics.judging.verdict import Verdict, judged
 from phalanx.diagnostics.judging.words import format_rhat

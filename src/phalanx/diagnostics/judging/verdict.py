@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.diagnostics.elements import Names
-from phalanx.diagnostics.judging.checks import CHECKS, Check, CheckedRun, together
+from phalanx.diagnostics.judging.checked_run import CheckedRun
+from phalanx.diagnostics.judging.checks import CHECKS, Check, together
 from phalanx.diagnostics.judging.finding import Finding
 from phalanx.diagnostics.judging.words import format_rhat
 
@@ -74,6 +75,7 @@ def judge(
     draws: Mapping[str, np.ndarray] | None = None,
     labels: Names | None = None,
     checks: Sequence[Check] = (),
+    superchains: int = 0,
 ) -> Verdict:
     r"""Grade draws as good, usable or not good, and report problems with an advice for each.
 
@@ -82,6 +84,9 @@ def judge(
     most four chains; when no draw diverged, E-BFMI is not below 0.3, fewer than 1% of the trajectories were cut off at
     the largest tree depth, and proposals are accepted; and when all draws are finite. A check that does not apply is
     left out, such as that of the energy of a random walk.
+
+    Of chains with fewer than 100 draws each that start in superchains, nested $\hat R$ is judged in place of $\hat R$:
+    superchains, and the two halves of the draws, must have one mean.
 
     They are usable, with a caution, when the only findings are mild ones: an ESS down to a quarter of that, a small
     $\hat R$ that chance hardly explains, a few divergences that do not gather, in a run that has no other finding but
@@ -97,6 +102,7 @@ def judge(
         labels: labels of the entries in the table, by variable and axis.
         checks: checks of yours, after ours: each receives the `CheckedRun` and returns a `Finding`, a sentence that
             reports a pass, or None where it does not apply.
+        superchains: number of groups of consecutive chains that start at one point; 0 if every chain has its own.
 
     Returns:
         The verdict.
@@ -114,7 +120,9 @@ def judge(
 
     Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat for assessing convergence of MCMC; M. Betancourt (2016), Diagnosing suboptimal
-    cotangent disintegrations in Hamiltonian Monte Carlo.
+    cotangent disintegrations in Hamiltonian Monte Carlo; C. C. Margossian, M. D. Hoffman, P. Sountsov, L. Riou-Durand,
+    A. Vehtari, A. Gelman (2024), Nested R-hat: assessing the convergence of Markov chain Monte Carlo when running many
+    short chains.
     """
     if not stats:
         raise ValueError("judge: there are no statistics; give one array of shape (chain, draw) at least, by name.")
@@ -122,7 +130,7 @@ def judge(
         nothing = Finding("no draws", "There are no draws to judge.", "a larger num_samples, and keep=None")
         return _faulted((*findings, nothing), passed)
     num_chains, num_draws = next(iter(stats.values())).shape[:2]
-    run = CheckedRun(table, stats, num_chains, num_draws, draws or {}, labels or {})
+    run = CheckedRun(table, stats, num_chains, num_draws, draws or {}, labels or {}, superchains)
     results = [result for check in (*CHECKS, *checks) if (result := check(run)) is not None]
     found = together([result for result in results if isinstance(result, Finding)], run)
     findings = (*findings, *found)
@@ -148,5 +156,5 @@ def _faulted(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
 
 def _best(run: CheckedRun) -> str:
     """Return the worst R-hat and ESS of a good run, in words."""
-    worst, least = np.nanmax(run.table["r_hat"]), np.nanmin(run.table[["ess_bulk", "ess_tail"]])
-    return f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
+    worst, least = np.nanmax(run.r_hats), np.nanmin(run.table[["ess_bulk", "ess_tail"]])
+    return f"{run.r_hat} is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"

@@ -129,6 +129,8 @@ class Kernel:
         bias: the bias of the draws, in a sentence, for a kernel that does not leave the target invariant.
         centring: variables to be partially centred, with weights that warm-up learns: their names, or "auto"; None for
             none.
+        superchains: number of groups in which many chains start if the user gives no initial values, so that the
+            verdict can compare groups of short chains; 0 if every chain has a start of its own.
     """
 
     name: str = field(compare=False)
@@ -141,6 +143,7 @@ class Kernel:
     batch_size: int | None = None
     bias: str | None = field(default=None, compare=False)
     centring: str | tuple[str, ...] | None = field(default=None, compare=False)
+    superchains: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         known = isinstance(self.tuners, tuple) and all(isinstance(tuner, Tuner) for tuner in self.tuners)

@@ -1,0 +1,144 @@
+"""Run as the checks of a verdict receive it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import fdtri
+
+from phalanx.diagnostics.elements import Names, element_names, measure
+from phalanx.diagnostics.judging.places import different_places
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+HIGH_RHAT = 1.01
+"""R-hat from which on long chains have not forgotten their starts (Vehtari et al., 2021)."""
+
+FALSE_ALARMS = 0.01
+"""Fraction of runs of independent draws in which any R-hat counts as high."""
+
+SHORT_CHAIN = 100
+"""Draws of a chain below which its own statistics are mostly noise."""
+
+LARGE_RHAT = 1.05
+"""R-hat from which on chains differ too much for any use, unless by chance."""
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """Run as a check receives it: its summary, its statistics `(chain, draw)`, its size, and its draws, if stored."""
+
+    table: DataFrame
+    stats: Mapping[str, np.ndarray]
+    num_chains: int
+    num_draws: int
+    draws: Mapping[str, np.ndarray] = field(default_factory=dict)
+    labels: Names = field(default_factory=dict)
+    superchains: int = 0
+
+    @property
+    def is_nested(self) -> bool:
+        """True for short chains in groups with a common start, which are compared group by group."""
+        return 0 < self.superchains < self.num_chains and self.num_draws < SHORT_CHAIN
+
+    @property
+    def r_hat(self) -> str:
+        """Name of the R-hat that is judged."""
+        return "nested R-hat" if self.is_nested else "R-hat"
+
+    @cached_property
+    def r_hats(self) -> np.ndarray:
+        """R-hat of each quantity; of short superchains the nested one, where draws are stored."""
+        found = self.table["r_hat"].to_numpy().copy()
+        for rows, values in self._blocks() if self.is_nested else ():
+            found[rows] = measure(lambda elements: elements.nested_rhat(self.superchains), values)
+        return found
+
+    @cached_property
+    def disagreeing(self) -> np.ndarray:
+        """Mask of quantities whose R-hat is 1.01 or more, and too high for chance.
+
+        With too few effective draws, or in short superchains, an R-hat of 1.05 or more counts as well. If no draws are
+        stored, the bound is that of independent draws, see `high_rhat`.
+        """
+        values, chances = self.r_hats, self.chances
+        bounded = np.where(np.isnan(chances), values >= self.high_rhat, chances < FALSE_ALARMS / len(self.table))
+        large = (values >= LARGE_RHAT) & (self.is_nested | (self.least_ess < least_ess(self.num_chains)))
+        return (values >= HIGH_RHAT) & (bounded | large)
+
+    @cached_property
+    def chances(self) -> np.ndarray:
+        """The p-values of the R-hats of 1.01 or more; NaN for the others, and without draws."""
+        found = np.full(len(self.table), np.nan)
+        suspects, groups = self.r_hats >= HIGH_RHAT, self.superchains if self.is_nested else 0
+        for rows, values in self._blocks() if suspects.any() else ():
+            wanted = suspects[rows]
+            found[rows[wanted]] = measure(lambda elements: elements.agreement(groups), values[:, :, wanted])
+        return found
+
+    def columns(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each quantity's name and draws, `(chain, draw)`; small variables come first."""
+        names = self.table.index
+        for rows, values in sorted(self._blocks(), key=lambda block: len(block[0])):
+            yield from ((str(names[row]), values[:, :, number]) for number, row in enumerate(rows))
+
+    def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield each variable's rows in the table and its draws, `(chain, draw, element)`, if the table has it."""
+        variables = [("log_density", self.stats["log_density"])] if "log_density" in self.stats else []
+        places: dict[str, list[int]] = {}
+        for row, name in enumerate(map(str, self.table.index)):
+            places.setdefault(name, []).append(row)
+        for variable, values in [*variables, *self.draws.items()]:
+            names = element_names(variable, values.shape[2:], self.labels)
+            if all(places.get(name) for name in names):
+                yield np.array([places[name].pop(0) for name in names], int), values.reshape(*values.shape[:2], -1)
+
+    @cached_property
+    def least_ess(self) -> np.ndarray:
+        """The lesser of bulk and tail ESS of each quantity."""
+        return np.fmin(self.table["ess_bulk"].to_numpy(), self.table["ess_tail"].to_numpy())
+
+    @cached_property
+    def places(self) -> str | None:
+        """A sentence that locates the chains, if they sit in different places; else None."""
+        values = self.r_hats
+        high = np.flatnonzero(self.disagreeing)
+        suspects = [str(self.table.index[row]) for row in high[np.argsort(-values[high])]]
+        return different_places(self.draws, suspects, self.labels)
+
+    @property
+    def high_rhat(self) -> float:
+        """The R-hat from which on chains disagree; see `high_rhat`."""
+        return high_rhat(self.num_chains, self.num_draws, len(self.table))
+
+
+def least_ess(num_chains: int) -> int:
+    """Return the effective draws that estimates and diagnostics need: 100 per chain, for at most four chains.
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC.
+    """
+    return 100 * min(num_chains, 4)
+
+
+def high_rhat(num_chains: int, num_draws: int, num_quantities: int) -> float:
+    r"""Return the R-hat from which on chains disagree: 1.01, or more where independent draws reach it by chance.
+
+    For `S = 2 M` half chains of `n` independent draws, $n \operatorname{var}(\bar x_s) / W$ has nearly an F
+    distribution with `S - 1` and `S (n - 1)` degrees of freedom; the largest R-hat of all quantities, each tested
+    twice, exceeds this bound, rounded up to three decimals, in one run of independent draws in a hundred.
+
+    Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat for assessing convergence of MCMC.
+    """
+    length, halves = num_draws // 2, 2 * num_chains
+    if length < 2 or num_chains < 2:
+        return HIGH_RHAT
+    ratio = float(fdtri(halves - 1, halves * (length - 1), 1 - FALSE_ALARMS / (2 * max(num_quantities, 1))))
+    accident = np.sqrt((length - 1 + ratio) / length)
+    return max(HIGH_RHAT, float(np.ceil(1000 * accident)) / 1000)
