@@ -60,7 +60,7 @@ class RunRecord:
         init: start of the chains: "random", or the kind of the given values and their variables.
         superchains: number of groups of chains with a common start; 0 without groups.
         started: local time at the start, ISO 8601.
-        interrupted: True when Ctrl-C ended the run early.
+        interrupted: True when Ctrl-C ended the run early, and in saves of a run that goes on.
         relocated_chains: chains that warm-up moved beside another, out of regions with almost no posterior mass.
         folded_draws: draws of each chain that reducers received and the run did not store.
         acceptance_rate: mean acceptance rate of these draws.

@@ -46,8 +46,8 @@ class NextSave(NamedTuple):
             OSError: when the disk is full or cannot be written.
         """
         segments = write_draws(folder, f"draws-{self.number:08d}", self.first, draws, stats, held)
-        of_warmup = ({}, {}) if self.has_warm_up else warmup_parts(parts).values()
-        return segments, write_draws(folder, f"warmup-{self.number:08d}", 0, *of_warmup, held)
+        kept, stats = ({}, {}) if self.has_warm_up else warmup_parts(parts).values()
+        return segments, write_draws(folder, f"warmup-{self.number:08d}", 0, kept, stats, held)
 
 
 class Together(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from phalanx.run.phases.phase import Phase, Shown
 from phalanx.run.phases.storing import Storing
 from phalanx.run.phases.warming import Discarding, Warming
 from phalanx.run.progress.report import Progress, RunReport
-from phalanx.run.state import Aim, Reduced, RunState, Stored, Work
+from phalanx.run.state import Aim, DrawsByName, Reduced, RunState, Stored, Work
 from phalanx.run.until import Until
 
 UNTIL_ROOM = 1024
@@ -68,8 +68,8 @@ class Run:
         self.so_far: Callable[..., Any] | None = None
         """Function that returns a posterior of the run so far, passed on in reports; with `with_draws=False` without
         those in a store."""
-        self.warmup_draws: Mapping[str, np.ndarray] = {}
-        self.warmup_stats: Mapping[str, np.ndarray] = {}
+        self.warmup_draws: DrawsByName = {}
+        self.warmup_stats: DrawsByName = {}
         self._progress, self._looks = progress, [progress.show, *looks]
         self._acceptance = math.nan
 

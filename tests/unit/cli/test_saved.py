@@ -73,10 +73,9 @@ def test_a_run_that_goes_on(phalanx, tmp_path, monkeypatch, places):
         if report.phase == "warm-up":
             seen.append(phalanx("watch", str(path)))
         elif report.done > 20 and seen[-1] != "sampling":
-            for _ in range(1000):
-                if (saved := phx.open(path)).num_draws:
-                    break
-                time.sleep(0.01)
+            saved, until = phx.open(path), time.monotonic() + 60.0
+            while not saved.num_draws and time.monotonic() < until:
+                saved = phx.open(path)
             assert saved.record.interrupted and saved.num_draws < 60
             seen.extend([phalanx("watch", str(path)), phalanx("summary", str(path)), "sampling"])
 
