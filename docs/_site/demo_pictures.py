@@ -1,7 +1,7 @@
 """Maker of the pictures and results of the tutorials: `python docs/_site/demo_pictures.py [NAME ...]` runs the demos.
 
-Demos that need other data, or many minutes of two cores, do not run: their trainings on MNIST are drawn from the
-committed results.
+Demos that need other data, or many minutes of two cores, run only if they are named, with the data's folder in
+PHALANX_DATA; trainings on MNIST are drawn from the committed results.
 """
 
 from __future__ import annotations
@@ -28,15 +28,24 @@ DEMOS: dict[str, tuple[str, list[str]]] = {
 }
 """Options, and the pictures that the tutorial shows."""
 
+LONG: dict[str, tuple[str, list[str]]] = {
+    "covertype": ("--chains 4 --warmup 300 --draws 300", ["coefficients", "reliability"]),
+    "mnist": ("--chains 2 --warmup 40 --draws 40", ["accuracy", "weights", "reliability"]),
+}
+"""Those that run only if they are named."""
+
 ROWS = 8
 """Rows of a summary that are stored."""
 
 
 def run(name: str) -> None:
     """Run a demo in a folder that is removed, and store what the tutorial shows."""
-    command = f"phalanx demo {name} {DEMOS[name][0]}".strip()
+    command = f"phalanx demo {name} {(DEMOS | LONG)[name][0]}".strip()
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"COLUMNS": "110"}
+        if data := os.environ.get("PHALANX_DATA"):  # the printed lines name no folder of this machine
+            (Path(folder) / "data").symlink_to(data)
+            environment["PHALANX_DATA"] = "data"
         arguments = [sys.executable, "-m", "phalanx", *command.split()[1:], "--out", f"out/{name}"]
         done = subprocess.run(arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         store(name, command, done.stdout, Path(folder) / f"out/{name}")
@@ -44,7 +53,7 @@ def run(name: str) -> None:
 
 def store(name: str, command: str, printed: str, folder: Path) -> None:
     """Store a demo's command, its output without progress and most rows of the summary, and its pictures."""
-    for picture in DEMOS[name][1]:
+    for picture in (DEMOS | LONG)[name][1]:
         save_small(folder / f"{picture}.png", FOLDER / f"pictures/{name}-{picture}.png")
     lines, rows = [], 0
     for line in printed.splitlines():

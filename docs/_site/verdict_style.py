@@ -19,7 +19,8 @@ SIZE: dict[str, Any] = {"figsize": (4.4, 2.7), "dpi": 140, "layout": "constraine
 def style() -> Any:
     """Return the context in which pictures are drawn: the style of the gallery."""
     lines = (line.partition(":") for line in STYLE.strip().splitlines())
-    return rc_context({name.strip(): value.strip() for name, _, value in lines})
+    settings: dict[Any, str] = {name.strip(): value.strip() for name, _, value in lines}
+    return rc_context(settings)
 
 
 def panel() -> tuple[Figure, Any]:
