@@ -3,23 +3,26 @@
 A program is traced in every call, and compiled unless an equal trace has been: models, guides, objectives and
 optimisers are functions that may read anything, and the trace shows what they have read. Data, seeds, rates and learned
 values are arguments, so that their values do not change the trace. If the model's trace and Phalanx's own parts already
-identify a program, `identity` finds it without a new trace.
+identify a program, `identity` finds it without a new trace, also if an earlier process compiled it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
+from jax.sharding import Mesh, NamedSharding
 
 from phalanx.jaxprs.canonical import form_of
 from phalanx.mesh.compatibility.jax_internals import OF_FEW_NUMBERS, PLAIN, RARELY, Options
 from phalanx.mesh.processes import on_all_processes
-from phalanx.run.compile.compilation import compiled, several_cpus
+from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, several_cpus
 from phalanx.run.compile.executable_cache import settings
 from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.stored_programs import StoredPrograms
 
 FEW_NUMBERS = 2**16
 """Size of the arguments below which XLA's last optimisation level is skipped: the program is as fast, and the level
@@ -42,9 +45,9 @@ class Compiled:
         made: shapes of its results.
     """
 
-    def __init__(self, traced: Any, options: Options, keep: bool):
-        self.made, pool = traced.out_info, ThreadPoolExecutor(1)
-        self._program = pool.submit(compiled, traced.lower(), options, keep)
+    def __init__(self, made: Any, compile_it: Callable[[], Any]):
+        self.made, pool = made, ThreadPoolExecutor(1)
+        self._program = pool.submit(compile_it)
         pool.shutdown(wait=False)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -70,10 +73,11 @@ class Compiler:
     Attributes:
         count: number of programs compiled.
         precision: precision of matrix products.
+        mesh: devices of programs whose arguments are on none; None if they are not known.
     """
 
-    def __init__(self, matmul_precision: str = "float32") -> None:
-        self.count, self.precision = 0, matmul_precision
+    def __init__(self, matmul_precision: str = "float32", mesh: Mesh | None = None) -> None:
+        self.count, self.precision, self.mesh = 0, matmul_precision, mesh
 
     def __call__(
         self,
@@ -82,6 +86,7 @@ class Compiler:
         out_shardings: Callable[[], Any] | None = None,
         rarely: bool = False,
         identity: Hashable | None = None,
+        explicit: bool = False,
     ) -> Compiled:
         """Return `f`, compiled for arguments of the shapes and shardings of these.
 
@@ -92,25 +97,62 @@ class Compiler:
                 whole results.
             rarely: True if optimising would take longer than the few calls save.
             identity: key of the function and the layout of its results; None to use its trace.
+            explicit: True if devices communicate only by collective operations of the function, as in `shard_map`.
         """
         with jax.default_matmul_precision(self.precision):
-            known = None if identity is None else (identity, _kinds(arguments), settings())
-            found = _look_up(known) or self._traced(f, arguments, out_shardings, _options(arguments, rarely))
+            known, stored = None if identity is None else (identity, _kinds(arguments), settings()), None
+            if (found := _look_up(known)) is None:
+                mesh = None if known is None else _mesh_of(arguments, self.mesh)
+                stored = None if mesh is None else StoredPrograms.of((known, mesh))
+                found = None if stored is None or mesh is None else _read(stored, mesh)
+            found = found or self._traced(f, arguments, out_shardings, _options(arguments, rarely), stored, explicit)
             COMPILED.keep(known, found)
             return found
 
-    def _traced(self, f: Any, arguments: Any, out_shardings: Any, options: Options) -> Compiled:
+    def _traced(
+        self, f: Any, arguments: Any, out_shardings: Any, options: Options, stored: StoredPrograms | None,
+        explicit: bool,
+    ) -> Compiled:  # fmt: skip
         """Return the program of an equal trace, compiled before or now."""
         made = on_all_processes(arguments) if out_shardings is None else out_shardings()
         chosen: dict[str, Any] = {} if made is None else {"out_shardings": made}
         traced = jax.jit(f, **chosen).trace(*arguments)
         key = _key_of(traced, arguments, made)
         if (found := _look_up(key)) is None:
-            # XLA decides where to sum over devices, so assume that several devices do
-            found = Compiled(traced, options, keep=not several_cpus(_devices(arguments, made)))
+            lowered = traced.lower()
+            # unless its operations are explicit, XLA decides where to sum over devices: assume that several devices do
+            sums = several_cpus(_devices(arguments, made)) and (not explicit or communicates(lowered))
+            storing = stored is not None and not sums and not calls_libraries(lowered)
+            found = Compiled(traced.out_info, partial(_compiled, lowered, options, stored if storing else None, sums))
             self.count += 1
             COMPILED.keep(key, found)
         return found
+
+
+def _mesh_of(arguments: Any, otherwise: Mesh | None) -> Mesh | None:
+    """Return the mesh of arguments; None if there are several."""
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments)]
+    meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)} or {otherwise}
+    mesh = meshes.pop()
+    return mesh if isinstance(mesh, Mesh) and not meshes else None
+
+
+def _read(stored: StoredPrograms, mesh: Mesh) -> Compiled | None:
+    """Return the program that an earlier process compiled; None without one."""
+    found = stored.read(mesh)
+    if found is None:
+        return None
+    program = found["program"]
+    made = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), program.out_info)
+    return Compiled(made, lambda: program)
+
+
+def _compiled(lowered: Any, options: Options, stored: StoredPrograms | None, sums: bool) -> Any:
+    """Return the compiled program, which is stored for other processes or in JAX's cache, unless devices `sums`."""
+    program = compiled(lowered, options, keep=stored is None and not sums)
+    if stored is not None:
+        stored.write({"program": program})
+    return program
 
 
 def _options(arguments: Any, rarely: bool) -> Options:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -28,8 +27,8 @@ from phalanx.mesh.processes import all_to_devices, to_devices, to_host
 from phalanx.mesh.random_numbers import rolled_hashes
 from phalanx.mesh.total import Total
 from phalanx.run.compile.block_length import Pace
-from phalanx.run.compile.compilation import communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import DeviceConstants
+from phalanx.run.compile.stored_programs import read_or_compile
 from phalanx.run.device.advance import Advance, Order, cut_lanes, join_lanes
 from phalanx.run.device.blocks import Blocks, ChainState
 from phalanx.run.device.executables import first_tuning, order_of, shardings
@@ -42,10 +41,6 @@ if TYPE_CHECKING:
 
 Position = tuple[np.ndarray, ...]
 """Positions on the host `(coordinate, particle)`, by group of coordinates."""
-
-
-ONCE = ("prior", "locate", "values")
-"""Programs that a run executes once."""
 
 
 class Located(NamedTuple):
@@ -239,22 +234,18 @@ class Programs:
         return self.blocks.summing.fetched(self.sums(rows, np.int32(0), np.int32(count)))
 
 
-def compile_programs(particles: ParticleBlocks, arrays: Sequence[Array], matmul_precision: str) -> Programs:
-    """Trace and compile the programs, side by side."""
-    several = several_cpus(particles.blocks.target.mesh.devices.flat)
-
-    def compile_one(lowered: Lowered, options: Options) -> Compiled:
-        return compiled(lowered, options, keep=not (several and communicates(lowered)))
-
-    with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
-        programs = _lowered(particles, arrays)
-        found = {name: pool.submit(compile_one, lowered, RARELY if name in ONCE else {}) for name, lowered in programs}
-        done: dict[str, Any] = {name: program.result() for name, program in found.items()}
-        return Programs(particles, **done)
+def compile_programs(
+    particles: ParticleBlocks, arrays: Sequence[Array], matmul_precision: str, key: Hashable | None = None
+) -> Programs:
+    """Trace and compile the programs, or read what an earlier process compiled for the same key."""
+    blocks, key = particles.blocks, None if key is None else ("smc", key, particles.blocks.slots, particles.tile)
+    with jax.default_matmul_precision(matmul_precision):
+        found: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lowered(particles, arrays))
+    return Programs(particles, **found)
 
 
-def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tuple[str, Lowered]]:
-    """Yield the name of each program and the lowered program, slow compilations first."""
+def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tuple[str, Lowered, Options]]:
+    """Yield each program's name, the lowered program, and compiler options, slow compilations first."""
     blocks = particles.blocks
     target, everywhere, chains = blocks.target, PartitionSpec(), PartitionSpec(CHAIN)
     tempered = (*arrays, jax.ShapeDtypeStruct((), blocks.layout.dtype))
@@ -276,21 +267,21 @@ def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tup
     orders = Order(*[everywhere] * len(order))._replace(draws=chains)
     specs = everywhere, data, blocks.tuning_specs(tuning), orders, blocks.chain_specs(), move.sink_specs
     moving = jit(move, specs, move.specs, donate=(4, 5))
-    yield "move", moving.lower(seed, tempered, tuning, order, settle.out_info.chains, none.out_info)
-    yield "settle", settle.lower()
+    yield "move", moving.lower(seed, tempered, tuning, order, settle.out_info.chains, none.out_info), {}
+    yield "settle", settle.lower(), {}
     given = target.position_specs(CHAIN)
     located = Located(vector, chains, everywhere)
-    yield "locate", jit(particles.locate, (data, given), located).lower(tempered, blocks.given_shapes().values)
-    yield "likelihood", jit(particles.likelihood, (data, vector), chains).lower(tempered, particles.vector_shapes)
+    yield "locate", jit(particles.locate, (data, given), located).lower(tempered, blocks.given_shapes().values), RARELY
+    yield "likelihood", jit(particles.likelihood, (data, vector), chains).lower(tempered, particles.vector_shapes), {}
     kept = {name: target.sharding(name).spec(CHAIN) for name in blocks.names}
-    yield "values", jit(particles.values, (data, vector), kept).lower(tempered, particles.vector_shapes)
-    yield "no_records", none.lower()
+    yield "values", jit(particles.values, (data, vector), kept).lower(tempered, particles.vector_shapes), RARELY
+    yield "no_records", none.lower(), {}
     inside = shardings(target.mesh, (everywhere, everywhere, data[:-1]))
-    yield "prior", jax.jit(particles.prior, in_shardings=inside).lower(seed, np.uint32(0), tuple(arrays))
+    yield "prior", jax.jit(particles.prior, in_shardings=inside).lower(seed, np.uint32(0), tuple(arrays)), RARELY
     with jax.enable_x64(True):
         summing = jit(blocks.summing, (blocks.recorder.specs, everywhere, everywhere), blocks.summing.specs)
         (recorded,) = none.out_info.states
-        yield "sums", summing.lower(recorded, *[np.int32(0)] * 2)
+        yield "sums", summing.lower(recorded, *[np.int32(0)] * 2), {}
 
 
 def tile_of(blocks: Blocks) -> int:

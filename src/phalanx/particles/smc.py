@@ -41,7 +41,7 @@ from phalanx.particles.stages import StageReport, Stages
 from phalanx.particles.tuning import Tuning
 from phalanx.particles.verdict import judge_stages
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.programs.closure_key import captured_words
+from phalanx.programs.closure_key import captured_words, draws_key
 from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
@@ -254,7 +254,7 @@ def _programs(
     """Return the compiled programs, of this call or an earlier one, the target, and the number compiled now."""
     key = executable_cache.key_of(
         whole, kernel, Reductions(()), mesh, arguments.layout, arguments.names, arguments.shardings,
-        arguments.local_shapes(), number, stored, given_tile(), matmul_precision,
+        arguments.local_shapes(), number, stored, given_tile(), matmul_precision, draws_key(whole),
     )  # fmt: skip
     known = PROGRAMS.look_up(key)
     if known is not None:
@@ -272,7 +272,10 @@ def _programs(
         checks.check_coordinates(kernel, sum(one.layout.whole_lengths))
         width = 4 * number * sum(one.row_layout.widths)
         blocks = replace(one, slots=max(1, min(MOST_SLOTS, BLOCK_BYTES // width)))
-        programs = compile_programs(ParticleBlocks(blocks, tile_of(blocks)), target.place_arrays(), matmul_precision)
+        programs = compile_programs(
+            ParticleBlocks(blocks, tile_of(blocks)), target.place_arrays(), matmul_precision,
+            key if executable_cache.is_ours(kernel) else None,
+        )  # fmt: skip
     PROGRAMS.keep(key, programs)
     return programs, target, programs.count
 

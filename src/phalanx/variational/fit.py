@@ -223,7 +223,7 @@ def fit(
     checks.check_estimator(objective, alignment_of(pair).scored, num_particles)
     checks.check_fixed(optimizer, objective, pair)
     checks.check_matching(optimizer, objective, pair)
-    compiler = Compiler(matmul_precision)
+    compiler = Compiler(matmul_precision, pair.problem.mesh)
     data_checks = DataChecks(pair, compiler)
     unseen = data_checks.unseen(pair.problem.arguments)
     pair.problem.check_finite()

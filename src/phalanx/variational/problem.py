@@ -34,7 +34,7 @@ from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import RowSharding
 from phalanx.mesh.virtual_mesh import alone
-from phalanx.programs.closure_key import captured, captured_words
+from phalanx.programs.closure_key import captured, captured_words, draws_key
 from phalanx.programs.shares import Latent
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
@@ -157,7 +157,8 @@ class Problem:
         found, arguments = captured(self.whole), self.arguments
         if found is None:
             return None
-        return found, self.mesh, arguments.layout, arguments.shardings, arguments.local_shapes()
+        rows = arguments.layout, arguments.shardings, arguments.local_shapes()
+        return found, draws_key(self.whole), self.mesh, *rows
 
     @property
     def at_start(self) -> Program:

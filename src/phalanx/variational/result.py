@@ -355,7 +355,7 @@ class Fit:
                 "This fit is of maximum likelihood and has no guide to draw from: it has values, fit.params. Give the "
                 "parameters priors (phx.sample, phx.random_network) and fit a guide, or run phx.mcmc."
             )
-        return Drawing(pair, free, self.arrays, Compiler(self.record.matmul_precision))
+        return Drawing(pair, free, self.arrays, Compiler(self.record.matmul_precision, pair.problem.mesh))
 
     def _live(self, why: str) -> tuple[Pair, dict[str, Any]]:
         if self.pair is None or self.free is None:

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import phalanx as phx
-from phalanx.run.compile import executable_cache, stored_programs
+from phalanx.particles import smc
+from phalanx.run.compile import compilation, executable_cache, stored_programs
 from phalanx.run.compile.compilation import own_folder
 from phalanx.run.compile.lru_cache import Recent
 from phalanx.run.compile.stored_programs import StoredPrograms
-from phalanx.run.device import executables
 
 SHORT = {"num_warmup": 5, "num_samples": 5, "num_chains": 2, "progress": False}
 MESH = phx.make_mesh(chain=1)
@@ -40,14 +40,14 @@ def files(tmp_path, monkeypatch):
 @pytest.fixture
 def compiled(monkeypatch):
     """Numbers of programs that were compiled, call by call."""
-    counts, compile_them = [], executables._compiled
+    counts, compile_them = [], stored_programs._compiled
 
     def count(*arguments):
         programs, shared = compile_them(*arguments)
         counts.append(len(programs))
         return programs, shared
 
-    monkeypatch.setattr(executables, "_compiled", count)
+    monkeypatch.setattr(stored_programs, "_compiled", count)
     return counts
 
 
@@ -74,22 +74,31 @@ def test_the_draws_are_those_of_compiled_programs(kernel, options, files, compil
 
 
 def test_another_process_reads_them(tmp_path):
-    """The second process fails if it lowers a program; the third has another XLA flag, and compiles."""
+    """The second process fails if it compiles a program; the third has another XLA flag, and compiles.
+
+    The model calls LAPACK, which a process must load before it runs a program that it has not lowered.
+    """
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
         import sys
-        import numpyro.distributions as dist, phalanx as phx
-        from phalanx.run.device import executables
+        import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        from phalanx.run.compile import stored_programs
 
-        def refuse(self):
-            raise AssertionError("lowered")
+        def refuse(*arguments):
+            raise AssertionError("compiled")
 
         if sys.argv[1] == "again":
-            executables._Programs.lowered = refuse
-        model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
+            stored_programs._compiled = refuse
+
+        def model():
+            scale = phx.sample("scale", dist.LogNormal(0.0, 1.0))
+            phx.sample("x", dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2) + scale))
+
         run = phx.mcmc(model, kernel=phx.rwmh(1.0), num_warmup=5, num_samples=5, progress=False)
-        print(run.draws["x"].tolist())
+        fit = phx.fit(model, phx.guides.full_rank(), num_steps=5, until=False, progress=False)
+        assert bool(fit.timing.compilations) != (sys.argv[1] == "again")
+        print(run.draws["x"].tolist(), fit.params["loc"].tolist(), fit.losses.elbo.tolist())
     """)
     )
 
@@ -102,7 +111,7 @@ def test_another_process_reads_them(tmp_path):
     first, second = output("first"), output("again")
     assert first == second and first[0] == 0
     status, message = output("again", XLA_FLAGS="--xla_cpu_enable_fast_math=false")
-    assert status and "lowered" in message
+    assert status and "AssertionError: compiled" in message
 
 
 @given(st.integers(0, 2**31), st.integers(1, 255))
@@ -186,7 +195,7 @@ def test_a_kernel_of_the_user_is_compiled_in_every_process(files, compiled):
     assert len(compiled) == 2 and not list(files.iterdir())
 
 
-def test_programs_that_call_lapack_are_compiled_in_every_process(files, compiled):
+def test_programs_that_call_lapack_are_compiled_in_every_process_if_jax_cannot_load_it(files, compiled, monkeypatch):
     """A process that read them, and lowered no such call itself, would crash."""
 
     def correlated(y):
@@ -194,9 +203,55 @@ def test_programs_that_call_lapack_are_compiled_in_every_process(files, compiled
         covariance = jnp.eye(3) + x * jnp.ones((3, 3))
         phx.sample("y", dist.MultivariateNormal(jnp.zeros(3), covariance_matrix=covariance), obs=y)
 
+    monkeypatch.setattr(compilation, "find", lambda name: None)
     for _ in range(2):
         phx.mcmc(correlated, {"y": np.zeros(3, np.float32)}, kernel=KERNELS["rwmh"], mesh=MESH, **SHORT)
     assert len(compiled) == 2 and not list(files.iterdir())
+
+
+def many(y):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def test_runs_on_many_data_sets_are_read(files, compiled):
+    def draws(data, **options):
+        options = {"kernel": KERNELS["rwmh"], "mesh": MESH, "each": {"y": 0}, **SHORT, **options}
+        return phx.mcmc(many, {"y": np.asarray(data, np.float32)}, **options).draws["mean"]
+
+    data = np.arange(6.0).reshape(2, 3)
+    first, second = draws(data), draws(data)
+    assert len(compiled) == 1
+    np.testing.assert_array_equal(first, second)
+    changed = draws(data + 1)
+    assert len(compiled) == 1 and not np.array_equal(changed, first)
+    draws(data[:, :2]), draws(data[0], each=None)
+    assert len(compiled) == len(list(files.iterdir())) == 3
+
+
+class Shifted(dist.Normal):
+    """Distribution of a user, whose draws no trace of its density determines."""
+
+    def sample(self, key, sample_shape=()):
+        return super().sample(key, sample_shape) + 1.0
+
+
+def test_particles_are_read_unless_a_distribution_is_a_users(files, compiled, monkeypatch):
+    monkeypatch.setattr(smc, "PROGRAMS", Recent(0))
+
+    def particles(prior):
+        def one(y):
+            mean = phx.sample("mean", prior(0.0, 1.0).expand([2]).to_event(1))
+            phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+        data, kernel = {"y": np.ones(2, np.float32)}, KERNELS["rwmh"]
+        return phx.smc(one, data, kernel=kernel, num_particles=16, num_moves=2, mesh=MESH, progress=False)
+
+    first, second = particles(dist.Normal), particles(dist.Normal)
+    assert len(compiled) == len(list(files.iterdir())) == 1
+    assert first.evidence() == second.evidence()
+    particles(Shifted)
+    assert len(compiled) == 2 and len(list(files.iterdir())) == 1
 
 
 @pytest.mark.parametrize("name", ["", "phalanx-runs"])

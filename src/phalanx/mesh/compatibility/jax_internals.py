@@ -35,6 +35,7 @@ SETTINGS = "jax.config.values"
 COORDINATION = "jax._src.distributed.global_state"
 STORE = "jax.experimental.serialize_executable.serialize"
 LOAD = "jax.experimental.serialize_executable.deserialize_and_load"
+LAPACK = "jax._src.lax.linalg.initialize_lapack"
 
 _REFUSED = "a jaxlib that deadlocks in batched LAPACK calls is refused"
 
@@ -46,6 +47,7 @@ NAMES = {
     LIVE: "a fit continues from a checkpoint with a warning: model, guide and optimiser are not compared",
     SETTINGS: "settings of JAX that have no attribute are not compared before compiled blocks are used again",
     **dict.fromkeys((STORE, LOAD), "programs of earlier processes are traced again"),
+    LAPACK: "programs that call LAPACK are traced in every process",
     COORDINATION: "several processes are not compared, and an exception in one ends the others late",
 }
 """Consequence of each name's absence."""
@@ -174,6 +176,8 @@ def loaded(program: tuple[bytes, Any, Any], devices: Sequence[Any]) -> Any:
     if (load := find(LOAD)) is None:
         raise NotImplementedError(NAMES[LOAD])
     content, given, made = program
+    if (initialize := find(LAPACK)) is not None:  # JAX does when it lowers a call; without, the program would crash
+        initialize()
     return load(content, jax.tree.structure(given), jax.tree.structure(made), execution_devices=devices)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 from jax.stages import Compiled, Lowered
 
-from phalanx.mesh.compatibility.jax_internals import APART, Options, compile_with, kept_from
+from phalanx.mesh.compatibility.jax_internals import APART, LAPACK, Options, compile_with, find, kept_from
 from phalanx.mesh.compatibility.loader_messages import without_false_alarms
 from phalanx.mesh.compatibility.workarounds import Workaround
 
@@ -70,8 +70,12 @@ def communicates(lowered: Lowered) -> bool:
 
 
 def calls_libraries(lowered: Lowered) -> bool:
-    """Return True if a program calls functions of a library, such as LAPACK, which JAX loads when it lowers a call."""
-    return any(not target.startswith(_OF_XLA) for target in _CALLED.findall(lowered.as_text()))
+    """Return True if a program calls functions of a library that JAX loads when it lowers a call.
+
+    LAPACK is left out if it can be loaded without such a call.
+    """
+    known = _OF_XLA if find(LAPACK) is None else (*_OF_XLA, "lapack_")
+    return any(not target.startswith(known) for target in _CALLED.findall(lowered.as_text()))
 
 
 def _configured() -> str | None:

@@ -1,10 +1,10 @@
-"""Executables that earlier processes compiled: a run that one of them made is neither traced nor compiled again.
+"""Executables that earlier processes compiled: runs and fits that one of them made are not traced or compiled again.
 
 JAX's own cache has the lowered program as its key, so that a process must trace and lower a program to find it. The key
-here is all that determines a run's programs: the model's trace, kernel, reducers, sizes and settings, and with them the
-versions of the libraries, the files of Phalanx and the machine. A file contains its key and a digest; one that has been
-changed, or has another key, is not read. Like JAX's cache, the folder contains code that is executed as it is; one that
-another user owns or may write to is ignored.
+here is all that determines programs: the model's trace, kernel and reducers, or guide and optimiser, sizes and
+settings, and with them the versions of the libraries, the files of Phalanx and the machine. A file contains its key and
+a digest; one that has been changed, or has another key, is not read. Like JAX's cache, the folder contains code that is
+executed as it is; one that another user owns or may write to is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import platform
 import stat
 import sys
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -26,16 +27,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
-from jax.stages import Compiled
+from jax.sharding import Mesh, NamedSharding
+from jax.stages import Compiled, Lowered
 from jax.tree_util import PyTreeDef
 
 from phalanx.jaxprs.canonical import PLAIN, Form, is_of_a_library, library_name
 from phalanx.mesh.compatibility import jax_internals, workarounds
-from phalanx.run.compile.compilation import own_folder
+from phalanx.mesh.compatibility.jax_internals import Options
+from phalanx.programs.closure_key import OfThisProcess
+from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, own_folder, several_cpus
 
-FILES = 100
-"""Most runs whose programs are stored; the oldest are removed."""
+FILES = 300
+"""Most files, one for a run and several for a fit; the oldest are removed."""
 
 LIBRARIES = ("jax", "jaxlib", "numpyro", "numpy")
 
@@ -98,6 +101,50 @@ class StoredPrograms:
                 file.unlink()
 
 
+def read_or_compile(
+    key: Hashable | None, mesh: Mesh, programs: Iterable[tuple[str, Lowered, Options]]
+) -> dict[str, Compiled]:
+    """Return programs by name: those that an earlier process stored for the key, or compile them side by side.
+
+    Args:
+        key: all that determines the programs; None if nothing does.
+        mesh: devices of the programs.
+        programs: name, lowered program and compiler options of each, lowered only if they must be compiled.
+    """
+    stored = None if key is None else StoredPrograms.of(key)
+    found = None if stored is None else stored.read(mesh)
+    if found is None:
+        found, may_be_stored = _compiled(programs, several_cpus(mesh.devices.flat), stored is not None)
+        if stored is not None and may_be_stored:
+            stored.write(found)
+    return found
+
+
+def _compiled(
+    programs: Iterable[tuple[str, Lowered, Options]], several: bool, storing: bool
+) -> tuple[dict[str, Compiled], bool]:
+    """Return the compiled programs by name, and whether other processes may use them.
+
+    Programs to be stored are not read from JAX's cache: XLA cannot write a program that it has read. Those that call
+    libraries are not stored: a process that reads one without lowering it has not loaded the library, and crashes.
+    """
+    apart: list[bool] = []
+
+    def compile_one(lowered: Lowered, options: Options, kept: bool) -> Compiled:
+        communicating = several and communicates(lowered)
+        apart.append(communicating or (not kept and calls_libraries(lowered)))
+        return compiled(lowered, options, keep=kept and not communicating)
+
+    # the compiler releases Python's global lock, so that the next program is traced meanwhile
+    with ThreadPoolExecutor() as pool:
+        under_way = {}
+        for name, program, options in programs:
+            if not under_way and storing:  # the first program has the collective operations and calls of the others
+                storing = not (several and communicates(program)) and not calls_libraries(program)
+            under_way[name] = pool.submit(compile_one, program, options, not storing)
+        return {name: program.result() for name, program in under_way.items()}, storing and not any(apart)
+
+
 def folder() -> Path | None:
     """Return the folder of the files; None if there is no cache, or JAX's, which may be shared or on a bucket."""
     chosen = own_folder()
@@ -135,13 +182,18 @@ class _NoText(Exception):
 
 def _text(value: Any) -> str:
     """Return a value as text that is equal in all processes, and differs for different values."""
+    if isinstance(value, OfThisProcess):
+        raise _NoText
     if isinstance(value, PLAIN):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, Form):
-        return f"form {value.digest.hex()} {value.rules} {_all(map(_record, value.others))}"
+        others = (_text(other) if isinstance(other, tuple) else _record(other) for other in value.others)
+        return f"form {value.digest.hex()} {value.rules} {_all(others)}"
     if isinstance(value, Mesh):
         devices = [(d.id, d.platform, d.device_kind) for d in value.devices.flat]
         return f"mesh {value.shape_tuple} {value.axis_types} {devices}"
+    if isinstance(value, NamedSharding):
+        return f"sharding {_text(value.mesh)} {value.spec} {value.memory_kind}"
     if isinstance(value, tuple | frozenset):
         items = map(_text, value)
         return f"{_type(value)}{_all(sorted(items) if isinstance(value, frozenset) else items)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,9 +23,8 @@ from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.block_length import Pace
-from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import DeviceConstants
-from phalanx.run.compile.stored_programs import StoredPrograms
+from phalanx.run.compile.stored_programs import read_or_compile
 from phalanx.run.device.advance import Advance, Order
 from phalanx.run.device.blocks import AtPositions, Blocks, InitResult
 from phalanx.run.device.recorder import Rows
@@ -177,46 +175,16 @@ def compile_blocks(
     reducing: Reducing, arrays: Sequence[Array], matmul_precision: str, key: Hashable | None = None
 ) -> Executables:
     """Trace and compile the blocks of a run, or read what an earlier process compiled for the same key."""
-    blocks, stored = reducing.blocks, None
-    if key is not None:
-        tiles = Tiles.of(blocks, stores_draws(blocks, reducing.reductions))
-        stored = StoredPrograms.of((key, blocks.slots, tiles))
-    programs = None if stored is None else stored.read(blocks.target.mesh)
-    if programs is None:
-        programs, may_be_stored = _compiled(reducing, arrays, matmul_precision, stored)
-        if stored is not None and may_be_stored:
-            stored.write(programs)
-    done: dict[str, Any] = programs
+    blocks = reducing.blocks
+    with jax.default_matmul_precision(matmul_precision):
+        programs = _Programs(reducing, arrays)
+        key = None if key is None else (key, blocks.slots, programs.tiles)
+        found: dict[str, Any] = read_or_compile(key, blocks.target.mesh, programs.lowered())
     return Executables(
-        blocks, reducing, **done, bytes_on_device=max(map(_bytes, programs.values())),
+        blocks, reducing, **found, bytes_on_device=max(map(_bytes, found.values())),
         matmul_precision=matmul_precision,
         wide=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
     )  # fmt: skip
-
-
-def _compiled(
-    reducing: Reducing, arrays: Sequence[Array], matmul_precision: str, stored: StoredPrograms | None
-) -> tuple[dict[str, Compiled], bool]:
-    """Return the compiled programs by name, and whether other processes may use them.
-
-    Programs to be stored are not read from JAX's cache: XLA cannot write a program that it has read. Those that call
-    libraries are not stored: a process that reads one without lowering it has not loaded the library, and crashes.
-    """
-    several, apart = several_cpus(reducing.blocks.target.mesh.devices.flat), []
-
-    def compile_one(lowered: Lowered, options: Options, kept: bool) -> Compiled:
-        communicating = several and communicates(lowered)
-        apart.append(communicating or (not kept and calls_libraries(lowered)))
-        return compiled(lowered, options, keep=kept and not communicating)
-
-    # the compiler releases Python's global lock, so that the next program is traced meanwhile
-    with jax.default_matmul_precision(matmul_precision), ThreadPoolExecutor() as pool:
-        under_way, storing = {}, stored is not None
-        for name, program, options in _Programs(reducing, arrays).lowered():
-            if not under_way and storing:  # the first program has the collective operations and calls of the others
-                storing = not (several and communicates(program)) and not calls_libraries(program)
-            under_way[name] = pool.submit(compile_one, program, options, not storing)
-        return {name: program.result() for name, program in under_way.items()}, storing and not any(apart)
 
 
 def stores_draws(blocks: Blocks, reductions: Reductions) -> bool:
@@ -229,9 +197,9 @@ class _Programs:
 
     def __init__(self, reducing: Reducing, arrays: Sequence[Array]):
         self._reducing, self._blocks, self._arrays = reducing, reducing.blocks, arrays
-        tiles = Tiles.of(self._blocks, stores_draws(self._blocks, reducing.reductions))
-        self._record = Advance(self._blocks, (self._blocks.recorder,), tiles.record)
-        self._fold = Advance(self._blocks, (Tally(), reducing), tiles.fold)
+        self.tiles = Tiles.of(self._blocks, stores_draws(self._blocks, reducing.reductions))
+        self._record = Advance(self._blocks, (self._blocks.recorder,), self.tiles.record)
+        self._fold = Advance(self._blocks, (Tally(), reducing), self.tiles.fold)
         self._data = self._blocks.target.array_specs()
         self._shared, self._chains = PartitionSpec(), PartitionSpec(CHAIN)
         self._seed = np.uint32(0)

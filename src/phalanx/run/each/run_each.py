@@ -145,7 +145,8 @@ def _compiled(
     read = tuple(on_sets.whole.observed) if reductions.of_observations else ()
     reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
     _check_by_chain(reducing)
-    executables = compile_blocks(reducing, arrays, matmul_precision)
+    of_ours = executable_cache.is_ours(blocks.kernel) and executable_cache.is_ours(reductions)
+    executables = compile_blocks(reducing, arrays, matmul_precision, ("each", key) if of_ours and key else None)
     executable_cache.EXECUTABLES.keep(key, executables)
     return executables, executables.count
 

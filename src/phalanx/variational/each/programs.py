@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,7 @@ from phalanx.variational.beginning import Misfits, first_values
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.drawing import Drawn, one_draw, quartiles_of, stream_key
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.pair import Pair, key_of
 from phalanx.variational.methods.step import PATIENCE, ROOM, FitState, StepBounds, Steps, step_key
 
 if TYPE_CHECKING:
@@ -120,7 +120,11 @@ class LanePrograms:
 
         orders: Any = (SHARED, OF_LANES, OF_LANES, OF_LANES)
         specs = (OF_LANES, OF_LANES, self._specs, LaneOrder(*orders))
-        state, made = self._call(of_lanes, specs, (OF_LANES, PartitionSpec(None, CHAIN)), state, seeds, arrays, order)
+        made_by = OF_LANES, PartitionSpec(None, CHAIN)
+        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
+        state, made = self._call(
+            of_lanes, specs, made_by, state, seeds, arrays, order, identity=lambda: steps.identity(one)
+        )
         count = int(np.asarray(order.count))
         return state, jax.tree.map(lambda bounds: np.asarray(bounds)[:count].copy(), made)  # a view keeps all the room
 
@@ -171,15 +175,23 @@ class LanePrograms:
         arrays = self.on_sets.arrays
         return tuple(OF_LANES if number in self.on_sets.own else SHARED for number in range(len(arrays)))
 
-    def _call(self, f: Callable[..., Any], in_specs: Any, out_specs: Any, *arguments: Any, what: Any = None) -> Any:
-        """Call a program, which is compiled once for each shape of its arguments and for each `what`."""
+    def _call(
+        self, f: Callable[..., Any], in_specs: Any, out_specs: Any, *arguments: Any, what: Any = None,
+        identity: Callable[[], Hashable | None] | None = None,
+    ) -> Any:  # fmt: skip
+        """Call a program, which is compiled once for each shape of its arguments and for each `what`.
+
+        The pair determines it, unless there is another `identity`.
+        """
         is_spec = {"is_leaf": lambda node: isinstance(node, PartitionSpec)}
         places = jax.tree.map(lambda spec: NamedSharding(self.on_sets.mesh, spec), in_specs, **is_spec)
         arguments = jax.device_put(arguments, places)  # of the host or of other lanes: the program knows one layout
         key = (f.__qualname__, what, *(np.shape(leaf) for leaf in jax.tree.leaves(arguments)))
         if key not in self._known:
             mapped = jax.shard_map(f, mesh=self.on_sets.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-            self._known[key] = self.compiler(mapped, *arguments)
+            of_one = key_of(self.pair) if identity is None else identity()
+            known = None if of_one is None else (of_one, f.__qualname__, what, self.on_sets.own, self.on_sets.mesh)
+            self._known[key] = self.compiler(mapped, *arguments, identity=known, explicit=True)
         return self._known[key](*arguments)
 
 

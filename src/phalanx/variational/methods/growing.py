@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from phalanx.learning.loop import Stop
 from phalanx.run.compile.block_length import Pace
 from phalanx.variational.drawing import change_between, quartiles_of
 from phalanx.variational.guides.learned import Params
+from phalanx.variational.guides.pair import key_of
 from phalanx.variational.methods.blame import improper_model
 from phalanx.variational.methods.fixed_draws import FixedDraws, HeldDraws
 from phalanx.variational.methods.method import FitError, FitReport
@@ -123,7 +124,9 @@ class Growing:
 
     def __post_init__(self) -> None:
         self._pace = Pace()
-        self._hold = self.compiler(self.fixed.hold, self.seed, np.uint32(0), np.int32(1), rarely=True)
+        self._hold = self.compiler(
+            self.fixed.hold, self.seed, np.uint32(0), np.int32(1), rarely=True, identity=self._identity("hold")
+        )
 
     def init(self, start: dict[str, Any]) -> Growth:
         """Return the state at these parameters, and compile the climbs."""
@@ -132,17 +135,24 @@ class Growing:
         # replicated: a vector of all parameters, some of them sharded, cannot be sharded by rows
         everywhere = NamedSharding(self.fixed.pair.problem.mesh, PartitionSpec())
         self._begin = self.compiler(
-            self._begun, start, draws, self.arrays, out_shardings=lambda: everywhere, rarely=True
-        )
+            self._begun, start, draws, self.arrays, out_shardings=lambda: everywhere, rarely=True,
+            identity=self._identity("begin climbs"),
+        )  # fmt: skip
         climb, _ = self._begin(start, draws, self.arrays)
         self._block = self.compiler(
-            self._climbed, climb, start, draws, count, self.arrays, out_shardings=lambda: everywhere
-        )
+            self._climbed, climb, start, draws, count, self.arrays, out_shardings=lambda: everywhere,
+            identity=self._identity("climb"),
+        )  # fmt: skip
         if self.doubles:
             size = sum(leaf.size for leaf in jax.tree.leaves(start))
-            quartiles = quartiles_of(self.fixed.pair, max(16, min(COMPARED, NUMBERS // size)))
-            self._quartiles = self.compiler(quartiles, start, self.seed, self.arrays, rarely=True)
-            self._gain = self.compiler(self.fixed.gain, start, start, draws, self.arrays, rarely=True)
+            compared = max(16, min(COMPARED, NUMBERS // size))
+            self._quartiles = self.compiler(
+                quartiles_of(self.fixed.pair, compared), start, self.seed, self.arrays, rarely=True,
+                identity=self._identity("quartiles", compared),
+            )  # fmt: skip
+            self._gain = self.compiler(
+                self.fixed.gain, start, start, draws, self.arrays, rarely=True, identity=self._identity("gain")
+            )
         self._block.wait()
         return Growth(start, self._first(start))
 
@@ -190,6 +200,9 @@ class Growing:
         return FitReport(
             "fitting", state.step, self.num_steps, elbo=float(made.bound[-1]), error=float(made.error[-1]),
         )  # fmt: skip
+
+    def _identity(self, name: str, *what: Hashable) -> Hashable | None:
+        return key_of(self.fixed.pair, name, self.fixed.chunk, *what)
 
     def _climb(self, state: Growth) -> Growth:
         """Return the state at the start of a climb, with more draws than the one before."""
