@@ -13,10 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+from jax.stages import Traced
 
 from phalanx.jaxprs.canonical import form_of
 from phalanx.mesh.compatibility.jax_internals import OF_FEW_NUMBERS, PLAIN, RARELY, Options
 from phalanx.mesh.processes import on_all_processes
+from phalanx.mesh.specs import PyTree
 from phalanx.run.compile.compilation import compiled, several_cpus
 from phalanx.run.compile.executable_cache import settings
 from phalanx.run.compile.lru_cache import Recent
@@ -42,12 +44,12 @@ class Compiled:
         made: shapes of its results.
     """
 
-    def __init__(self, traced: Any, options: Options, keep: bool):
+    def __init__(self, traced: Traced, options: Options, keep: bool):
         self.made, pool = traced.out_info, ThreadPoolExecutor(1)
         self._program = pool.submit(compiled, traced.lower(), options, keep)
         pool.shutdown(wait=False)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: PyTree) -> PyTree:
         """Call the program."""
         return self._program.result()(*arguments)
 
@@ -78,7 +80,7 @@ class Compiler:
     def __call__(
         self,
         f: Callable[..., Any],
-        *arguments: Any,
+        *arguments: PyTree,
         out_shardings: Callable[[], Any] | None = None,
         rarely: bool = False,
         identity: Hashable | None = None,
@@ -99,7 +101,7 @@ class Compiler:
             COMPILED.keep(known, found)
             return found
 
-    def _traced(self, f: Any, arguments: Any, out_shardings: Any, options: Options) -> Compiled:
+    def _traced(self, f: Callable[..., Any], arguments: PyTree, out_shardings: PyTree, options: Options) -> Compiled:
         """Return the program of an equal trace, compiled before or now."""
         made = on_all_processes(arguments) if out_shardings is None else out_shardings()
         chosen: dict[str, Any] = {} if made is None else {"out_shardings": made}
@@ -113,7 +115,7 @@ class Compiler:
         return found
 
 
-def _options(arguments: Any, rarely: bool) -> Options:
+def _options(arguments: PyTree, rarely: bool) -> Options:
     numbers, learned = _numbers(arguments), _numbers(arguments[0])
     if rarely and numbers < MANY:
         return RARELY
@@ -122,7 +124,7 @@ def _options(arguments: Any, rarely: bool) -> Options:
     return OF_FEW_NUMBERS if numbers < FEW_NUMBERS or learned < FEW_LEARNED else {}
 
 
-def _numbers(arrays: Any) -> int:
+def _numbers(arrays: PyTree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(arrays))
 
 
@@ -131,7 +133,7 @@ def _look_up(key: Hashable | None) -> Compiled | None:
     return None if found is None or found.failed else found
 
 
-def _key_of(traced: Any, arguments: Any, out_shardings: Any) -> Hashable | None:
+def _key_of(traced: Traced, arguments: PyTree, out_shardings: PyTree) -> Hashable | None:
     """Return the key of a compiled program; None for a trace that cannot be compared by content."""
     form = form_of(traced.jaxpr)
     if form is None:
@@ -140,17 +142,17 @@ def _key_of(traced: Any, arguments: Any, out_shardings: Any) -> Hashable | None:
     return form, _kinds(arguments), jax.tree.structure(traced.out_info), *map(_hashed, made), settings()
 
 
-def _kinds(arguments: Any) -> Hashable:
+def _kinds(arguments: PyTree) -> Hashable:
     """Return the types and shardings of arguments."""
     leaves, tree = jax.tree.flatten(arguments)
     return tree, tuple((jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
 
 
-def _devices(arguments: Any, made: Any) -> set[Any]:
+def _devices(arguments: PyTree, made: PyTree) -> set[Any]:
     """Return the devices of arguments and results."""
     shardings = [getattr(leaf, "sharding", leaf) for leaf in jax.tree.leaves((arguments, made))]
     return set().union(*(sharding.device_set for sharding in shardings if isinstance(sharding, jax.sharding.Sharding)))
 
 
-def _hashed(value: Any) -> Hashable:
+def _hashed(value: object) -> Hashable:
     return tuple(value) if isinstance(value, list) else value

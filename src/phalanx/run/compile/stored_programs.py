@@ -133,7 +133,7 @@ class _NoText(Exception):
     """A value that cannot be compared between processes."""
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Return a value as text that is equal in all processes, and differs for different values."""
     if isinstance(value, PLAIN):
         return f"{type(value).__name__} {value!r}"
@@ -154,7 +154,7 @@ def _text(value: Any) -> str:
     return _record(value)
 
 
-def _record(value: Any) -> str:
+def _record(value: object) -> str:
     """Return a record of JAX, a tree's structure, or an object of Phalanx without attributes, in its own words."""
     if isinstance(value, np.ndarray | jax.Array):  # their words leave out elements
         raise _NoText
@@ -165,7 +165,7 @@ def _record(value: Any) -> str:
     return text
 
 
-def _type(value: Any) -> str:
+def _type(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
