@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 import numpy as np
+from jax.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 LEAST = 0.01
@@ -29,7 +29,7 @@ LEAST = 0.01
 failing draws in a thousand where all others succeed: fewer cost leapfrogs on posteriors without narrow tails."""
 
 
-def harmonic_mean(inverse: Any, expected: float) -> Any:
+def harmonic_mean(inverse: ArrayLike, expected: float) -> ArrayLike:
     r"""Return the harmonic mean of acceptance rates, to first order around its expected value.
 
     It is $h (2 - h m)$, where $m$ is the mean of the inverse rates and $h$ the expected value. It is linear in $m$, so

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.typing import ArrayLike
 
 GAMMA, T0, KAPPA = 0.2, 10.0, 0.75
 """Hoffman and Gelman tune one chain with gamma = 0.05. A larger gamma changes the step size less per update, which
@@ -29,23 +30,23 @@ class DualAveraging(NamedTuple):
     mu: Any
 
     @property
-    def step_size(self) -> Any:
+    def step_size(self) -> np.ndarray | float:
         """The step size to try next."""
         return np.exp(self.log_step_size)
 
     @property
-    def averaged(self) -> Any:
+    def averaged(self) -> np.ndarray | float:
         """The step size to keep."""
         return np.exp(self.log_averaged)
 
 
-def start(step_size: Any) -> DualAveraging:
+def start(step_size: np.ndarray | float) -> DualAveraging:
     """Begin at `step_size`, towards which tuning shrinks."""
     log_step_size = np.log(step_size)
     return DualAveraging(log_step_size, log_step_size, 0.0, 0, log_step_size)
 
 
-def update(state: DualAveraging, acceptance_rate: Any, target: float) -> DualAveraging:
+def update(state: DualAveraging, acceptance_rate: ArrayLike, target: float) -> DualAveraging:
     """Return the state after a round with this acceptance rate, pooled over all chains."""
     count = state.count + 1
     weight = 1 / (count + T0)

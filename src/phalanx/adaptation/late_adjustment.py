@@ -11,13 +11,14 @@ Source: Robnik, Cohn-Gordon, Seljak (2026), Late-adjusted parallel sampling, arX
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.step_size import StepSize, StepSizeSearch, StepSizeState
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
+from phalanx.mesh.specs import PyTree
 
 ENERGY, POWER = 0.1, 3 / 8
 """Energy variance per coordinate to aim at where the squared imbalance is one, and the power with which it falls."""
@@ -82,13 +83,13 @@ class LateAdjustment(Tuner):
                 f"at least two, better hundreds. Run more chains, or take phx.nuts()."
             )
 
-    def init(self, tuning: Any, beginning: Sums, stage: Stage) -> LateAdjustmentState:
+    def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> LateAdjustmentState:
         """Return the state that begins at the kernel's step size."""
         coordinates = sum(part.mean.shape[-1] for part in beginning.position)
         state = LateAdjustmentState(float(tuning.step_size), float(tuning.trajectory_length), coordinates)
         return _adjusting(state) if stage.is_last_tuned else state
 
-    def update(self, state: LateAdjustmentState, sums: Sums, tuning: Any, stage: Stage) -> LateAdjustmentState:
+    def update(self, state: LateAdjustmentState, sums: Sums, tuning: PyTree, stage: Stage) -> LateAdjustmentState:
         """Learn from a draw of all chains."""
         if state.adjusted is not None:
             return state._replace(adjusted=self._step_size(state).update(state.adjusted, sums, tuning, stage))
@@ -111,7 +112,7 @@ class LateAdjustment(Tuner):
         """Begin with adjusted draws once the metric no longer changes."""
         return _adjusting(state) if stage.is_last_tuned else state
 
-    def apply(self, state: LateAdjustmentState, tuning: Any, stage: Stage) -> Any:
+    def apply(self, state: LateAdjustmentState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set what is tuned."""
         dtype, adjusted, most = tuning.step_size.dtype, state.adjusted, int(tuning.max_steps)
         length = state.trajectory_length

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 
 from phalanx.adaptation.fisher import Correlations, correlations, scales, uncorrelated
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 from phalanx.mesh.position import VectorLayout
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64
@@ -80,7 +82,7 @@ class Metric(Tuner):
         """Data that the tuner learns from: for correlations draws, those of the global coordinates; else moments."""
         return "moments" if self.kind == "diagonal" else "draws"
 
-    def init(self, tuning: Any, beginning: Sums, stage: Stage) -> MetricState:
+    def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> MetricState:
         """Return the metric of an earlier run if given; else unit mass or, in warm-up, scales from first gradients."""
         sizes, dtype = [part.mean.shape[-1] for part in beginning.position], tuning.step_size.dtype
         if tuning.metric is not None:
@@ -93,7 +95,7 @@ class Metric(Tuner):
         variance = _scales(state, state.seen.merge(beginning))
         return state._replace(metric=_as_arrays(variance, apart, dtype), variance=variance)
 
-    def update(self, state: MetricState, sums: Sums, tuning: Any, stage: Stage) -> MetricState:
+    def update(self, state: MetricState, sums: Sums, tuning: PyTree, stage: Stage) -> MetricState:
         """Accumulate draws."""
         return state._replace(seen=state.seen.merge(sums))
 
@@ -109,7 +111,7 @@ class Metric(Tuner):
         metric = _as_arrays(variance, found, state.metric.rest.dtype)
         return MetricState(metric, variance, found, Sums.nothing(sizes))
 
-    def apply(self, state: MetricState, tuning: Any, stage: Stage) -> Any:
+    def apply(self, state: MetricState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the metric in use."""
         tuning = tuning._replace(metric=state.metric)
         if self.early_bound is None or stage.window >= 2 or stage.over:
@@ -145,7 +147,7 @@ def _scales(state: MetricState, seen: Sums) -> tuple[Float64[np.ndarray, "*sets 
     )
 
 
-def _as_arrays(variance: Sequence[np.ndarray], found: Correlations, dtype: Any) -> LowRankMetric:
+def _as_arrays(variance: Sequence[np.ndarray], found: Correlations, dtype: DTypeLike) -> LowRankMetric:
     """Return the metric in the dtype of the draws."""
     return LowRankMetric(
         tuple(part.astype(dtype) for part in variance),

@@ -15,6 +15,7 @@ from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.acceptance import harmonic_mean, harmonic_mean_of_normal_errors
 from phalanx.adaptation.dual_averaging import DualAveraging
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
+from phalanx.mesh.specs import PyTree
 
 SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
@@ -89,13 +90,13 @@ class StepSize(Tuner):
     frees_chains: bool = False
     sets: ClassVar[tuple[str, ...]] = ("step_size",)
 
-    def init(self, tuning: Any, beginning: Sums, stage: Stage) -> StepSizeState:
+    def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> StepSizeState:
         """Return the state that begins at the kernel's step size."""
         step_size = np.asarray(tuning.step_size, np.float64)
         search = StepSizeSearch(step_size) if stage.tunes else None
         return StepSizeState(dual_averaging.start(step_size), search)
 
-    def update(self, state: StepSizeState, sums: Sums, tuning: Any, stage: Stage) -> StepSizeState:
+    def update(self, state: StepSizeState, sums: Sums, tuning: PyTree, stage: Stage) -> StepSizeState:
         """Make another try of the search, or update the average."""
         acceptance, target = sums.mean("acceptance_rate"), self.target
         if state.search is not None:
@@ -120,7 +121,7 @@ class StepSize(Tuner):
         search = StepSizeSearch(averaged, is_known=True) if stage.renews else None
         return StepSizeState(dual_averaging.start(averaged), search)
 
-    def apply(self, state: StepSizeState, tuning: Any, stage: Stage) -> Any:
+    def apply(self, state: StepSizeState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the step size to try, or to keep."""
         step_size = state.averaging.step_size if stage.tunes else state.averaging.averaged
         if state.search is not None:
@@ -129,6 +130,6 @@ class StepSize(Tuner):
         return tuning._replace(step_size=np.asarray(step_size, tuning.step_size.dtype))
 
 
-def where(condition: Flags, a: Any, b: Any) -> Any:
+def where(condition: Flags, a: Numbers, b: Numbers) -> Numbers:
     """Return the state `a` where the condition holds, else the state `b`."""
     return jax.tree.map(lambda x, y: np.where(condition, x, y), a, b)

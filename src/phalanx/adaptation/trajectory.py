@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
+from phalanx.mesh.specs import PyTree
 
 RATE, DECAY, DECAY_OF_SQUARES = 0.05, 0.5, 0.95
 """Constants of Adam. The mean decays fast, since a round already averages over all chains."""
@@ -108,11 +109,11 @@ class TrajectoryLength(Tuner):
                 f"least two. Run more chains, or pass trajectory_length=."
             )
 
-    def init(self, tuning: Any, beginning: Sums, stage: Stage) -> Trajectory:
+    def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> Trajectory:
         """Return the first length."""
         return Trajectory.start(float(tuning.trajectory_length))
 
-    def update(self, state: Trajectory, sums: Sums, tuning: Any, stage: Stage) -> Trajectory:
+    def update(self, state: Trajectory, sums: Sums, tuning: PyTree, stage: Stage) -> Trajectory:
         """Make a step of Adam."""
         change, jump, acceptance = (
             sums.stats[name] for name in ("trajectory_gradient", "jump_gradient", "acceptance_rate")
@@ -127,7 +128,7 @@ class TrajectoryLength(Tuner):
         """
         return Trajectory.start(state.first) if stage.renews and not stage.is_last_tuned else state
 
-    def apply(self, state: Trajectory, tuning: Any, stage: Stage) -> Any:
+    def apply(self, state: Trajectory, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the length to try, or to keep."""
         length = np.asarray(state.averaged if stage.over else state.length, tuning.trajectory_length.dtype)
         return tuning._replace(trajectory_length=length, learns=np.bool_(not stage.over))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 import numpy as np
 
 from phalanx.adaptation.moments import VectorMoments
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Integer
@@ -17,7 +18,15 @@ Vectors = Sequence[np.ndarray]
 
 
 class Sample(NamedTuple):
-    """Draws of a window, chain by chain: vectors `(draw, coordinate)` by group, log densities and chains `(draw,)`."""
+    """Draws of a window, chain by chain: vectors `(draw, coordinate)` by group, log densities and chains `(draw,)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.kernels import Sample
+        >>> draws = [np.ones((4, 2))]  # four draws of two coordinates
+        >>> Sample(draws, draws, np.zeros(4), np.arange(4) // 2).chain
+        array([0, 0, 1, 1])
+    """
 
     position: Vectors
     gradient: Vectors
@@ -47,6 +56,12 @@ class Sums(NamedTuple):
         stats: sums of their statistics, by name.
         inverse_rates: sum of the inverses of their acceptance rates; see `phalanx.adaptation.acceptance`.
         position, gradient: moments, by group of coordinates; empty if no metric is learned.
+
+    Example:
+        >>> from phalanx.kernels import Sums
+        >>> half = Sums(draws=4, stats={"num_steps": 12.0}, inverse_rates=5.0)
+        >>> half.merge(half).draws, float(half.mean("num_steps"))
+        (8, 3.0)
     """
 
     draws: Any
@@ -84,6 +99,11 @@ class Stage(NamedTuple):
         tuned: windows in which anything is tuned; those after them only run.
         windows: in all.
         renews: true if the scale of the coordinates changes where a window ends; see `Tuner.renews`.
+
+    Example:
+        >>> from phalanx.kernels import Stage
+        >>> Stage(window=1, tuned=2, windows=3).tunes, Stage(window=2, tuned=2, windows=3).tunes
+        (True, False)
     """
 
     window: int
@@ -123,6 +143,11 @@ class Tuner(Protocol):
         every_draw: true if it learns from each draw of all chains before the next, so that a round is one draw.
         renews: true if it changes the scale of the coordinates where a window ends. Windows then double in length, and
             a warm-up ends with a window in which that scale is kept; other tuners may begin again in each.
+
+    Example:
+        >>> import phalanx as phx
+        >>> [tuner.learns_from for tuner in phx.nuts().tuners]
+        ['draws', 'statistics']
     """
 
     sets: ClassVar[tuple[str, ...]] = ()
@@ -141,25 +166,25 @@ class Tuner(Protocol):
     def check(self, kernel: str, num_chains: int) -> None:
         """Raise ValueError unless so many chains of a kernel of this name can be tuned."""
 
-    def init(self, tuning: Any, beginning: Sums, stage: Stage) -> Any:
+    def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> PyTree:
         """Return the first state, given the kernel's hyperparameters and moments of all chains' first positions."""
         ...
 
-    def update(self, state: Any, sums: Sums, tuning: Any, stage: Stage) -> Any:
+    def update(self, state: PyTree, sums: Sums, tuning: PyTree, stage: Stage) -> PyTree:
         """Return the state after a round that used a tuning."""
         ...
 
-    def searches(self, state: Any) -> bool | Bool[np.ndarray, "*sets"]:
+    def searches(self, state: PyTree) -> bool | Bool[np.ndarray, "*sets"]:
         """Return whether the next round is a single short draw, from which only tuners that search learn."""
         return False
 
-    def next_window(self, state: Any, sample: Sample | None, stage: Stage) -> Any:
+    def next_window(self, state: PyTree, sample: Sample | None, stage: Stage) -> PyTree:
         """Return the state as another window begins, given a sample of the draws of the last one.
 
         It is called before each window in which anything is tuned. The sample is None where no tuner learns from draws.
         """
         return state
 
-    def apply(self, state: Any, tuning: Any, stage: Stage) -> Any:
+    def apply(self, state: PyTree, tuning: PyTree, stage: Stage) -> PyTree:
         """Return hyperparameters for the next round or, when warm-up is over, for sampling."""
         ...

@@ -18,10 +18,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from phalanx.adaptation.schedule import windows
 from phalanx.adaptation.stuck_chains import Relocation, StuckChains
 from phalanx.adaptation.tuner import Recentred, Sample, Stage, Sums, Tuner
+from phalanx.mesh.specs import PyTree
 
 ROUNDS = 4
 """Ratio of the earlier draws of a window to the length of its next round."""
@@ -58,7 +60,7 @@ class WarmUp:
     """
 
     def __init__(
-        self, tuners: Sequence[Tuner], tuning: Any, num_warmup: int, tuned_steps: int | None = None,
+        self, tuners: Sequence[Tuner], tuning: PyTree, num_warmup: int, tuned_steps: int | None = None,
         stuck: StuckChains | None = None, runs_ahead: bool = False,
     ):  # fmt: skip
         self._tuners, self._first, self._stuck = tuners, tuning, stuck
@@ -107,7 +109,7 @@ class WarmUp:
         runs = self._runs_ahead and not self.searching(state)
         return self._length_after(state, state.made + self.length(state)) if runs else 0
 
-    def later(self, state: WarmUpState) -> Any:
+    def later(self, state: WarmUpState) -> PyTree:
         """Return the hyperparameters that the tuners set now, for the round after the next if chains run ahead."""
         tuning, stage = self._first, self._stage(state.window)
         for tuner, known in zip(self._tuners, state.states, strict=True):
@@ -187,6 +189,6 @@ class WarmUp:
         return min(1 if every_draw else math.ceil(made / ROUNDS) + 1, left)
 
 
-def _as_type(mine: Any, known: Any) -> Any:
+def _as_type(mine: ArrayLike, known: ArrayLike) -> ArrayLike:
     """Return a state in the class of `mine`, since a file does not contain the classes of users."""
     return type(mine)(*known) if isinstance(known, tuple) and not isinstance(known, type(mine)) else known

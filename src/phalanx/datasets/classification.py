@@ -18,6 +18,11 @@ class Classification(NamedTuple):
         name: name of the data in a report.
         source: who made the data and where this copy came from.
         licence: the licence of the data.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.datasets.digits().name
+        'digits'
     """
 
     train_images: np.ndarray

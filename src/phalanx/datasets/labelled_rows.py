@@ -20,6 +20,12 @@ class LabelledRows(NamedTuple):
         source: who made the data and where this copy came from.
         licence: the licence of the data.
         true_weights: shape `(columns,)`, the weights that generated labels were drawn with; None for real data.
+
+    Example:
+        >>> import phalanx as phx
+        >>> data = phx.datasets.generate_covertype(1000)
+        >>> data.train_x.shape, data.test_y.shape
+        ((900, 55), (100,))
     """
 
     train_x: np.ndarray

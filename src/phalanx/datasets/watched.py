@@ -18,6 +18,11 @@ class Watched:
         name: short name of the data.
         source: who made the data and where this copy came from.
         licence: the licence of the data.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.datasets.generate_movielens(20, 30).matrix.shape
+        (20, 30)
     """
 
     matrix: np.ndarray

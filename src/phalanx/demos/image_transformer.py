@@ -19,6 +19,7 @@ from phalanx.demos.show import introduce, save
 from phalanx.extras import require
 from phalanx.language.tracing import sample
 from phalanx.learning.batches import batches
+from phalanx.mesh.specs import PyTree
 from phalanx.networks import Network
 from phalanx.networks.parameters import network
 from phalanx.networks.pixels import image_transformer, levels, pixel_sampler
@@ -85,12 +86,12 @@ def number_of_steps(options: DemoOptions, rows: int) -> int:
 
 
 def bits_per_dimension(
-    transformer: Network, weights: Any, images: UInt8[np.ndarray, "image pixel"], batch: int = 50
+    transformer: Network, weights: PyTree, images: UInt8[np.ndarray, "image pixel"], batch: int = 50
 ) -> float:
     """Return the exact negative log likelihood of images, in bits per pixel."""
 
     @jax.jit
-    def nats(weights: Any, pixels: Array) -> Array:
+    def nats(weights: PyTree, pixels: Array) -> Array:
         return -jnp.sum(jnp.asarray(levels(transformer.apply(weights, pixels)).log_prob(pixels)))
 
     total = sum(float(nats(weights, images[i : i + batch])) for i in range(0, len(images), batch))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -90,7 +89,7 @@ def images_of(data: Classification, options: DemoOptions) -> tuple[np.ndarray, n
 def rows_of(images: np.ndarray, vae: VAE, seed: int, size: int = BATCH) -> Batches:
     """Return batches of images; a binary model samples each pixel, white with the probability of its grey."""
 
-    def binarise(batch: dict[str, np.ndarray], rng: np.random.Generator) -> Mapping[str, Any]:
+    def binarise(batch: dict[str, np.ndarray], rng: np.random.Generator) -> Mapping[str, np.ndarray]:
         return {"x": (rng.random(batch["x"].shape) < batch["x"] / 255).astype(np.uint8)}
 
     return batches({"x": images}, size, seed=seed, transform=binarise if vae.binary else None)

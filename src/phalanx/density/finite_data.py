@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -109,7 +109,7 @@ def locate(array: Array | np.ndarray, rows: int | None = None) -> NonFinite:
     return NonFinite(nans, infinities, index, float(row[rest]))
 
 
-def find_not_finite(arrays: Sequence[Any]) -> list[int]:
+def find_not_finite(arrays: Sequence[Array | np.ndarray]) -> list[int]:
     """Return the indices of the arrays that hold NaN or infinite values, after one pass over each on its devices."""
     floats = [i for i, a in enumerate(arrays) if jnp.issubdtype(a.dtype, jnp.floating) and a.size]
     on_devices = [i for i in floats if isinstance(arrays[i], Array)]

@@ -104,12 +104,12 @@ class GivenNames:
                 )
 
 
-def _check_dict(what: str, given: Any, example: str) -> None:
+def _check_dict(what: str, given: object, example: str) -> None:
     if given is not None and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
         raise TypeError(f"{what}: expected a dict of names by {example}; got {given!r}.")
 
 
-def _dims_of(name: str, of_axes: Any) -> tuple[str | None, ...]:
+def _dims_of(name: str, of_axes: object) -> tuple[str | None, ...]:
     of_axes = (of_axes,) if isinstance(of_axes, str) else of_axes
     if not isinstance(of_axes, Iterable):
         raise TypeError(f"dims[{name!r}]: expected a list of names, one for each axis; got {of_axes!r}.")
@@ -135,7 +135,7 @@ def _check_dims(name: str, of_axes: tuple[Any, ...]) -> None:
             )
 
 
-def _coords_of(dim: str, words: Any) -> tuple[Word, ...]:
+def _coords_of(dim: str, words: object) -> tuple[Word, ...]:
     if isinstance(words, str | bytes) or not isinstance(words, Iterable):
         raise TypeError(f"coords[{dim!r}]: expected a list of names, one for each entry; got {words!r}.")
     if getattr(words, "ndim", 1) != 1:

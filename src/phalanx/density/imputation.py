@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
+from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, Independent, constraints
 
 from phalanx.density.finite_data import find_not_finite
@@ -37,6 +38,7 @@ from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_host
+from phalanx.mesh.specs import PyTree
 
 PLACES = "where_missing"
 """Argument of the program: for each variable the number of each missing entry, and -1 for given ones."""
@@ -53,13 +55,13 @@ class Imputed(NamedTuple):
     said: tuple[str, ...] = ()
 
 
-def check_missing(missing: Any) -> None:
+def check_missing(missing: object) -> None:
     """Raise unless `missing` is None or "impute"."""
     if missing not in (None, "impute"):
         raise ValueError(f'missing: expected "impute", or None, which refuses missing entries; got {missing!r}.')
 
 
-def impute(model: Program, data: Any, mesh: Mesh | None = None) -> Imputed:
+def impute(model: Program, data: object, mesh: Mesh | None = None) -> Imputed:
     """Return a program in which the missing entries of observed variables are latent, and the data for it.
 
     Args:
@@ -95,7 +97,7 @@ def impute(model: Program, data: Any, mesh: Mesh | None = None) -> Imputed:
     return Imputed(_program(model, counts, entries.discrete), {**data, PLACES: places}, said)
 
 
-def impute_again(program: Program, data: Any) -> Any:
+def impute_again(program: Program, data: object) -> Any:
     """Return other data for a compiled program, which must miss as many entries if it imputes some.
 
     Raises:
@@ -143,12 +145,12 @@ def of_given_entries(variables: Mapping[str, RandomVariable], data: Mapping[str,
     """
     found = dict(variables)
     for name, where in data.get(PLACES, {}).items():
-        if name in found and found[name].distribution is not None:
-            found[name] = replace(found[name], distribution=_of_given(name, found[name].distribution, where < 0))
+        if name in found and (distribution := found[name].distribution) is not None:
+            found[name] = replace(found[name], distribution=_of_given(name, distribution, where < 0))
     return found
 
 
-def _of_given(name: str, distribution: Any, given: Array) -> Distribution:
+def _of_given(name: str, distribution: Distribution, given: Array) -> Distribution:
     if isinstance(distribution, Independent):
         inner = _of_given(name, distribution.base_dist, given)
         return inner.to_event(distribution.reinterpreted_batch_ndims)
@@ -167,7 +169,7 @@ class PartlyGiven(Distribution):
 
     support: Any = constraints.dependent
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> Array:
         """Raise: the density of the given entries would be an integral over the missing ones."""
         raise ValueError(
             f"Variable {self.name!r} has events of {self.kind} in which entries are missing, and the density of the "
@@ -228,11 +230,11 @@ class LatentEntries(Distribution):
         self.support = jax.tree.map(self._of_missing, support) if jax.tree.leaves(support) else support
         super().__init__((count,), (), validate_args=False)
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: PyTree = None) -> Array:
         """Return zeros."""
         return jnp.zeros(jnp.shape(value))
 
-    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
+    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw the whole variable, and return its missing entries."""
         batch = self.where.shape[: self.where.ndim - len(self.distribution.event_shape)]
         drawn = jnp.asarray(self.distribution.expand(batch).sample(key, sample_shape))

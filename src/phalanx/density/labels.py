@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.typing import ArrayLike
 
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.axis_names import Axis
 from phalanx.inputs.dataframe_input import Labels, Levels
-from phalanx.jaxprs.walking import ELEMENTWISE, Cond, Interpreter, Scan
+from phalanx.jaxprs.walking import ELEMENTWISE, Atom, Cond, Interpreter, Scan, aval_of
 from phalanx.programs.traced_program import TracedProgram
 
 _SAME_CODES = {"squeeze", "broadcast_in_dim", "reshape", "transpose", "slice", "dynamic_slice", "gather", "copy"}
@@ -61,9 +62,9 @@ class LabelSearch:
         labels = [*arguments.labels, *(constant.labels for constant in constants)]
         if not any(axes.values()) and not any(isinstance(known, Levels) for known in labels):
             return {}
-        walk = _Walk(_Axes(), self.variables)
+        walk = _LabelWalk(_Axes(), self.variables)
         known = zip(self.program.jaxpr.invars, arguments.names, arguments.labels, strict=True)
-        inputs = [walk.of_argument(a.aval.shape, name, labels, axes[name]) for a, name, labels in known]
+        inputs = [walk.of_argument(aval_of(a).shape, name, labels, axes[name]) for a, name, labels in known]
         for c in constants:
             walk.constants.append((c.array, walk.of_argument(c.shape, c.name, c.labels, axes[c.name])))
         known, avals = walk.run(self.program, inputs), self.program.out_avals
@@ -136,10 +137,10 @@ class _Value:
         return self.codes[0] if len(self.codes) == 1 else None
 
 
-class _Walk(Interpreter[_Value]):
+class _LabelWalk(Interpreter[_Value]):
     """One pass over a program."""
 
-    def __init__(self, axes: _Axes, variables: frozenset[Any]):
+    def __init__(self, axes: _Axes, variables: frozenset[Var]):
         self.axes, self.variables = axes, variables
         self.constants: list[tuple[np.ndarray, _Value]] = []
         """Arguments that are compiled in, which a trace contains by their numbers alone."""
@@ -159,7 +160,7 @@ class _Walk(Interpreter[_Value]):
         axes = named or (Axis(),) * len(shape)
         return _Value(tuple(self.axes.new(axis) if any(axis) else None for axis in axes), codes)
 
-    def constant(self, value: Any) -> _Value:
+    def constant(self, value: ArrayLike) -> _Value:
         equal = [
             (array.shape, known) for array, known in self.constants
             if np.size(value) == array.size > 1 and np.array_equal(np.ravel(value), array.ravel())
@@ -175,7 +176,7 @@ class _Walk(Interpreter[_Value]):
             return value
         return _Value(tuple(self.axes.new() if axis is None else axis for axis in value.axes))
 
-    def equation(self, equation: Any, inputs: list[_Value]) -> list[_Value]:
+    def equation(self, equation: JaxprEqn, inputs: list[_Value]) -> list[_Value]:
         if equation.primitive.name == "optimization_barrier":
             return inputs
         if rule := self.rules.get(equation.primitive.name):
@@ -184,15 +185,15 @@ class _Walk(Interpreter[_Value]):
             return [_Value(value.axes, inputs[0].codes) if keeps else value]
         return super().equation(equation, inputs)
 
-    def primitive(self, equation: Any, inputs: list[_Value]) -> list[_Value]:
+    def primitive(self, equation: JaxprEqn, inputs: list[_Value]) -> list[_Value]:
         return list(map(_unknown, equation.outvars))
 
-    def cond(self, equation: Any, parts: Cond, inputs: list[_Value]) -> list[_Value]:
+    def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[_Value]) -> list[_Value]:
         for branch in parts.branches:
             self.run(branch, inputs[1:])
         return self.primitive(equation, inputs)
 
-    def scan(self, equation: Any, parts: Scan, inputs: list[_Value]) -> list[_Value]:
+    def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[_Value]) -> list[_Value]:
         """Walk the body once, with an unknown carry."""
         constants, carry, rows = parts.split(inputs)
         unknown = [_Value((None,) * len(value.axes)) for value in carry]
@@ -200,13 +201,13 @@ class _Walk(Interpreter[_Value]):
         outputs = self.run(parts.body, [*constants, *unknown, *elements])[len(carry) :]
         return [*unknown, *(_Value((None, *y.axes)) for y in outputs)]
 
-    def _aligned(self, eqn: Any, *inputs: _Value) -> _Value:
-        shape = eqn.outvars[0].aval.shape
+    def _aligned(self, eqn: JaxprEqn, *inputs: _Value) -> _Value:
+        shape = aval_of(eqn.outvars[0]).shape
         met = [x.axes for x in inputs if len(x.axes) == len(shape)]
         axes = tuple(map(self.axes.join, zip(*met, strict=True))) if met else (None,) * len(shape)
         return _Value(axes, self._codes(eqn, inputs))
 
-    def _codes(self, eqn: Any, inputs: Sequence[_Value]) -> tuple[_Code | None, ...]:
+    def _codes(self, eqn: JaxprEqn, inputs: Sequence[_Value]) -> tuple[_Code | None, ...]:
         """Return the codes after an elementwise operation; JAX selects `i + size` for indices `i < 0`."""
         name, code = eqn.primitive.name, inputs[0].code
         if code is None:
@@ -214,7 +215,7 @@ class _Walk(Interpreter[_Value]):
         if name in ("copy", "stop_gradient"):
             return (code,)
         if name == "convert_element_type":
-            kinds = eqn.invars[0].aval.dtype, eqn.params["new_dtype"]
+            kinds = aval_of(eqn.invars[0]).dtype, eqn.params["new_dtype"]
             whole = all(np.issubdtype(kind, np.integer) for kind in kinds)
             return (code,) if whole and np.iinfo(kinds[1]).max >= np.iinfo(kinds[0]).max else ()
         if name == "lt" and isinstance(zero := eqn.invars[1], Literal) and np.all(zero.val == 0):
@@ -222,16 +223,18 @@ class _Walk(Interpreter[_Value]):
         chosen = name == "select_n" and code.sign and (code == _NEVER or inputs[1].code == code._replace(sign=False))
         return inputs[1].codes if chosen else ()
 
-    def _broadcast(self, eqn: Any, x: _Value, *_: _Value) -> _Value:
+    def _broadcast(self, eqn: JaxprEqn, x: _Value, *_: _Value) -> _Value:
         shape = eqn.params["shape"]
         axes: list[int | None] = [None] * len(shape)
-        for axis, size, to in zip(x.axes, eqn.invars[0].aval.shape, eqn.params["broadcast_dimensions"], strict=True):
+        for axis, size, to in zip(
+            x.axes, aval_of(eqn.invars[0]).shape, eqn.params["broadcast_dimensions"], strict=True
+        ):
             axes[to] = axis if shape[to] == size else None
         return _Value(tuple(axes))
 
-    def _reshape(self, eqn: Any, x: _Value, *_: _Value) -> _Value:
+    def _reshape(self, eqn: JaxprEqn, x: _Value, *_: _Value) -> _Value:
         """Return the axes after a reshape that only adds or removes axes of size one; others are unknown."""
-        before, after = eqn.invars[0].aval.shape, eqn.params["new_sizes"]
+        before, after = aval_of(eqn.invars[0]).shape, eqn.params["new_sizes"]
         if before == after:
             return _Value(x.axes)
         kept = [(size, axis) for size, axis in zip(before, x.axes, strict=True) if size != 1]
@@ -240,20 +243,20 @@ class _Walk(Interpreter[_Value]):
         following = iter(kept)
         return _Value(tuple(None if size == 1 else next(following)[1] for size in after))
 
-    def _dot(self, eqn: Any, x: _Value, y: _Value) -> _Value:
+    def _dot(self, eqn: JaxprEqn, x: _Value, y: _Value) -> _Value:
         (of_x, of_y), (batch_x, batch_y) = eqn.params["dimension_numbers"]
         for i, j in zip(of_x, of_y, strict=True):
             self.axes.join([x.axes[i], y.axes[j]])
         batch = [self.axes.join([x.axes[i], y.axes[j]]) for i, j in zip(batch_x, batch_y, strict=True)]
         return _Value((*batch, *_without(x.axes, (*of_x, *batch_x)), *_without(y.axes, (*of_y, *batch_y))))
 
-    def _dynamic_slice(self, eqn: Any, x: _Value, *starts: _Value) -> _Value:
+    def _dynamic_slice(self, eqn: JaxprEqn, x: _Value, *starts: _Value) -> _Value:
         for axis, size, start in zip(x.axes, eqn.params["slice_sizes"], starts, strict=True):
             if size == 1 and start.code and not start.code.sign:
                 self.axes.name(axis, start.code.levels)
         return _same_where_whole(eqn, x)
 
-    def _gather(self, eqn: Any, x: _Value, index: _Value) -> _Value:
+    def _gather(self, eqn: JaxprEqn, x: _Value, index: _Value) -> _Value:
         numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
         picked = numbers.start_index_map
         codes = index.codes * len(picked) if index.code else index.codes or (None,) * len(picked)
@@ -261,14 +264,16 @@ class _Walk(Interpreter[_Value]):
             if code and not code.sign and sizes[axis] == 1:
                 self.axes.name(x.axes[axis], code.levels)
         gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-        whole = [a if n == size else None for a, n, size in zip(x.axes, sizes, eqn.invars[0].aval.shape, strict=True)]
+        whole = [
+            a if n == size else None for a, n, size in zip(x.axes, sizes, aval_of(eqn.invars[0]).shape, strict=True)
+        ]
         windows, rows = iter(_without(whole, gone)), iter(index.axes[:-1])
-        rank = len(eqn.outvars[0].aval.shape)
+        rank = len(aval_of(eqn.outvars[0]).shape)
         return _Value(tuple(next(windows) if d in numbers.offset_dims else next(rows) for d in range(rank)))
 
-    def _concatenate(self, eqn: Any, *inputs: _Value) -> _Value:
+    def _concatenate(self, eqn: JaxprEqn, *inputs: _Value) -> _Value:
         """Return the value of a concatenation: the axis loses its names; columns of index vectors keep their codes."""
-        along, sizes = eqn.params["dimension"], [atom.aval.shape[eqn.params["dimension"]] for atom in eqn.invars]
+        along, sizes = eqn.params["dimension"], [aval_of(atom).shape[eqn.params["dimension"]] for atom in eqn.invars]
         met = zip(*(x.axes for x in inputs), strict=True)
         axes = tuple(None if d == along else self.axes.join(each) for d, each in enumerate(met))
         last = along == len(axes) - 1 and sum(sizes) <= 32
@@ -276,8 +281,8 @@ class _Walk(Interpreter[_Value]):
         return _Value(axes, codes if any(codes) and len(codes) > 1 else ())
 
 
-def _same_where_whole(eqn: Any, x: _Value) -> _Value:
-    sizes = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+def _same_where_whole(eqn: JaxprEqn, x: _Value) -> _Value:
+    sizes = aval_of(eqn.invars[0]).shape, aval_of(eqn.outvars[0]).shape
     return _Value(tuple(a if before == after else None for a, before, after in zip(x.axes, *sizes, strict=True)))
 
 
@@ -285,5 +290,5 @@ def _without(axes: Sequence[int | None], gone: Sequence[int]) -> tuple[int | Non
     return tuple(axis for number, axis in enumerate(axes) if number not in gone)
 
 
-def _unknown(atom: Any) -> _Value:
+def _unknown(atom: Atom) -> _Value:
     return _Value((None,) * len(getattr(atom.aval, "shape", ())))

@@ -55,7 +55,7 @@ class Minibatch:
         return "num_rows" if self.is_streamed else "batch_size"
 
     @classmethod
-    def of(cls, batch_size: Any, arguments: Arguments, mesh: Mesh) -> Minibatch:
+    def of(cls, batch_size: object, arguments: Arguments, mesh: Mesh) -> Minibatch:
         """Return batches of `batch_size` rows.
 
         Raises:

@@ -27,6 +27,7 @@ from phalanx.language.tracing import Program
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.specs import PyTree
 from phalanx.programs.declared_axis import giving_own_rows
 from phalanx.programs.shares import Shares
 from phalanx.programs.traced_program import TracedProgram, check_latents
@@ -139,7 +140,7 @@ class Target:
         other.arguments, other.rows = arguments, self.rows.compare(arguments, check)
         return other
 
-    def in_batches(self, batch_size: Any) -> Target:
+    def in_batches(self, batch_size: object) -> Target:
         """Return the target with a log density that can also be estimated from `batch_size` rows.
 
         Raises:
@@ -237,11 +238,11 @@ class Target:
         """Return the names of the latent variables, then of the deterministic ones."""
         return [*(latent.name for latent in self.shares.latents), *self.shares.others]
 
-    def trim(self, name: str, values: Any, leading: int = 0) -> Any:
+    def trim(self, name: str, values: PyTree, leading: int = 0) -> PyTree:
         """Return whole `values` of a variable without padded rows; rows follow `leading` dimensions."""
         return self.sharding(name).trim(values, leading)
 
-    def _whole(self, f: Callable[[Density, Any], Any], out_specs: Any) -> Callable[[Mapping[str, Any]], Any]:
+    def _whole(self, f: Callable[[Density, Any], Any], out_specs: PyTree) -> Callable[[Mapping[str, Any]], Any]:
         """Return `f(density, tree)` as a function of whole arrays by name, whose rows are padded."""
 
         def call(tree: Mapping[str, Any]) -> Any:

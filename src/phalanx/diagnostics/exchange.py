@@ -10,6 +10,7 @@ import numpy as np
 from phalanx.diagnostics.elements import Names
 from phalanx.extras import require
 from phalanx.inputs.axis_names import AxisNames
+from phalanx.mesh.specs import PyTree
 
 ARVIZ_NAMES = {"num_steps": "n_steps", "log_density": "lp", "reached_max_depth": "reached_max_treedepth"}
 """ArviZ's names of statistics, by ours where they differ."""
@@ -68,7 +69,7 @@ def container(groups: Mapping[str, Any], attrs: Mapping[str, Any] | None = None)
     return tree
 
 
-def _without_slashes(data: Any) -> Any:
+def _without_slashes(data: PyTree) -> PyTree:
     """Return a data set whose names have full stops for slashes, which would separate groups."""
     return data.rename({name: name.replace("/", ".") for name in (*data.variables, *data.dims) if "/" in name})
 

@@ -65,7 +65,7 @@ def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
     """
     log_weights = np.asarray(log_weights, np.float64)
     if np.isnan(log_weights).any():
-        raise ValueError("smooth: a log weight is NaN.")
+        raise ValueError("smooth: a log weight is NaN. Leave such draws out, or give them -inf, the log of no weight.")
     count = len(log_weights)
     length = _tail_length(count)
     if length < LEAST_TAIL or not np.isfinite(log_weights.max()):

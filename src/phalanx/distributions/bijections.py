@@ -12,10 +12,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.nn import log_sigmoid
 from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.transforms import ParameterFreeTransform, Transform
 
+from phalanx.mesh.specs import PyTree
 
-def bijection_onto(support: Any) -> Transform:
+
+def bijection_onto(support: Constraint) -> Transform:
     """Return the bijection from real vectors onto `support`.
 
     Raises:
@@ -51,7 +54,7 @@ class StickBreaking(ParameterFreeTransform):
         tiny = jnp.finfo(y.dtype).tiny
         return jnp.log(jnp.maximum(y[..., :-1], tiny)) - jnp.log(jnp.maximum(left, tiny)) + _offsets(y[..., 1:])
 
-    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: PyTree = None) -> Array:
         """Return the log determinant, of shape `(...)`."""
         logits = _logits(x)
         return jnp.sum(_log_pieces(logits)[..., :-1] + log_sigmoid(-logits), -1)
@@ -95,7 +98,7 @@ class LowerCholesky(ParameterFreeTransform):
         rest = (above + jnp.flip(above, (-2, -1))).reshape(*y.shape[:-2], n * (n - 1))
         return jnp.concatenate([jnp.flip(filled[..., -1, :], -1), rest[..., : n * (n - 1) // 2]], -1)
 
-    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: PyTree = None) -> Array:
         """Return the log determinant, of shape `(...)`."""
         return jnp.sum(jnp.log(jnp.diagonal(y, axis1=-2, axis2=-1)), -1)
 

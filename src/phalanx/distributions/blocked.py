@@ -15,7 +15,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, Unit
+from numpyro.distributions.constraints import Constraint
 
 from phalanx.distributions.bernoulli import with_exact_gradient
 from phalanx.distributions.row_blocks import rows_of_block, sum_over_rows
@@ -76,15 +78,15 @@ class Blocked(Distribution):
         return self._of(self.rows)
 
     @property
-    def support(self) -> Any:
+    def support(self) -> Constraint | None:
         """Support of the rows' values."""
         return self.whole.support
 
-    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
+    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw all rows."""
         return jnp.asarray(self.whole.sample(key, sample_shape))
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """Return the log densities, row by row."""
         return jnp.asarray(self.whole.log_prob(value))
 

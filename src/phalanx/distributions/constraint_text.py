@@ -15,7 +15,7 @@ def is_computed(constraint: Constraint) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in _leaves(vars(constraint)))
 
 
-def in_words(support: Any) -> str:
+def in_words(support: Constraint | None) -> str:
     """Return a support as text; if a bound is computed, its kind alone, such as "interval"."""
     if not isinstance(support, Constraint) or not is_computed(support):
         return str(support)
@@ -25,7 +25,7 @@ def in_words(support: Any) -> str:
     return "".join(words).strip()
 
 
-def _leaves(held: Any) -> Iterator[Any]:
+def _leaves(held: object) -> Iterator[object]:
     """Yield the leaves of attributes, for a user's constraint may lack the methods that flatten it."""
     for leaf in jax.tree.leaves(held, is_leaf=lambda node: isinstance(node, Constraint)):
         if isinstance(leaf, Constraint):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
 from numpyro.distributions import (
     Distribution,
     ExpandedDistribution,
@@ -44,5 +45,5 @@ def entries_of_support(support: Any) -> Any:
     return support
 
 
-def _widened(mask: Any, dims: int, shape: tuple[int, ...]) -> Any:
+def _widened(mask: Array, dims: int, shape: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(mask.reshape(*mask.shape, *(1,) * dims), shape)

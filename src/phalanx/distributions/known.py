@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from jax import Array
+from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, Unit
+from numpyro.distributions.constraints import Constraint
 
 
 class Known(Distribution):
@@ -16,11 +18,11 @@ class Known(Distribution):
         super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
 
     @property
-    def support(self) -> Any:
+    def support(self) -> Constraint | None:
         """The support of the distribution."""
         return self._support
 
-    def log_prob(self, value: Any, *_: Any, **__: Any) -> Array:
+    def log_prob(self, value: ArrayLike, *_: Any, **__: Any) -> Array:
         """Return the known log density."""
         return self._known
 

@@ -44,6 +44,7 @@ from numpyro.distributions import (
 from numpyro.distributions.transforms import Transform
 
 from phalanx.distributions.known import Known
+from phalanx.mesh.specs import PyTree
 
 SCALARS = (Normal, StudentT, Cauchy, Laplace, Logistic, Gumbel, SoftLaplace)
 """Families whose elements have a location and a scale each."""
@@ -87,7 +88,7 @@ def location_scale(distribution: Any) -> LocationScale | None:
     return None
 
 
-def at_residual(distribution: Any, residual: Array) -> Any:
+def at_residual(distribution: Any, residual: Array) -> Distribution:
     r"""Return the distribution with its log density fixed at that of the value with these residuals.
 
     $x - \mu$ cancels where the scale is small: computed from $x$, the density would lose its digits there.
@@ -168,11 +169,11 @@ class PartlyCentred(Transform[Array]):
             location = y - residual
         return self.weight * location + jnp.exp((self.weight - 1) * self.log_scale) * residual
 
-    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: PyTree = None) -> Array:
         """Return the log determinant, elementwise."""
         return jnp.broadcast_to((1 - self.weight) * self.log_scale, jnp.shape(x))
 
-    def tree_flatten(self) -> Any:
+    def tree_flatten(self) -> tuple[PyTree, PyTree]:
         """Return the arrays, for JAX."""
         return (self.known, self.weight, self.log_scale), (("known", "weight", "log_scale"), {})
 

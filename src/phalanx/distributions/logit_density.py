@@ -33,7 +33,7 @@ from phalanx.distributions.known import Known
 from phalanx.mesh.compatibility.numpyro_internals import components_of, with_components
 
 
-def at_logit(distribution: Distribution, logit: Any, value: Any) -> Distribution:
+def at_logit(distribution: Distribution, logit: Array, value: Array) -> Distribution:
     """Return the distribution with its log density fixed at that of `logit`, or the same one if no rule applies.
 
     Rules exist for distributions whose density is singular, or computed from the logit, at the ends of an interval:
@@ -77,7 +77,7 @@ def _log_prob(distribution: Distribution, logit: Array, value: Array) -> Array |
     return None
 
 
-def _log_rest(power: Any, logit: Array) -> Array:
+def _log_rest(power: Array, logit: Array) -> Array:
     r"""Return $\log(1 - x^a)$; far out, where $x$ is nearly 1, it is $\log a - u$."""
     far = logit > -0.6 * jnp.log(jnp.finfo(logit.dtype).eps)
     return jnp.where(far, jnp.log(power) - logit, jnp.log(-jnp.expm1(power * log_sigmoid(jnp.where(far, 0.0, logit)))))

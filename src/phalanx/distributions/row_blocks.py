@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,15 @@ from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
-from phalanx.jaxprs.walking import equations_within
+from phalanx.jaxprs.walking import aval_of, equations_within
 from phalanx.mesh.compatibility.workarounds import Workaround
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Shaped
+
+T = TypeVar("T")
 
 BLOCK_ELEMENTS = 2**19
 """Elements of the widest array of a block: 2 MiB in float32, which a core's cache holds."""
@@ -62,12 +65,12 @@ def _sum(f: OfBlock, block: int, real: Array | None, leaves: list[Array], closed
     return _over_blocks(add, _zero_total(), block, real, leaves)
 
 
-def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -> tuple[Total, Any]:
+def _forward(f: OfBlock, block: int, real: PyTree, leaves: PyTree, closed_over: PyTree) -> tuple[Total, PyTree]:
     """Return the value, and the gradient as residuals: that of a sum does not depend on the cotangent."""
     rows_vary, rest_varies = ([p.perturbed for p in primals] for primals in (leaves, closed_over))
     real, leaves, closed_over = jax.tree.map(lambda p: p.value, (real, leaves, closed_over), is_leaf=_is_primal)
 
-    def value_and_grad(real: Array | None, rows: list[Array], closed_over: list[Array]) -> Any:
+    def value_and_grad(real: Array | None, rows: list[Array], closed_over: list[Array]) -> PyTree:
         def value(varying_rows: list[Array], varying_rest: list[Array]) -> tuple[Array, Array]:
             total = f(real, _put(rows, varying_rows, rows_vary), *_put(closed_over, varying_rest, rest_varies))
             return total.fine, total.coarse
@@ -80,7 +83,7 @@ def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -
     of_block, transpose = _without_last_transposes(value_and_grad, *example, closed_over)
     shapes = jax.eval_shape(of_block, *example, closed_over)
 
-    def add(carry: Any, start: Array, real: Array | None, rows: list[Array]) -> Any:
+    def add(carry: PyTree, start: Array, real: Array | None, rows: list[Array]) -> PyTree:
         total, for_rows, for_rest = carry
         value, for_these_rows, for_rest_here = of_block(real, rows, closed_over)
         for_rows = [_add_at(start, whole, part) for whole, part in zip(for_rows, for_these_rows, strict=True)]
@@ -96,7 +99,7 @@ def _forward(f: OfBlock, block: int, real: Any, leaves: Any, closed_over: Any) -
     return total, gradients
 
 
-def _backward(f: OfBlock, block: int, gradients: Any, cotangent: Any) -> Any:
+def _backward(f: OfBlock, block: int, gradients: PyTree, cotangent: Total) -> PyTree:
     factor = 0.0 if isinstance(cotangent.fine, SymbolicZero) else cotangent.fine
     return None, *jax.tree.map(lambda gradient: factor * gradient, gradients)
 
@@ -109,13 +112,13 @@ def _zero_total() -> Total:
     return Total(zero, zero)
 
 
-def _over_blocks(add: Callable[..., Any], carry: Any, block: int, real: Array | None, leaves: list[Array]) -> Any:
+def _over_blocks(add: Callable[..., Any], carry: PyTree, block: int, real: Array | None, leaves: list[Array]) -> PyTree:
     """Return `carry` after `add(carry, start of the block, mask of its real rows, its rows)` for all blocks."""
     count = len(leaves[0])
     if block == count:
         return add(carry, jnp.int32(0), real, leaves)
 
-    def body(number: Array, carry: Any) -> Any:
+    def body(number: Array, carry: PyTree) -> PyTree:
         start = jnp.minimum(number * block, count - block)
         real_here, rows = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, block), (real, leaves))
         if count % block:  # the last block overlaps the one before, whose rows count once
@@ -126,7 +129,7 @@ def _over_blocks(add: Callable[..., Any], carry: Any, block: int, real: Array | 
 
 
 def _without_last_transposes(
-    f: Callable[..., Any], *example: Any
+    f: Callable[..., Any], *example: PyTree
 ) -> tuple[Callable[..., Any], Callable[[list[Array]], list[Array]]]:
     """Return `f` without the transposes that end its last result, a list; and a function that applies them.
 
@@ -144,7 +147,7 @@ def _without_last_transposes(
     untransposed = [var if eqn is None else eqn.invars[0] for var, eqn in zip(last, made_by, strict=True)]
     run = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(outvars=[*first, *untransposed]), program.consts))
 
-    def without(*args: Any) -> Any:
+    def without(*args: PyTree) -> PyTree:
         return structure.unflatten(run(*jax.tree.leaves(args)))
 
     def transpose(results: list[Array]) -> list[Array]:
@@ -169,8 +172,8 @@ def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
 
 def _largest(equation: JaxprEqn) -> int:
     """Return the size of the largest array that an equation computes, also inside of the programs that it calls."""
-    made: Any = (atom for e in (equation, *equations_within(equation)) for atom in e.outvars)
-    return max((math.prod(atom.aval.shape) for atom in made), default=0)
+    made = (atom for e in (equation, *equations_within(equation)) for atom in e.outvars)
+    return max((math.prod(aval_of(atom).shape) for atom in made), default=0)
 
 
 def _wide(leaf: Array | jax.ShapeDtypeStruct) -> jnp.dtype:
@@ -183,7 +186,7 @@ def _add_at(start: Array, whole: Array, part: Array) -> Array:
     return lax.dynamic_update_slice_in_dim(whole, before + part, start, 0)
 
 
-def _take(values: list[Any], wanted: list[bool]) -> list[Any]:
+def _take(values: Sequence[T], wanted: list[bool]) -> list[T]:
     return [value for value, want in zip(values, wanted, strict=True) if want]
 
 
@@ -193,5 +196,5 @@ def _put(values: list[Any], new: list[Any], wanted: list[bool]) -> list[Any]:
     return [next(following) if want else value for value, want in zip(values, wanted, strict=True)]
 
 
-def _is_primal(node: Any) -> bool:
+def _is_primal(node: object) -> bool:
     return isinstance(node, CustomVJPPrimal)

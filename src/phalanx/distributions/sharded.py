@@ -7,10 +7,10 @@ or `phx.spmd`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax, random
+from jax.typing import ArrayLike
 from numpyro.distributions import Distribution
 
 from phalanx.distributions.bernoulli import with_exact_gradient
@@ -62,7 +62,7 @@ class Sharded(Distribution):
             key = random.fold_in(key, lax.axis_index(axis))
         return jnp.asarray(self.distribution.sample(key, sample_shape))
 
-    def log_prob(self, value: Any, intermediates=None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates=None) -> Array:
         """Return the log density of the whole, equal on every device along the axes."""
         for axis in self.axes:
             self._check_types(axis)

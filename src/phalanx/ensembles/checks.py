@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.tree_util import keystr, tree_leaves_with_path
+from jax.typing import ArrayLike
 
 from phalanx.density.finite_data import find_not_finite, locate, mend
 from phalanx.learning.batches import ORDERS
+from phalanx.mesh.specs import PyTree
 
 NAMED = 4
 """Greatest number of arrays that a message names."""
@@ -22,7 +25,7 @@ NAMED = 4
 RETURNS = "as in `return state, {'loss': loss}`"
 
 
-def count_rows(what: str, tree: Any) -> int:
+def count_rows(what: str, tree: PyTree) -> int:
     """Return the number of leading rows of the arrays of a tree.
 
     Raises:
@@ -38,13 +41,13 @@ def count_rows(what: str, tree: Any) -> int:
     return counts.pop()
 
 
-def check_order(order: Any) -> None:
+def check_order(order: object) -> None:
     """Raise unless `order` is one of `ORDERS`."""
     if order not in ORDERS:
         raise ValueError(f"ensemble.train: order must be one of {', '.join(map(repr, ORDERS))}; got {order!r}.")
 
 
-def check_labelled(what: str, data: Any) -> None:
+def check_labelled(what: str, data: object) -> None:
     """Raise unless data are inputs and labels, which the accuracy of the ensemble is computed from."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(
@@ -53,7 +56,7 @@ def check_labelled(what: str, data: Any) -> None:
         )
 
 
-def check_held_out(held_out: Any, apply: Any) -> None:
+def check_held_out(held_out: object, apply: object) -> None:
     """Raise unless held-out rows are inputs and labels, and there is a function that predicts."""
     if apply is None:
         raise ValueError(
@@ -63,7 +66,7 @@ def check_held_out(held_out: Any, apply: Any) -> None:
     count_rows("ensemble.train: held_out", held_out)
 
 
-def check_log(log: Any) -> None:
+def check_log(log: object) -> None:
     """Raise unless a log, where given, is the path of a file."""
     if log is not None and not isinstance(log, str | os.PathLike):
         raise TypeError(f"ensemble.train: log must be a path, such as 'out/log'; got {log!r}.")
@@ -71,7 +74,7 @@ def check_log(log: Any) -> None:
         raise ValueError(f"ensemble.train: log={os.fspath(log)!r} is a folder. Name a CSV file, which may lie in it.")
 
 
-def check_functions(init: Any, update: Any) -> None:
+def check_functions(init: Callable[..., Any], update: Callable[..., Any]) -> None:
     """Raise unless `init` and `update` are functions of their arguments."""
     for name, f in (("init", init), ("update", update)):
         if not callable(f):
@@ -110,7 +113,7 @@ def one_network(what: str) -> Iterator[None]:
         ) from error
 
 
-def check_begun(state: Any) -> None:
+def check_begun(state: PyTree) -> None:
     """Raise unless a state is a tree of arrays."""
     leaves = tree_leaves_with_path(state)
     if not leaves:
@@ -123,7 +126,7 @@ def check_begun(state: Any) -> None:
             )
 
 
-def check_step(returned: Any, state: Any) -> tuple[Any, Mapping[str, Any]]:
+def check_step(returned: object, state: PyTree) -> tuple[Any, Mapping[str, Any]]:
     """Return the state and the scalars that an update of `state` has returned, after checking both."""
     if type(returned) is not tuple or len(returned) != 2:
         raise TypeError(
@@ -150,7 +153,7 @@ def check_step(returned: Any, state: Any) -> tuple[Any, Mapping[str, Any]]:
     return new, measured
 
 
-def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data: Any, size: int) -> None:
+def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data: PyTree, size: int) -> None:
     """Raise if NaN or infinite numbers in the data make the first step of a network not finite.
 
     Args:
@@ -166,7 +169,7 @@ def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data
         return
 
     @jax.jit
-    def is_finite(state: Any, leaves: list[Any]) -> jax.Array:
+    def is_finite(state: PyTree, leaves: list[Array]) -> jax.Array:
         made = jax.tree.leaves(step(state, jax.tree.unflatten(tree, leaves)))
         floats = [leaf for leaf in made if jnp.issubdtype(leaf.dtype, jnp.floating)]
         return jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all() if floats else jnp.bool_(True)
@@ -189,7 +192,7 @@ def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data
             )
 
 
-def check_logits(logits: Any, rows: int) -> None:
+def check_logits(logits: ArrayLike, rows: int) -> None:
     """Raise unless logits have the shape `(rows, classes)`."""
     shape = np.shape(logits)
     if len(shape) != 2 or shape[0] != rows or shape[1] < 2:
@@ -199,7 +202,7 @@ def check_logits(logits: Any, rows: int) -> None:
         )
 
 
-def describe(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+def describe(tree: PyTree) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return the shape and dtype of every array of a tree, by name."""
     return {keystr(path): (np.shape(leaf), str(jnp.result_type(leaf))) for path, leaf in tree_leaves_with_path(tree)}
 
@@ -208,6 +211,6 @@ def _said(described: Mapping[str, tuple[tuple[int, ...], str]], name: str) -> st
     return "{1} {0}".format(*described[name]) if name in described else "missing"
 
 
-def _listed(items: Any) -> str:
+def _listed(items: Iterable[str]) -> str:
     items = list(items)
     return ", ".join(items[:NAMED]) + (f" and {len(items) - NAMED} more" if len(items) > NAMED else "")

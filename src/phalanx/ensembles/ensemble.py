@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from phalanx.ensembles import checkpoint as checkpoints
 from phalanx.ensembles import checks
-from phalanx.ensembles.epochs import Epochs
+from phalanx.ensembles.epochs import Epoch, Epochs
 from phalanx.ensembles.members import Members, State
 from phalanx.ensembles.placement import Placement
 from phalanx.ensembles.prediction import Prediction
@@ -27,6 +27,7 @@ from phalanx.mesh.agreement import check_same
 from phalanx.mesh.interrupts import Interrupts
 from phalanx.mesh.keys import check_seed
 from phalanx.mesh.processes import agreed
+from phalanx.mesh.specs import PyTree
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.watchdog import watched
 from phalanx.store.policy import SavePolicy
@@ -52,6 +53,13 @@ class Ensemble:
         interrupted: True if Ctrl-C ended the latest `train` before its last epoch.
         history: averages of each epoch of the latest `train`, those before a resumption included; the names of nested
             ones are joined by dots.
+
+    Example:
+        >>> import jax, phalanx as phx
+        >>> update = lambda w, batch: (w - 0.1 * (w - batch), {"loss": (w - batch) ** 2})
+        >>> ensemble = phx.ensemble(jax.random.normal, update, num_members=3)
+        >>> ensemble.update(2.0)["loss"].shape, ensemble.steps
+        ((3,), 1)
     """
 
     def __init__(self, members: Members):
@@ -82,7 +90,7 @@ class Ensemble:
         check_same("ensemble.members")
         return self._members.together()
 
-    def update(self, batch: Any) -> Measured:
+    def update(self, batch: PyTree) -> Measured:
         """Make one step of every member on the same batch; return the values that `update` measured, `(members,)`."""
         placement = self._members.placement
         placed = placement.everywhere(batch)
@@ -92,8 +100,8 @@ class Ensemble:
         return jax.tree.map(lambda values: values.astype(np.float64), placement.join(measured))
 
     def train(
-        self, data: Any, *, batch_size: int, num_epochs: int = 1, order: str = "shared", seed: int = 0,
-        drop_last: bool = False, apply: Callable[[State, Any], Array] | None = None, held_out: Any = None,
+        self, data: PyTree, *, batch_size: int, num_epochs: int = 1, order: str = "shared", seed: int = 0,
+        drop_last: bool = False, apply: Callable[[State, Any], Array] | None = None, held_out: PyTree = None,
         checkpoint: SavePolicy | str | os.PathLike[str] | None = None, log: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> Iterator[Measured]:  # fmt: skip
@@ -164,7 +172,7 @@ class Ensemble:
 
         return self._epochs(data, batches, epochs, scores, watch, bool(progress))
 
-    def predict(self, apply: Callable[[State, Any], Array], inputs: Any, *, batch_size: int = 1000) -> Prediction:
+    def predict(self, apply: Callable[[State, Any], Array], inputs: PyTree, *, batch_size: int = 1000) -> Prediction:
         """Return the probabilities of rows by every member.
 
         Args:
@@ -198,7 +206,7 @@ class Ensemble:
             parts.append(probabilities(some)[:, first - start :])
         return Prediction(np.concatenate(parts, axis=1))
 
-    def map(self, f: Callable[..., Any], *shared: Any) -> Any:
+    def map(self, f: Callable[..., Any], *shared: PyTree) -> PyTree:
         """Return `f(state, *shared)` of every member, `(members, ...)`, on the host.
 
         An `f` with an argument `key` is given a key of each member, another one after every step. It is compiled once
@@ -240,8 +248,8 @@ class Ensemble:
         return Origin.of(self._members, self.epoch)
 
     def _epochs(
-        self, data: Any, batches: EpochBatches, num_epochs: int, scores: Callable[[], Measured], watch: EnsembleWatch,
-        progress: bool,
+        self, data: PyTree, batches: EpochBatches, num_epochs: int, scores: Callable[[], Measured],
+        watch: EnsembleWatch, progress: bool,
     ) -> Iterator[Measured]:  # fmt: skip
         placed, self.interrupted = self._members.placement.everywhere(data), False
         method = Epochs(self._members, placed, batches, num_epochs, scores, watch, progress)
@@ -263,12 +271,12 @@ class Ensemble:
         elif self.interrupted and state.is_within:
             yield method.averages(state)
 
-    def _note(self, method: Epochs, state: Any, watch: EnsembleWatch) -> int:
+    def _note(self, method: Epochs, state: Epoch, watch: EnsembleWatch) -> int:
         """Note the epochs that have ended, and return their number."""
         self.epoch, self.history = method.epoch_of(state), [look.measured for look in watch.looks]
         return state.epochs
 
-    def _scores(self, name: str, apply: Callable[[State, Any], Array], data: Any) -> Measured:
+    def _scores(self, name: str, apply: Callable[[State, Any], Array], data: PyTree) -> Measured:
         """Return loss and accuracy of the mean of the members' probabilities."""
         inputs, labels = data
         scores = self.predict(apply, inputs).scores(np.asarray(labels))

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from phalanx.extras import require
+from phalanx.mesh.specs import PyTree
 from phalanx.networks.linen import linen_module
 from phalanx.networks.module import Module
 from phalanx.networks.network import Network
 from phalanx.networks.nnx import nnx_module
 
 if TYPE_CHECKING:
+    import optax
+    from flax import linen as nn
     from jaxtyping import Float, Integer
 
 Loss = Callable[..., Any]
@@ -44,6 +48,14 @@ class Learner(NamedTuple):
         init: `init(key)`, its first state.
         update: `update(state, (inputs, targets), key)`, the state after a step, and the scalars that it measured.
         apply: `apply(state, inputs)`, its outputs when it predicts.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax, phalanx as phx
+        >>> init = lambda key: jax.random.normal(key, (4, 2))
+        >>> loss = lambda outputs, y: jnp.mean((outputs - y) ** 2)
+        >>> learner = phx.ensembles.learner(init, lambda w, x: x @ w, loss, optax.sgd(0.1))
+        >>> learner.apply(learner.init(jax.random.key(0)), jnp.ones((3, 4))).shape
+        (3, 2)
     """
 
     init: Callable[[Array], Any]
@@ -52,7 +64,10 @@ class Learner(NamedTuple):
 
 
 def learner(
-    network: Network | Callable[[Array], Any], apply: Any = None, loss: Any = None, optimizer: Any = None
+    network: Network | Callable[[Array], Any],
+    apply: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
 ) -> Learner:
     """Make a learner of a network, `learner(network, loss, optimizer)`, or of functions, `learner(init, apply, ...)`.
 
@@ -94,7 +109,7 @@ def learner(
 def _of_functions(init: Callable[[Array], Any], apply: Callable[..., Any]) -> Module:
     with_key = "key" in inspect.signature(apply).parameters
 
-    def begin(key: Array) -> tuple[Any, tuple[()]]:
+    def begin(key: Array) -> tuple[PyTree, tuple[()]]:
         params = init(key)
         if isinstance(params, Mapping) and "params" in params and len(params) > 1:
             others = ", ".join(repr(name) for name in params if name != "params")
@@ -104,13 +119,13 @@ def _of_functions(init: Callable[[Array], Any], apply: Callable[..., Any]) -> Mo
             )
         return params, ()
 
-    def train(params: Any, rest: Any, key: Array | None, inputs: Any) -> tuple[Any, Any]:
+    def train(params: PyTree, rest: PyTree, key: Array | None, inputs: PyTree) -> tuple[PyTree, PyTree]:
         return (apply(params, inputs, key=key) if with_key else apply(params, inputs)), rest
 
     return Module(begin, train, lambda params, rest, inputs: train(params, rest, None, inputs)[0])
 
 
-def nnx_learner(make: Callable[[Any], Any], loss: Loss, optimizer: Any) -> Learner:
+def nnx_learner(make: Callable[[Any], Any], loss: Loss, optimizer: optax.GradientTransformation) -> Learner:
     """Make a learner of a network of Flax NNX.
 
     Args:
@@ -137,8 +152,8 @@ def nnx_learner(make: Callable[[Any], Any], loss: Loss, optimizer: Any) -> Learn
 
 
 def linen_learner(
-    module: Any, example: Any, loss: Loss, optimizer: Any, *, train: Mapping[str, Any] | None = None,
-    predict: Mapping[str, Any] | None = None,
+    module: nn.Module, example: PyTree, loss: Loss, optimizer: optax.GradientTransformation, *,
+    train: Mapping[str, Any] | None = None, predict: Mapping[str, Any] | None = None,
 ) -> Learner:  # fmt: skip
     """Make a learner of a network of Flax Linen.
 
@@ -168,14 +183,14 @@ def linen_learner(
     return _learner(linen_module(module, (example,), train, predict), loss, optimizer)
 
 
-def _learner(module: Module, loss: Loss, optimizer: Any) -> Learner:
+def _learner(module: Module, loss: Loss, optimizer: optax.GradientTransformation) -> Learner:
     """Return the learner of a module."""
 
     def init(key: Array) -> Trained:
         params, rest = module.begin(key)
         return Trained(params, rest, optimizer.init(params))
 
-    def apply(state: Trained, inputs: Any) -> Any:
+    def apply(state: Trained, inputs: PyTree) -> Any:
         return module.predict(state.params, state.rest, inputs)
 
     return Learner(init, _update(module.train, loss, optimizer), apply)
@@ -189,10 +204,10 @@ def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable
         )
     optimizer = optax.with_extra_args_support(optimizer)
 
-    def update(state: Trained, batch: Any, key: Array) -> tuple[Trained, dict[str, Array]]:
+    def update(state: Trained, batch: PyTree, key: Array) -> tuple[Trained, dict[str, Array]]:
         inputs, targets = batch
 
-        def of(params: Any) -> tuple[Array, Any]:
+        def of(params: PyTree) -> tuple[Array, Any]:
             outputs, rest = forward(params, state.rest, key, inputs)
             found = loss(outputs, targets)
             value, others = found if isinstance(found, tuple) else (found, {})

@@ -17,6 +17,7 @@ from phalanx.ensembles import checks
 from phalanx.ensembles.placement import Placement
 from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.processes import to_host
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Integer, UInt32
@@ -105,12 +106,12 @@ class Members:
         """Shapes of a member's state."""
         return jax.eval_shape(lambda: self.placement.take(self.states, 0))
 
-    def first_step(self, state: State, batch: Any) -> Any:
+    def first_step(self, state: State, batch: PyTree) -> PyTree:
         """Return the result of a step of one network on a batch."""
         with checks.one_network("update"):
             return self.update(state, batch, **({"key": self.key(0)} if self.takes_key else {}))
 
-    def step(self, data: Any, rows: Integer[np.ndarray, "*members batch"] | None) -> list[Any]:
+    def step(self, data: PyTree, rows: Integer[np.ndarray, "*members batch"] | None) -> list[PyTree]:
         """Make one step of every member on rows of the data, or on all of them.
 
         Args:
@@ -137,7 +138,7 @@ class Members:
         """Return a jitted step of a few groups, each on rows of its `own` or all on the same."""
         placement = self.placement
 
-        def one(state: State, key: Array, data: Any, rows: Any, number: Array) -> tuple[State, Mapping[str, Any]]:
+        def one(state: State, key: Array, data: PyTree, rows: PyTree, number: Array) -> tuple[State, Mapping[str, Any]]:
             batch = placement.rows(data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data))
             own = {"key": _key_of(key, IN_STEPS, number)} if self.takes_key else {}
             arguments = {"state": state, "batch": batch}
@@ -145,7 +146,9 @@ class Members:
                 new = self.update(state, batch, **own)
             return checks.check_step(new, state)
 
-        def on_device(states: tuple[State, ...], keys: tuple[Array, ...], data: Any, rows: Any, number: Array) -> Any:
+        def on_device(
+            states: tuple[State, ...], keys: tuple[Array, ...], data: PyTree, rows: PyTree, number: Array
+        ) -> PyTree:
             new = []
             for i, (state, key) in enumerate(zip(states, keys, strict=True)):
                 if own:
@@ -168,8 +171,8 @@ class Members:
         """
         placement, takes_key = self.placement, "key" in inspect.signature(f).parameters
 
-        def on_device(states: tuple[State, ...], keys: tuple[Array, ...], shared: Any, number: Array) -> Any:
-            def one(state: State, key: Array) -> Any:
+        def on_device(states: tuple[State, ...], keys: tuple[Array, ...], shared: PyTree, number: Array) -> PyTree:
+            def one(state: State, key: Array) -> PyTree:
                 with checks.one_network("a function of the members"):
                     if not takes_key:
                         return f(state, *shared)
@@ -184,7 +187,7 @@ class Members:
                 self._mapped.pop(next(iter(self._mapped)))
         run = self._mapped[what, name]
 
-        def all_members(*shared: Any) -> Any:
+        def all_members(*shared: PyTree) -> PyTree:
             placed, number = placement.everywhere(shared), jnp.uint32(self.steps)
             groups = [
                 placement.in_turn(run(tuple(self.states[s]), tuple(self.keys[s]), placed, number))

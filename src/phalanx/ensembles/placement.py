@@ -15,11 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from phalanx.mesh.compatibility.jax_release import check_jax
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN, make_mesh, use_every_core
 from phalanx.mesh.processes import all_to_devices, to_host
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Integer
@@ -110,7 +112,7 @@ class Placement:
         for run in range(runs):
             yield slice(run * self.groups // runs, (run + 1) * self.groups // runs)
 
-    def in_turn(self, made: Any) -> Any:
+    def in_turn(self, made: PyTree) -> PyTree:
         """Return the results of a run, after waiting for them where runs sum over devices.
 
         Runs are independent, so the devices of a CPU may begin them in different orders, and deadlock in their sums.
@@ -118,31 +120,31 @@ class Placement:
         several = self.groups > WRITTEN_OUT or jax.process_count() > 1
         return jax.block_until_ready(made) if self.shards > 1 and several else made
 
-    def take(self, groups: Sequence[Any], member: int) -> Any:
+    def take(self, groups: Sequence[PyTree], member: int) -> PyTree:
         """Return the arrays of one member, from those of the groups."""
         group, place = divmod(member, self.devices * self.width)
         if self.bare:
             return groups[group]
         return jax.tree.map(lambda leaf: leaf[divmod(place, self.width)], groups[group])
 
-    def place(self, values: Any) -> Any:
+    def place(self, values: PyTree) -> PyTree:
         """Put arrays of a group, `(devices, width, ...)` or bare, on their devices."""
         return all_to_devices(values, NamedSharding(self.mesh, self.members))
 
-    def everywhere(self, values: Any) -> Any:
+    def everywhere(self, values: PyTree) -> PyTree:
         """Put arrays on every device."""
         return all_to_devices(values, NamedSharding(self.mesh, PartitionSpec()))
 
-    def split(self, members: Any) -> list[Any]:
+    def split(self, members: PyTree) -> list[PyTree]:
         """Return arrays `(members, ...)` as those of the groups, on their devices."""
 
-        def of(group: int) -> Any:
+        def of(group: int) -> PyTree:
             numbers = self.numbers(group)
             return jax.tree.map(lambda leaf: leaf[numbers[0, 0]] if self.bare else leaf[numbers], members)
 
         return [self.place(of(group)) for group in range(self.groups)]
 
-    def join(self, groups: Sequence[Any]) -> Any:
+    def join(self, groups: Sequence[PyTree]) -> PyTree:
         """Return the arrays of the groups as arrays `(members, ...)`, on the host."""
 
         def together(*leaves: Array) -> np.ndarray:
@@ -152,7 +154,7 @@ class Placement:
 
         return jax.tree.map(together, *groups)
 
-    def each(self, f: Callable[..., Any], *mapped: Any) -> Any:
+    def each(self, f: Callable[..., Any], *mapped: PyTree) -> PyTree:
         """Return `f` of every member of a group on one device; arrays of `mapped` are `(1, width, ...)`, or bare."""
         if self.bare:
             return jax.tree.map(_strong, f(*mapped))
@@ -162,7 +164,7 @@ class Placement:
         result = jax.vmap(f)(*jax.tree.map(lambda leaf: leaf[0], mapped))
         return jax.tree.map(lambda leaf: _strong(leaf)[None], result)
 
-    def rows(self, batch: Any) -> Any:
+    def rows(self, batch: PyTree) -> PyTree:
         """Shard the rows of a member's batch over its devices, where the number of devices divides theirs.
 
         The program that follows is one on all rows: XLA inserts the sums over devices.
@@ -178,7 +180,7 @@ class Placement:
         return jax.tree.map(sharded, batch)
 
     def on_mesh(
-        self, f: Callable[..., Any], in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()
+        self, f: Callable[..., Any], in_specs: PyTree, out_specs: PyTree, donate: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
         """Return `f`, jitted, as a function of the members of all devices."""
         mapped = jax.shard_map(
@@ -208,7 +210,7 @@ def _chain_first(mesh: Mesh) -> np.ndarray:
     return mesh.devices.transpose(axes)
 
 
-def _strong(leaf: Any) -> Array:
+def _strong(leaf: ArrayLike) -> Array:
     """Return an array without a weak type, which the first step would change, so that the second compiles again."""
     array = jnp.asarray(leaf)
     return array.astype(array.dtype) if jax.typeof(array).weak_type else array

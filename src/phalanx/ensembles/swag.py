@@ -10,6 +10,7 @@ from jax import Array, random
 
 from phalanx.ensembles.learner import Learner, Trained
 from phalanx.kernels.protocol.options import whole
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -84,7 +85,7 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
         deviations = jax.tree.map(lambda leaf: jnp.zeros((rank, *leaf.shape), leaf.dtype), trained.params)
         return Averaged(trained, zero, zero, zeros, zeros, deviations)
 
-    def update(state: Averaged, batch: Any, key: Array) -> tuple[Averaged, dict[str, Array]]:
+    def update(state: Averaged, batch: PyTree, key: Array) -> tuple[Averaged, dict[str, Array]]:
         trained, measured = learner.update(state.trained, batch, key)
         step = state.step + 1
         taken = (step > start) & ((step - start) % every == 0)
@@ -106,7 +107,7 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
         deviations = jax.tree.map(put, state.deviations, trained.params, mean)
         return Averaged(trained, step, count, mean, squares, deviations), measured
 
-    def apply(state: Averaged, inputs: Any) -> Any:
+    def apply(state: Averaged, inputs: PyTree) -> PyTree:
         # before the first weights are averaged their mean is zero, and the network's own weights predict
         params = jax.tree.map(lambda m, w: jnp.where(state.count > 0, m, w), state.mean, state.trained.params)
         return learner.apply(state.trained._replace(params=params), inputs)

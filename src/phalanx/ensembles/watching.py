@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from phalanx.learning.identity import Comparison, Identity, digest_of, identity_
 from phalanx.learning.watch import Watch
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.processes import to_host
+from phalanx.mesh.specs import PyTree
 from phalanx.store.policy import SavePolicy
 
 Measured = dict[str, Any]
@@ -117,7 +118,7 @@ class EnsembleWatch:
     """
 
     def __init__(
-        self, members: Members, begun: Origin, batches: EpochBatches, data: Any, held_out: Any,
+        self, members: Members, begun: Origin, batches: EpochBatches, data: PyTree, held_out: PyTree,
         checkpoint: SavePolicy | None, log: str | os.PathLike[str] | None,
     ):  # fmt: skip
         self.begun, self._members, self._data, self._size = begun, members, data, min(batches.size, batches.rows)
@@ -206,7 +207,7 @@ class EnsembleWatch:
             "made": progress.made, "trained": progress.steps, "seconds": progress.seconds, "looks": looks,
         }, progress.steps)  # fmt: skip
 
-    def _identity(self, batches: EpochBatches, held_out: Any) -> Identity:
+    def _identity(self, batches: EpochBatches, held_out: PyTree) -> Identity:
         members = self._members
         said = {
             "num_members": members.count, "seed of the ensemble": members.seed, "batch_size": batches.size,
@@ -225,27 +226,27 @@ class EnsembleWatch:
         }
         return identity_of(said, contents, traces)
 
-    def _batch_like(self) -> Any:
+    def _batch_like(self) -> PyTree:
         return jax.eval_shape(lambda data: jax.tree.map(lambda leaf: leaf[: self._size], data), self._data)
 
-    def _measured_like(self) -> Any:
-        def measured(state: Any, batch: Any) -> Any:
+    def _measured_like(self) -> PyTree:
+        def measured(state: PyTree, batch: PyTree) -> PyTree:
             return checks.check_step(self._members.first_step(state, batch), state)[1]
 
         return jax.eval_shape(measured, self._members.like, self._batch_like())
 
 
-def average(values: Any, weights: Any) -> Any:
+def average(values: PyTree, weights: Sequence[int] | np.ndarray) -> PyTree:
     """Return averages over steps of values `(step, members)`, weighted by the rows of each step."""
     return jax.tree.map(lambda v: np.average(v, axis=0, weights=weights), values)
 
 
-def flat(measured: Any) -> Measured:
+def flat(measured: PyTree) -> Measured:
     """Return values by name, nested ones by names with dots."""
     return {keystr(path, simple=True, separator="."): value for path, value in tree_leaves_with_path(measured)}
 
 
-def _named(tree: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _named(tree: PyTree) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the arrays of a tree by name, on the host; keys of random numbers as plain numbers."""
     for path, leaf in tree_leaves_with_path(tree):
         yield keystr(path), to_host(as_data(leaf) if isinstance(leaf, jax.Array) else leaf)

@@ -29,7 +29,7 @@ class ModelError(TypeError, ValueError):
 
 @contextmanager
 def model_errors(
-    function: Any, variables: Mapping[str, Any] | None = None, arguments: Mapping[str, Any] | None = None
+    function: object, variables: Mapping[str, Any] | None = None, arguments: Mapping[str, object] | None = None
 ) -> Iterator[None]:
     """Turn errors of the `with` block, in which `function` is called, into errors about that function.
 
@@ -62,7 +62,7 @@ def asks_for_values(error: ModelError) -> bool:
     return isinstance(cause, Exception) and is_untraceable(cause) and not isinstance(cause, UnexpectedTracerError)
 
 
-def check_nothing_leaked(function: Any, constants: Sequence[Any]) -> None:
+def check_nothing_leaked(function: object, constants: Sequence[object]) -> None:
     """Raise if a function has read values of an earlier trace.
 
     Args:
@@ -78,12 +78,12 @@ def check_nothing_leaked(function: Any, constants: Sequence[Any]) -> None:
         raise ModelError(f"{_name(function)} reads a value of an earlier call. {LEAKED}")
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
 def _message(
-    error: Exception, name: str, line: CodeLine, variables: Mapping[str, Any], arguments: Mapping[str, Any]
+    error: Exception, name: str, line: CodeLine, variables: Mapping[str, Any], arguments: Mapping[str, object]
 ) -> str:
     begin = f"{name}, {line}: {line.code!r}" if line.code else f"{name}, {line}"
     # Report strings among the data, which may be meant as numbers, but no others: names of variables are strings, too.
@@ -110,7 +110,7 @@ def _known_later(values: list[str]) -> str:
     )
 
 
-def _origins(line: CodeLine, variables: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+def _origins(line: CodeLine, variables: Mapping[str, Any], arguments: Mapping[str, object]) -> list[str]:
     """Return the variables and arguments that the failing expression was computed from."""
     given = {id(leaf): f"the argument {key!r}" for key, tree in arguments.items() for leaf in jax.tree.leaves(tree)}
     drawn = {id(variable.value): f"the variable {key!r}" for key, variable in variables.items()}

@@ -119,7 +119,7 @@ class CodeLine:
             left += [] if described else self._assigned.get(name, [])
         return found
 
-    def _named_entries(self, value: Any) -> Any:
+    def _named_entries(self, value: object) -> Any:
         """Return the entries of a dict that the expression names, or all; another value is returned as it is."""
         if not isinstance(value, dict):
             return value

@@ -14,10 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import ShapeDtypeStruct
 
 from phalanx.exactness.row_sample import RowSample, fraction, samples
 from phalanx.exactness.whole_and_shares import Differs, Position, TooLarge, Unproved, WholeAndShares
 from phalanx.inputs.arguments import Arguments
+from phalanx.programs.shares import Latent
 
 LARGEST = 1 << 22
 """Most numbers in data and position together; a second attempt has one 64th of them."""
@@ -92,7 +94,7 @@ class RowCheck(Unproved):
         return self._compiled[key]
 
 
-def _whole_shape(latent: Any) -> Any:
+def _whole_shape(latent: Latent) -> ShapeDtypeStruct:
     shape = latent.unconstrained_shape
     return jax.ShapeDtypeStruct((latent.sharding.rows, *shape[1:]) if latent.sharding.axes else shape, np.float32)
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import ShapeDtypeStruct
+from jax.typing import ArrayLike
 
 from phalanx.inputs.arguments import Arguments
 from phalanx.mesh.processes import to_host
@@ -34,7 +35,7 @@ class RowSample:
         """Return the sharding in the sample of something with this sharding in the data."""
         return self.rows.get(sharding, sharding)
 
-    def take(self, values: Any, sharding: RowSharding) -> np.ndarray:
+    def take(self, values: np.ndarray, sharding: RowSharding) -> np.ndarray:
         """Return the rows of an array that are in the sample."""
         if not sharding.axes:
             return to_host(values)
@@ -96,7 +97,7 @@ def _informative(arguments: Arguments, sharding: RowSharding, count: int) -> np.
     return np.sort(list(dict.fromkeys([*chosen, *others]))[:count])
 
 
-def _extremes(array: Any, rows: int) -> list[int]:
+def _extremes(array: np.ndarray, rows: int) -> list[int]:
     values = jnp.asarray(array)[:rows]
     if jnp.issubdtype(values.dtype, jnp.integer):
         values = values.reshape(rows, -1)[:, 0]
@@ -121,5 +122,5 @@ def fraction(
     return min(1.0, max(0.0, (most - replicated) / max(rows, 1)))
 
 
-def _size(leaf: Any) -> int:
+def _size(leaf: ArrayLike) -> int:
     return int(np.prod(np.shape(leaf) if not isinstance(leaf, ShapeDtypeStruct) else leaf.shape, dtype=np.int64))

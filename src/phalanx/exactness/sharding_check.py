@@ -90,7 +90,7 @@ ADVICE = "the same run on unsharded data, or on a part of them, and compare"
 """Advice to users where a variable could not be checked."""
 
 
-def check_level(level: Any) -> None:
+def check_level(level: object) -> None:
     """Raise unless `level` is a level of the check."""
     if level not in LEVELS:
         raise ValueError(f"check must be one of {', '.join(map(repr, LEVELS))}; got {level!r}.")

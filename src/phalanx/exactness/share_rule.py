@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -211,7 +210,7 @@ class _Reading:
 
     # -- terms of the log density -------------------------------------------------------------------------------
 
-    def _outputs(self, shardings: Mapping[str, RowSharding]) -> dict[Any, Axes]:
+    def _outputs(self, shardings: Mapping[str, RowSharding]) -> dict[Term | str, Axes]:
         """Return the axes that each term and value varies over, given the shardings of the latent variables."""
         position = [frozenset(shardings[name].axes) for name in sorted(self.local.position)]
         arrays = [frozenset(sharding.axes) for sharding in self.arguments.shardings]

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from jax.typing import ArrayLike, DTypeLike
 
 from phalanx.exactness.row_sample import RowSample
 from phalanx.inputs.arguments import Arguments
@@ -19,11 +20,12 @@ from phalanx.jaxprs.walking import extent
 from phalanx.language.tracing import Program
 from phalanx.mesh.position import add_shares
 from phalanx.mesh.space import RowSharding
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.virtual_mesh import all_rows, on_virtual_mesh, rows_here
 from phalanx.programs.declared_axis import giving_own_rows
-from phalanx.programs.shares import Shares, named_axes
+from phalanx.programs.shares import Shares, Term, named_axes
 from phalanx.programs.traced_program import TracedProgram
-from phalanx.programs.unconstrained import run_unconstrained
+from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 
 WIDEST = 1 << 26
 """Most elements of an intermediate array."""
@@ -101,30 +103,30 @@ class WholeAndShares:
         local_terms = {term: _resized(sample, sharding) for term, sharding in shares.terms.items()}
         resized = replace(shares, terms=local_terms)
 
-        def run(position: Any, arrays: Any, *codes: Any) -> tuple[Any, Any]:
+        def run(position: PyTree, arrays: PyTree, *codes: PyTree) -> tuple[PyTree, PyTree]:
             found = run_unconstrained(program, position, arguments.layout.join(arrays))
             return found.terms(), _values(found, check.others)
 
-        def differentiated(run: Callable[..., Any], share: Callable[..., Any], *given: Any) -> tuple[Any, Any]:
+        def differentiated(run: Callable[..., Any], share: Callable[..., Any], *given: PyTree) -> tuple[PyTree, PyTree]:
             """Return each term and its sum of absolute entries, as `share` adds them, with the gradient; and others."""
 
-            def total(position: Any, *rest: Any, term: Any) -> tuple[Any, Any]:
+            def total(position: PyTree, *rest: PyTree, term: Term) -> tuple[PyTree, PyTree]:
                 values = run(position, *rest)[0][term]
                 return share(term, values, jnp.sum), share(term, values, lambda v: jnp.sum(jnp.abs(v)))
 
             of = {term: jax.value_and_grad(partial(total, term=term), has_aux=True)(*given) for term in check.terms}
             return of, run(*given)[1]
 
-        def in_whole(run: Callable[..., Any], *given: Any) -> Any:
+        def in_whole(run: Callable[..., Any], *given: PyTree) -> PyTree:
             return differentiated(run, lambda _, values, add: add(values), *given)
 
         def on_device(
-            run: Callable[..., Any], run_row: Callable[..., Any], position: Any, arrays: Any, *codes: Any
-        ) -> Any:
+            run: Callable[..., Any], run_row: Callable[..., Any], position: PyTree, arrays: PyTree, *codes: PyTree
+        ) -> PyTree:
             here = {name: rows_here(leaf, of_latents[name]) for name, leaf in position.items()}
             mine = [rows_here(leaf, sharding) for leaf, sharding in zip(arrays, shardings, strict=True)]
 
-            def share(term: Any, values: Any, add: Callable[..., Any]) -> Any:
+            def share(term: Term, values: Array, add: Callable[..., Any]) -> Array:
                 return add(resized.terms[term].keep_rows(values)) / resized.replicas(term)
 
             if shares.padded is not None:
@@ -149,7 +151,7 @@ class WholeAndShares:
             depends = [True] * len(jax.tree.leaves(traced.position)) + [False] * len(traced.shapes)
             branches = Branches(traced.jaxpr, depends, wanted)
 
-            def run(position: Any, arrays: Any, codes: Any) -> tuple[Any, Any]:
+            def run(position: PyTree, arrays: PyTree, codes: PyTree) -> tuple[PyTree, PyTree]:
                 found = branches(jax.tree.leaves((position, arrays)), codes)
                 others = [jnp.asarray(value, jnp.result_type(float)) for value in found[len(check.terms) :]]
                 return dict(zip(check.terms, found, strict=False)), dict(zip(check.others, others, strict=True))
@@ -182,11 +184,11 @@ class WholeAndShares:
             n: random.uniform(-radius, radius, size=s.shape).astype(s.dtype) for n, s in sorted(self.shapes.items())
         }
 
-    def compare(self, position: Position, arrays: Sequence[Any]) -> set[str]:
+    def compare(self, position: Position, arrays: Sequence[np.ndarray]) -> set[str]:
         """Return the variables that could be compared; raise if one differs."""
         return self._compare(self.whole, self.devices, position, arrays)
 
-    def compare_branches(self, position: Position, arrays: Sequence[Any]) -> str:
+    def compare_branches(self, position: Position, arrays: Sequence[np.ndarray]) -> str:
         """Compare with forced branches; only with some codes if the data are large.
 
         Returns:
@@ -230,7 +232,7 @@ class WholeAndShares:
         return at_each(self.whole), at_each(self.devices)
 
     def _compare(
-        self, whole: Callable[..., Any], devices: Callable[..., Any], position: Position, arrays: Sequence[Any],
+        self, whole: Callable[..., Any], devices: Callable[..., Any], position: Position, arrays: Sequence[np.ndarray],
         forced: bool = False,
     ) -> set[str]:  # fmt: skip
         return self._judged(*self._evaluated(whole, devices, position, arrays), forced)
@@ -276,7 +278,7 @@ class WholeAndShares:
         return seen - unseen
 
     def _compare_gradient(
-        self, name: str, latent: str, whole: Any, summed: Any, moved: Any, forced: bool = False
+        self, name: str, latent: str, whole: np.ndarray, summed: np.ndarray, moved: np.ndarray, forced: bool = False
     ) -> None:
         if not np.all(np.isfinite(whole)) or not whole.size:
             return
@@ -302,15 +304,15 @@ class WholeAndShares:
 _IN_BRANCH = ", in a branch (of jnp.where, lax.cond, a maximum) that other values of the variables select"
 
 
-def _with_codes(way: Callable[..., Any], codes: np.ndarray, *given: Any) -> Any:
+def _with_codes(way: Callable[..., Any], codes: np.ndarray, *given: PyTree) -> PyTree:
     return way(*given, codes)
 
 
-def _finite(*arrays: Any) -> bool:
+def _finite(*arrays: ArrayLike) -> bool:
     return all(np.isfinite(array).all() for array in arrays)
 
 
-def _differ(whole: Any, summed: Any, moved: Any, rounding: float) -> bool:
+def _differ(whole: np.ndarray, summed: np.ndarray, moved: np.ndarray, rounding: float) -> bool:
     whole, summed, moved = (np.asarray(x, np.float64) for x in (whole, summed, moved))
     if whole.shape != summed.shape:
         return True
@@ -322,7 +324,7 @@ def _differ(whole: Any, summed: Any, moved: Any, rounding: float) -> bool:
     return bool(np.any(np.abs(np.where(finite, whole - summed, 0)) > np.nan_to_num(noise)))
 
 
-def _values(run: Any, names: Sequence[str]) -> dict[str, Any]:
+def _values(run: Evaluation, names: Sequence[str]) -> dict[str, Array]:
     return {name: jnp.asarray(run.variables[name].value, jnp.result_type(float)) for name in names}
 
 
@@ -334,10 +336,10 @@ def _resized(sample: RowSample, sharding: RowSharding) -> RowSharding:
     return found[0] if found else sharding
 
 
-def _shape_like(array: Any, sharding: RowSharding, rows: int) -> jax.ShapeDtypeStruct:
+def _shape_like(array: Array, sharding: RowSharding, rows: int) -> jax.ShapeDtypeStruct:
     shape = (rows, *array.shape[1:]) if sharding.axes else array.shape
     return jax.ShapeDtypeStruct(shape, _dtype(array.dtype))
 
 
-def _dtype(dtype: Any) -> Any:
+def _dtype(dtype: DTypeLike) -> DTypeLike:
     return jnp.result_type(float) if jnp.issubdtype(dtype, jnp.floating) else dtype

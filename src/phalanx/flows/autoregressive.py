@@ -15,6 +15,7 @@ from numpyro.distributions import constraints
 from phalanx.flows.networks import Weights, apply_dense, init_dense, shift_and_log_scale
 from phalanx.flows.single_pass import SinglePassTransform
 from phalanx.mesh.compatibility.numpyro_internals import MASKS, refuse_without
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -67,7 +68,7 @@ class _Autoregressive(SinglePassTransform):
 
         return lax.fori_loop(0, len(self.order), next_one, jnp.zeros_like(like))
 
-    def tree_flatten(self) -> Any:
+    def tree_flatten(self) -> tuple[PyTree, PyTree]:
         """Return weights and context as the leaves."""
         return (self.weights, self.context), (("weights", "context"), {"order": self.order})
 

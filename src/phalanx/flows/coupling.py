@@ -14,6 +14,7 @@ from numpyro.distributions import constraints
 
 from phalanx.flows.networks import Weights, apply_dense, init_dense, shift_and_log_scale
 from phalanx.flows.single_pass import SinglePassTransform
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -43,7 +44,7 @@ class Coupling(SinglePassTransform):
         Dinh, Sohl-Dickstein, Bengio (2017), Density estimation using Real NVP.
     """
 
-    def __init__(self, weights: Any, stays: ArrayLike, network: Callable[[Any, Array], Any] | None = None):
+    def __init__(self, weights: PyTree, stays: ArrayLike, network: Callable[[Any, Array], Any] | None = None):
         stays = np.asarray(stays, bool)
         if stays.ndim == 0 or stays.all() or not stays.any():
             raise ValueError(
@@ -92,7 +93,7 @@ class Coupling(SinglePassTransform):
         shift, log_scale = self._affine(y)
         return (y - shift) * jnp.exp(-log_scale), self._over_event(log_scale)
 
-    def tree_flatten(self) -> Any:
+    def tree_flatten(self) -> tuple[PyTree, PyTree]:
         """Return the weights as the leaves."""
         fixed = {"network": self.network, "shape": self.shape, "flags": self.flags}
         return (self.weights,), (("weights",), fixed)
@@ -174,7 +175,7 @@ class Couplings(SinglePassTransform):
 
         return lax.scan(layer, (y, jnp.zeros(y.shape[:-1], y.dtype)), self._layers, reverse=True)[0]
 
-    def tree_flatten(self) -> Any:
+    def tree_flatten(self) -> tuple[PyTree, PyTree]:
         """Return the weights as the leaves."""
         return (self.weights,), (("weights",), {"flags": self.flags})
 

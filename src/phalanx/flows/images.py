@@ -13,6 +13,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import ComposeTransform, ParameterFreeTransform, Transform
 
 from phalanx.flows.single_pass import SinglePassTransform
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -47,7 +48,7 @@ class Unsqueeze(ParameterFreeTransform):
         y = y.reshape(*y.shape[:-3], halved[-3], 2, halved[-2], 2, y.shape[-1])
         return jnp.swapaxes(y, -4, -3).reshape(halved)
 
-    def log_abs_det_jacobian(self, x: Array | np.ndarray, y: Array | np.ndarray, intermediates: Any = None) -> Array:
+    def log_abs_det_jacobian(self, x: Array | np.ndarray, y: Array | np.ndarray, intermediates: PyTree = None) -> Array:
         """Return zero, of the shape of the batch."""
         return jnp.zeros(x.shape[:-3], x.dtype)
 
@@ -139,7 +140,7 @@ class MultiScale(SinglePassTransform):
         """Return the shape of the vector of an image."""
         return (*shape[:-3], math.prod(self.shape))
 
-    def tree_flatten(self) -> Any:
+    def tree_flatten(self) -> tuple[PyTree, PyTree]:
         """Return the scales' transforms, which contain the leaves."""
         return (self.scales,), (("scales",), {"shape": self.shape, "_shapes": self._shapes})
 

@@ -9,6 +9,8 @@ from jax import Array
 from jax.extend.core import get_opaque_trace_state
 from numpyro.distributions.transforms import Transform
 
+from phalanx.mesh.specs import PyTree
+
 
 class Pass(NamedTuple):
     """The events and log determinant of one pass, in either direction, and the JAX trace that it belongs to."""
@@ -56,7 +58,7 @@ class SinglePassTransform(Transform):
         self._remember(x, y, log_det)
         return x
 
-    def log_abs_det_jacobian(self, x: Array | np.ndarray, y: Array | np.ndarray, intermediates: Any = None) -> Array:
+    def log_abs_det_jacobian(self, x: Array | np.ndarray, y: Array | np.ndarray, intermediates: PyTree = None) -> Array:
         """Return the log determinant, of the shape of the batch."""
         if intermediates is not None:
             return intermediates

@@ -207,7 +207,7 @@ def _no_known_names(name: str) -> Labels | None:
 
 
 def split_arguments(
-    program: Callable[..., Any], data: Any, known: Callable[[str], Labels | None] = _no_known_names
+    program: Callable[..., Any], data: object, known: Callable[[str], Labels | None] = _no_known_names
 ) -> Arguments:
     """Split `data`, the keyword arguments of `program`: a dict, or a table that has them as columns.
 
@@ -246,7 +246,7 @@ def split_arguments(
     )
 
 
-def check_program(program: Any, what: str = "model") -> None:
+def check_program(program: object, what: str = "model") -> None:
     """Raise unless `program` is callable."""
     if not callable(program):
         raise TypeError(
@@ -255,7 +255,7 @@ def check_program(program: Any, what: str = "model") -> None:
         )
 
 
-def by_keyword(program: Any, data: Any) -> Mapping[str, Any]:
+def by_keyword(program: Callable[..., Any], data: object) -> Mapping[str, Any]:
     """Return the keyword arguments of a program; of a table, the columns that the program asks for."""
     columns = columns_of(data)
     if columns is not None:
@@ -268,13 +268,13 @@ def by_keyword(program: Any, data: Any) -> Mapping[str, Any]:
     return data
 
 
-def _words_as_array(value: Any) -> Any:
+def _words_as_array(value: object) -> object:
     """Return a list of words as one array, for JAX would treat the list as a tree."""
     is_words = isinstance(value, list | tuple) and any(isinstance(item, str) for item in value)
     return np.array(value, dtype=object) if is_words else value
 
 
-def is_leaf(value: Any) -> bool:
+def is_leaf(value: object) -> bool:
     """Return whether a value within the data is one argument, not a tree of them."""
     return isinstance(value, PaddedRows) or value is None or is_data(value)
 
@@ -312,7 +312,7 @@ def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Label
     return leaf, ()
 
 
-def _axes_of(leaf: Any) -> tuple[Axis, ...]:
+def _axes_of(leaf: object) -> tuple[Axis, ...]:
     return leaf.axes if isinstance(leaf, PaddedRows) else axes_of(leaf)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.inputs.axis_names import Axis, words_of
+from phalanx.inputs.axis_names import Axis, Word, words_of
 from phalanx.inputs.dataframe_input import library_of
 
 MOST_WORDS = 10_000
@@ -37,12 +37,12 @@ def axes_of(value: Any) -> tuple[Axis, ...]:
     return axes if any(map(any, axes)) else ()
 
 
-def _text(name: Any) -> str | None:
+def _text(name: object) -> str | None:
     """Return a name in the form that groups of ArviZ and Zarr have; None if it is no text."""
     return name.replace("/", ".") if isinstance(name, str) and not name.startswith("__") else None
 
 
-def _words(index: Any) -> tuple[Any, ...] | None:
+def _words(index: Any) -> tuple[Word, ...] | None:
     """Return the names of entries that an index has; None if it only numbers them, or there are many."""
     if index is None or index.nlevels > 1 or len(index) > MOST_WORDS or not index.is_unique:
         return None

@@ -76,7 +76,7 @@ def words_of(values: Iterable[Any]) -> tuple[Word, ...]:
     return tuple(map(_word, values if array is None else array.tolist()))
 
 
-def _word(value: Any) -> Word:
+def _word(value: object) -> Word:
     if isinstance(value, np.generic):
         value = value.item()
     return value if isinstance(value, str | int | float | bool) else str(value)

@@ -6,7 +6,7 @@ It imports no library: an object of a library can only be passed after that libr
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -54,7 +54,7 @@ _CLASSES = {
 """Classes that are converted, by library."""
 
 
-def is_data(value: Any) -> bool:
+def is_data(value: object) -> bool:
     """Return whether `value` becomes one array: an object of another library, a range, or a list of numbers."""
     return library_of(value) is not None or isinstance(value, range) or _is_sparse(value) or _is_list_of_numbers(value)
 
@@ -90,12 +90,12 @@ def as_named_array(name: str, value: Any) -> NamedArray:
     return NamedArray(value)
 
 
-def is_table(value: Any) -> bool:
+def is_table(value: object) -> bool:
     """Return whether `value` has columns with names."""
     return library_of(value) in ("pandas", "polars") and hasattr(value, "columns")
 
 
-def is_categorical(value: Any) -> bool:
+def is_categorical(value: object) -> bool:
     """Return whether `value` is a categorical series."""
     library = library_of(value)
     if library == "pandas":
@@ -133,7 +133,7 @@ def columns_of(data: Any) -> Mapping[str, Any] | None:
     return {name: data[name] for name in data.columns}
 
 
-def library_of(value: Any) -> str | None:
+def library_of(value: object) -> str | None:
     """Return the library that an object belongs to, if it is converted; otherwise None."""
     for library, names in _CLASSES.items():
         module = sys.modules.get(library)
@@ -143,7 +143,7 @@ def library_of(value: Any) -> str | None:
     return None
 
 
-def _is_sparse(value: Any) -> bool:
+def _is_sparse(value: object) -> bool:
     dense = {"scipy": "toarray", "sparse": "todense"}.get(type(value).__module__.partition(".")[0])
     return dense is not None and hasattr(value, dense)
 
@@ -151,7 +151,7 @@ def _is_sparse(value: Any) -> bool:
 # -- lists -------------------------------------------------------------------------------------------------------------
 
 
-def _is_list_of_numbers(value: Any) -> bool:
+def _is_list_of_numbers(value: object) -> bool:
     """Return whether a list or tuple contains numbers or such lists; one of arrays, words or dicts is a tree."""
     if not isinstance(value, list | tuple) or hasattr(value, "_fields"):
         return False
@@ -165,11 +165,11 @@ def _is_list_of_numbers(value: Any) -> bool:
     return not any(isinstance(item, dict) or np.ndim(item) for item in value if not _is_number(item))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, bool | int | float | complex | np.number | np.bool_)
 
 
-def _of_list(name: str, value: Any) -> np.ndarray:
+def _of_list(name: str, value: Sequence[object]) -> np.ndarray:
     for place, item in _leaves(value):
         if item is None:
             raise ValueError(f"{name}{place} is None: a missing number is float('nan'), or leave the row out.")
@@ -186,7 +186,7 @@ def _of_list(name: str, value: Any) -> np.ndarray:
         return np.array(value, dtype=object)
 
 
-def _leaves(value: Any, place: str = "") -> Any:
+def _leaves(value: Sequence[object], place: str = "") -> Iterator[tuple[str, object]]:
     for number, item in enumerate(value):
         if isinstance(item, list | tuple):
             yield from _leaves(item, f"{place}[{number}]")
@@ -194,7 +194,7 @@ def _leaves(value: Any, place: str = "") -> Any:
             yield f"{place}[{number}]", item
 
 
-def _lengths(value: Any) -> str:
+def _lengths(value: Sequence[object]) -> str:
     lengths = [len(item) for item in value if isinstance(item, list | tuple)]
     shown = ", ".join(map(str, lengths[:5]))
     return f"{shown}, ..." if len(lengths) > 5 else shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,7 @@ class KnownData:
         """Build the state from the record of a file."""
         return cls(labels_of(names or {}), scalars)
 
-    def split(self, program: Any, data: Any) -> Arguments:
+    def split(self, program: Callable[..., Any], data: object) -> Arguments:
         """Return new data of a program in the run's numbering, with the arguments that they leave out filled in.
 
         Raises:
@@ -64,7 +64,7 @@ class KnownData:
         whole = {**data, **self._filling(program, data)}
         return split_arguments(program, whole, lambda name: self.labels.get(name, ()))
 
-    def _filling(self, program: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    def _filling(self, program: Callable[..., Any], data: Mapping[str, Any]) -> dict[str, Any]:
         known = {**self.fixed, **self.arrays}
         try:
             parameters = inspect.signature(program).parameters
@@ -111,7 +111,7 @@ def scalars_of(arguments: Arguments) -> dict[str, Any]:
 _OTHER = object()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, np.ndarray):
         return value.item() if value.ndim == 0 and value.dtype.kind in "biuf" else _OTHER
     if isinstance(value, tuple):
@@ -124,7 +124,7 @@ def is_required(parameter: inspect.Parameter | None) -> bool:
     return parameter is not None and parameter.default is parameter.empty
 
 
-def _sizes(value: Any) -> set[int]:
+def _sizes(value: object) -> set[int]:
     """Return the numbers of rows of the arrays within an argument."""
     leaves = jax.tree.leaves(value, is_leaf=lambda leaf: isinstance(leaf, PaddedRows))
     return {leaf.rows for leaf in leaves if isinstance(leaf, PaddedRows)}

@@ -7,6 +7,7 @@ a library can only be passed after that library was imported.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ class MarkedData(NamedTuple):
     masks: dict[str, np.ndarray]
 
 
-def mark_missing(program: Any, data: Any) -> MarkedData:
+def mark_missing(program: Callable[..., Any], data: object) -> MarkedData:
     """Return the keyword arguments of a program with their missing entries in one form.
 
     Args:
@@ -51,7 +52,7 @@ def mark_missing(program: Any, data: Any) -> MarkedData:
     return MarkedData(jax.tree.unflatten(tree, leaves), masks)
 
 
-def _marked(leaf: Any) -> tuple[Any, np.ndarray | None]:
+def _marked(leaf: object) -> tuple[Any, np.ndarray | None]:
     if isinstance(leaf, np.ma.MaskedArray):
         return _of_mask(np.asarray(leaf.data), np.ma.getmaskarray(leaf))
     if isinstance(leaf, list | tuple) and is_leaf(leaf) and None in _flat(leaf):
@@ -78,7 +79,7 @@ def _of_mask(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return np.where(mask, values[~mask][0], values) if not mask.all() else values, mask
 
 
-def _of_objects(given: Any, items: np.ndarray) -> tuple[Any, np.ndarray | None]:
+def _of_objects(given: np.ndarray | Sequence[object], items: np.ndarray) -> tuple[Any, np.ndarray | None]:
     """Return an array of numbers among which some are missing as such; other objects unchanged."""
     mask = np.array([_is_missing(item) for item in items.ravel()], bool).reshape(items.shape)
     known = items[~mask].tolist()
@@ -90,7 +91,7 @@ def _of_objects(given: Any, items: np.ndarray) -> tuple[Any, np.ndarray | None]:
     return _of_mask(whole, mask)
 
 
-def _is_missing(item: Any) -> bool:
+def _is_missing(item: object) -> bool:
     """Return whether an object is None, pandas' NA, or NaN, the only number unequal to itself."""
     return item is None or type(item).__name__ in ("NAType", "NaTType") or (isinstance(item, float) and item != item)
 

@@ -19,6 +19,7 @@ from phalanx.inputs.dataframe_input import Labels, Levels, as_named_array, colum
 from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.mesh.devices import with_auto_axes
 from phalanx.mesh.space import RowSharding
+from phalanx.mesh.specs import PyTree
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class PaddedRows:
 jax.tree_util.register_dataclass(PaddedRows, data_fields=["array"], meta_fields=["rows", "labels", "axes"])
 
 
-def shard(tree: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
+def shard(tree: PyTree, mesh: Mesh, axis: str | Sequence[str] = "data") -> PyTree:
     """Shard the rows (leading dimension) of every array in `tree` over a mesh axis.
 
     Each device is given its own rows only, so a memory-mapped array may be larger than a device. Rows that do not
@@ -129,7 +130,7 @@ def name_of(path: tuple[Any, ...]) -> str:
     return f"{getattr(head, 'key', jax.tree_util.keystr((head,)))}{jax.tree_util.keystr(tuple(rest))}"
 
 
-def check_alive(name: str, leaf: Any) -> None:
+def check_alive(name: str, leaf: object) -> None:
     """Raise if an array was deleted or donated."""
     if isinstance(leaf, Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
         raise ValueError(
@@ -154,7 +155,7 @@ def sharding_of(leaf: Any) -> RowSharding:
     return RowSharding(axes, array.shape[0] if rows is None else rows, array.shape[0] // devices)
 
 
-def mesh_of(tree: Any) -> Mesh | None:
+def mesh_of(tree: PyTree) -> Mesh | None:
     """Return the mesh that `shard` placed the arrays of `tree` on; None if they are not on a mesh."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(sharding := getattr(leaf, "sharding", None), NamedSharding):

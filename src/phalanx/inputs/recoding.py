@@ -23,7 +23,7 @@ SHOWN = 12
 """Most names that a message lists."""
 
 
-def recode(name: str, value: Any, known: Labels) -> NamedArray:
+def recode(name: str, value: object, known: Labels) -> NamedArray:
     """Return `value` as an array in the numbering of a run.
 
     Args:
@@ -47,7 +47,7 @@ def recode(name: str, value: Any, known: Labels) -> NamedArray:
     return NamedArray(_columns(name, value, known), known)
 
 
-def _named(name: str, value: Any) -> NamedArray:
+def _named(name: str, value: object) -> NamedArray:
     """Return the array with the names that came with it, also of rows that `shard` has placed."""
     return NamedArray(value, value.labels) if isinstance(value, PaddedRows) else as_named_array(name, value)
 
@@ -55,7 +55,7 @@ def _named(name: str, value: Any) -> NamedArray:
 # -- levels ------------------------------------------------------------------------------------------------------------
 
 
-def _codes(name: str, value: Any, known: Levels) -> Any:
+def _codes(name: str, value: object, known: Levels) -> Any:
     if value is None:
         return None
     _refuse_twice(name, known)
@@ -73,7 +73,7 @@ def _codes(name: str, value: Any, known: Levels) -> Any:
     )
 
 
-def _words(name: str, value: Any) -> np.ndarray | None:
+def _words(name: str, value: object) -> np.ndarray | None:
     """Return `value` as an array of words; None if it is something else."""
     if is_categorical(value) or isinstance(value, Array | PaddedRows) or is_table(value):
         return None

@@ -13,11 +13,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from phalanx.jaxprs.dependence import Axes, Dependence
 from phalanx.jaxprs.evaluation import Evaluator, Marked
-from phalanx.jaxprs.walking import CUSTOM, Call, While, all_equations, pruned
+from phalanx.jaxprs.walking import CUSTOM, Call, While, all_equations, aval_of, pruned
 
 MOST_SITES = 64
 """Choices of a program that are forced one by one; further choices share the code of the last one."""
@@ -56,12 +56,12 @@ class Branches:
         self._numbers: dict[int, int] = {}
         self.sites: list[int] = []
 
-    def __call__(self, inputs: Sequence[Any], codes: Array) -> list[Array]:
+    def __call__(self, inputs: Sequence[Array], codes: Array) -> list[Array]:
         """Return the outputs, given a code for each choice, `(MOST_SITES,)`."""
-        found = _Walk(self, codes).run(self._program, list(map(Marked, inputs, self._marks)))
+        found = _ForcedWalk(self, codes).run(self._program, list(map(Marked, inputs, self._marks)))
         return [value.array for value in found]
 
-    def number(self, equation: Any, alternatives: int) -> int:
+    def number(self, equation: JaxprEqn, alternatives: int) -> int:
         """Return the number of a choice."""
         if id(equation) not in self._numbers:
             self._numbers[id(equation)] = len(self.sites)
@@ -85,12 +85,12 @@ class Branches:
 class _OnPosition(Dependence):
     """Dependence on the position; the index of a device is no part of it, unlike in the analysis of mesh axes."""
 
-    def primitive(self, equation: Any, inputs: list[Axes]) -> list[Axes]:
+    def primitive(self, equation: JaxprEqn, inputs: list[Axes]) -> list[Axes]:
         """Return the mark of the position if any operand depends on it."""
         return [mark & ON_POSITION for mark in super().primitive(equation, inputs)]
 
 
-class _Walk(Evaluator[Marked]):
+class _ForcedWalk(Evaluator[Marked]):
     """One evaluation, in which values that depend on the position are marked."""
 
     value = Marked
@@ -100,14 +100,14 @@ class _Walk(Evaluator[Marked]):
         self._branches, self._codes = branches, codes
         self._makers: dict[Any, Any] = {}
 
-    def equation(self, equation: Any, inputs: list[Marked]) -> list[Marked]:
+    def equation(self, equation: JaxprEqn, inputs: list[Marked]) -> list[Marked]:
         """Apply an equation, unchanged if it does not depend on the position."""
         self._makers.update(dict.fromkeys(equation.outvars, equation))
         if not any(value.mark for value in inputs) or self._counts_from_the_end(equation):
             return super().primitive(equation, inputs)
         return super().equation(equation, inputs)
 
-    def primitive(self, equation: Any, inputs: list[Marked]) -> list[Marked]:
+    def primitive(self, equation: JaxprEqn, inputs: list[Marked]) -> list[Marked]:
         """Apply a primitive, forced if it makes a choice."""
         found = super().primitive(equation, inputs)
         if len(found) != 1 or (alternatives := _alternatives(equation, inputs, found[0].array)) is None:
@@ -115,29 +115,29 @@ class _Walk(Evaluator[Marked]):
         blend = equation.primitive.name not in _ROUGH
         return [found[0]._replace(array=self._chosen(equation, found[0].array, alternatives, blend))]
 
-    def call(self, equation: Any, parts: Call, inputs: list[Marked]) -> list[Marked]:
+    def call(self, equation: JaxprEqn, parts: Call, inputs: list[Marked]) -> list[Marked]:
         """Follow a call; a function with derivatives of its own only if it makes a choice."""
         chooses = any(inner.primitive.name in _CHOICES for inner in all_equations(parts.program))
         if equation.primitive.name in CUSTOM and not chooses:
             return super().primitive(equation, inputs)
         return super().call(equation, parts, inputs)
 
-    def choose(self, equation: Any, which: Marked, cases: Sequence[Marked]) -> Marked:
+    def choose(self, equation: JaxprEqn, which: Marked, cases: Sequence[Marked]) -> Marked:
         """Return a result of a choice between branches, forced."""
         index = jnp.clip(jnp.asarray(which.array, jnp.int32), 0, len(cases) - 1)
         arrays = [case.array for case in cases]
         mark = which.mark.union(*(case.mark for case in cases))
         return Marked(self._chosen(equation, lax.select_n(index, *arrays), arrays), mark)
 
-    def while_loop(self, equation: Any, parts: While, inputs: list[Marked]) -> list[Marked]:
+    def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[Marked]) -> list[Marked]:
         """Evaluate a loop, with the number of turns forced if the test depends on the position."""
         of_test, of_body, carry = parts.split(inputs)
         marks, begin = self.marks(equation, inputs), tuple(value.array for value in carry)
 
-        def test(now: Any) -> Any:
+        def test(now: tuple[Array, ...]) -> Array:
             return self.run(parts.test, [*of_test, *map(Marked, now, marks)])[0].array
 
-        def turn(now: Any) -> Any:
+        def turn(now: tuple[Array, ...]) -> tuple[Array, ...]:
             return tuple(value.array for value in self.run(parts.body, [*of_body, *map(Marked, now, marks)]))
 
         natural = lax.while_loop(test, turn, begin)
@@ -146,14 +146,14 @@ class _Walk(Evaluator[Marked]):
             natural = [self._chosen(equation, n, cases) for n, *cases in zip(natural, *forced, strict=True)]
         return list(map(Marked, natural, marks))
 
-    def _chosen(self, equation: Any, natural: Any, alternatives: Sequence[Any], blend: bool = True) -> Any:
+    def _chosen(self, equation: JaxprEqn, natural: Array, alternatives: Sequence[Array], blend: bool = True) -> Array:
         code = self._codes[self._branches.number(equation, len(alternatives))]
         cases = [jnp.broadcast_to(case, natural.shape) for case in alternatives]
         # a code beyond the last alternative selects the last
         which = jnp.where(code == BLEND, len(cases) + 1, jnp.minimum(code, len(cases) - 1) + 1)
         return lax.select_n(which.astype(jnp.int32), natural, *cases, _blended(natural, cases) if blend else natural)
 
-    def _counts_from_the_end(self, equation: Any) -> bool:
+    def _counts_from_the_end(self, equation: JaxprEqn) -> bool:
         """Return whether an equation converts a negative index to one from the end, which is not a model's choice."""
         if (
             equation.primitive.name != "select_n"
@@ -166,11 +166,11 @@ class _Walk(Evaluator[Marked]):
             test is not None
             and test.primitive.name == "lt"
             and test.invars[0] is equation.invars[1]
-            and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.integer)
+            and jnp.issubdtype(aval_of(equation.outvars[0]).dtype, jnp.integer)
         )
 
 
-def _alternatives(equation: Any, inputs: Sequence[Marked], natural: Any) -> list[Any] | None:
+def _alternatives(equation: JaxprEqn, inputs: Sequence[Marked], natural: Array) -> list[Array] | None:
     """Return the results that a primitive may have at other positions; None if it makes no choice."""
     name, given = equation.primitive.name, [value.array for value in inputs]
     if name == "select_n":
@@ -194,7 +194,7 @@ def _alternatives(equation: Any, inputs: Sequence[Marked], natural: Any) -> list
     return None
 
 
-def _blended(natural: Any, cases: Sequence[Any]) -> Any:
+def _blended(natural: Array, cases: Sequence[Array]) -> Array:
     """Return a weighted mean of the cases if all are finite; for integers and flags, another case."""
     if not jnp.issubdtype(natural.dtype, jnp.inexact):
         other = cases[-1]

@@ -20,8 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh, Mesh
+
+from phalanx.jaxprs.walking import Atom
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range)
 
@@ -46,7 +48,7 @@ class Form(NamedTuple):
     rules: bool
 
 
-def form_of(*values: Any) -> Form | None:
+def form_of(*values: object) -> Form | None:
     """Return the form of jaxprs, arrays, plain values, and tuples, lists and dicts of them; None if they have no form.
 
     Example:
@@ -104,7 +106,7 @@ class _Writer:
         self.rules = False
         self._programs: dict[int, tuple[Jaxpr, str]] = {}  # a program that is called often is written once
 
-    def text(self, value: Any) -> str:
+    def text(self, value: object) -> str:
         if isinstance(value, PLAIN):
             return f"{type(value).__name__} {value!r}"
         if isinstance(value, tuple | list | dict | set | frozenset | slice):
@@ -145,12 +147,12 @@ class _Writer:
     def _lines(self, jaxpr: Jaxpr) -> Iterator[str]:
         numbers: dict[Any, int] = {}
 
-        def new(variables: Iterable[Any]) -> str:
+        def new(variables: Iterable[Var]) -> str:
             for variable in variables:
                 numbers[variable] = len(numbers)
             return self._all(f"{_kind(variable.aval)}" for variable in variables)
 
-        def read(atoms: Iterable[Any]) -> str:
+        def read(atoms: Iterable[Atom]) -> str:
             return self._all(self._literal(x) if isinstance(x, Literal) else str(numbers[x]) for x in atoms)
 
         yield f"{new(jaxpr.constvars)} {new(jaxpr.invars)}"
@@ -158,10 +160,10 @@ class _Writer:
             yield f"{self._operation(equation)} {read(equation.invars)} makes {new(equation.outvars)}"
         yield f"gives {read(jaxpr.outvars)}"
 
-    def _literal(self, literal: Any) -> str:
+    def _literal(self, literal: Literal) -> str:
         return f"{_kind(literal.aval)} {self._array(literal.val)}"
 
-    def _operation(self, equation: Any) -> str:
+    def _operation(self, equation: JaxprEqn) -> str:
         """Return the text of an equation without its operands."""
         name, params = equation.primitive.name, equation.params
         if name.startswith(("custom_jvp_call", "custom_vjp_call")):
@@ -170,7 +172,7 @@ class _Writer:
         effects = sorted(type(effect).__name__ for effect in equation.effects)
         return f"{name} {effects} {self.text(dict(sorted(params.items())))}"
 
-    def _array(self, value: Any) -> str:
+    def _array(self, value: object) -> str:
         if isinstance(value, PLAIN):
             return self.text(value)
         if isinstance(value, jax.Array):
@@ -185,7 +187,7 @@ class _Writer:
         digest = bytes(bits) if len(bits) <= SHORT else hashlib.sha256(bits).digest()
         return f"{array.dtype} {array.dtype.str} {array.shape} {digest.hex()}"
 
-    def _other(self, value: Any) -> str:
+    def _other(self, value: object) -> str:
         """Return the text of one of JAX's immutable records, which the form keeps and compares as JAX does."""
         if not _is_of_jax(value) or _is_function(value):
             raise _NoForm
@@ -196,20 +198,20 @@ class _Writer:
 
 
 @lru_cache(4096)
-def _kind(aval: Any) -> str:
+def _kind(aval: object) -> str:
     """Return the text of a value's shape and type."""
     parts = (getattr(aval, name, None) for name in ("dtype", "shape", "weak_type"))
     return f"{type(aval).__name__} {' '.join(map(str, parts))}"
 
 
-def _is_of_jax(value: Any) -> bool:
+def _is_of_jax(value: object) -> bool:
     return _is_of(("jax", "jaxlib"), type(value).__module__)
 
 
-def _is_program(value: Any) -> bool:
+def _is_program(value: object) -> bool:
     return isinstance(value, ClosedJaxpr | Jaxpr) or (isinstance(value, tuple | list) and any(map(_is_program, value)))
 
 
-def _is_function(value: Any) -> bool:
+def _is_function(value: object) -> bool:
     """Return whether a value is a function, or JAX's wrapper of a function yet to be traced."""
     return hasattr(value, "call_wrapped") or (callable(value) and not isinstance(value, Mesh | AbstractMesh))

@@ -8,9 +8,9 @@ control flow are followed inside, output by output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.typing import ArrayLike
 
 from phalanx.jaxprs.canonical import form_of
 from phalanx.jaxprs.walking import (
@@ -63,11 +63,11 @@ def uses_collective(jaxpr: Program, axis: str) -> bool:
 class Dependence(Interpreter[Axes]):
     """Analysis of the axes that values vary over; for loops, after any number of turns."""
 
-    def constant(self, value: Any) -> Axes:
+    def constant(self, value: ArrayLike) -> Axes:
         """Return no axes: a constant is the same on all devices."""
         return NOWHERE
 
-    def primitive(self, equation: Any, inputs: list[Axes]) -> list[Axes]:
+    def primitive(self, equation: JaxprEqn, inputs: list[Axes]) -> list[Axes]:
         """Return the axes that any operand varies over, less those that a collective reduces."""
         name, named, anywhere = equation.primitive.name, frozenset(axes_named(equation)), NOWHERE.union(*inputs)
         if name == "axis_index":
@@ -79,18 +79,18 @@ class Dependence(Interpreter[Axes]):
             return [axes - reduced for axes in each]
         return [anywhere | named if name in _STILL_VARYING else anywhere] * len(equation.outvars)
 
-    def cond(self, equation: Any, parts: Cond, inputs: list[Axes]) -> list[Axes]:
+    def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[Axes]) -> list[Axes]:
         """Return the axes of the results: those of all branches, and those of the choice between them."""
         branches = [self.run(branch, inputs[1:]) for branch in parts.branches]
         return [inputs[0].union(*outputs) for outputs in zip(*branches, strict=True)]
 
-    def scan(self, equation: Any, parts: Scan, inputs: list[Axes]) -> list[Axes]:
+    def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[Axes]) -> list[Axes]:
         """Return the axes of the carry and of the rows of results."""
         constants, carry, rows = parts.split(inputs)
         carry = settled(carry, lambda now: self.run(parts.body, [*constants, *now, *rows])[: len(now)], _union)
         return [*carry, *self.run(parts.body, [*constants, *carry, *rows])[len(carry) :]]
 
-    def while_loop(self, equation: Any, parts: While, inputs: list[Axes]) -> list[Axes]:
+    def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[Axes]) -> list[Axes]:
         """Return the axes of the carry; devices may stop at different turns."""
         of_test, of_body, carry = parts.split(inputs)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from jax import lax
-from jax.extend.core import Jaxpr
+from jax import Array, lax
+from jax.extend.core import Jaxpr, JaxprEqn
+from jax.typing import ArrayLike
 
 from phalanx.jaxprs.dependence import NOWHERE, Axes, Dependence
 from phalanx.jaxprs.walking import Call, Cond, Interpreter, Scan, alone, needed_equations, not_literal
@@ -31,40 +32,40 @@ class Evaluator(Interpreter[M], Generic[M]):
     value: type[M]
     dependence = Dependence()
 
-    def constant(self, value: Any) -> M:
+    def constant(self, value: ArrayLike) -> M:
         """Return the value of a constant, without a mark."""
         return self.value(value)
 
-    def primitive(self, equation: Any, inputs: list[M]) -> list[M]:
+    def primitive(self, equation: JaxprEqn, inputs: list[M]) -> list[M]:
         """Return the results of the unchanged primitive."""
         arrays = [value.array for value in not_literal(equation, inputs)]
         return self.of_arrays(alone(equation)(*arrays), self.marks(equation, inputs))
 
-    def marks(self, equation: Any, inputs: Sequence[M]) -> list[Axes]:
+    def marks(self, equation: JaxprEqn, inputs: Sequence[M]) -> list[Axes]:
         """Return the marks of the results of an equation."""
         return self.dependence.equation(equation, [value.mark for value in inputs])
 
-    def of_arrays(self, arrays: Sequence[Any], marks: Sequence[Axes]) -> list[M]:
+    def of_arrays(self, arrays: Sequence[Array], marks: Sequence[Axes]) -> list[M]:
         """Return values of arrays that have these marks."""
         return list(map(self.value, arrays, marks))
 
-    def arrays(self, values: Sequence[M], marks: Sequence[Axes]) -> list[Any]:
+    def arrays(self, values: Sequence[M], marks: Sequence[Axes]) -> list[Array]:
         """Return the arrays of values, in the form that arrays with these marks have."""
         return [value.array for value in values]
 
-    def equations(self, jaxpr: Jaxpr) -> Sequence[Any]:
+    def equations(self, jaxpr: Jaxpr) -> Sequence[JaxprEqn]:
         """Return the equations that the outputs need."""
         return needed_equations(jaxpr, jaxpr.outvars)
 
-    def call(self, equation: Any, parts: Call, inputs: list[M]) -> list[M]:
+    def call(self, equation: JaxprEqn, parts: Call, inputs: list[M]) -> list[M]:
         """Follow a primitive that only calls a program; bind any other."""
         return self.run(parts.program, inputs) if parts.known else self.primitive(equation, inputs)
 
-    def choose(self, equation: Any, which: M, cases: Sequence[M]) -> M:
+    def choose(self, equation: JaxprEqn, which: M, cases: Sequence[M]) -> M:
         """Return a result of a choice by a marked number, given the result of each branch."""
         raise NotImplementedError
 
-    def cond(self, equation: Any, parts: Cond, inputs: list[M]) -> list[M]:
+    def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[M]) -> list[M]:
         """Evaluate one branch; all of them if the number of the branch is marked."""
         which, *operands = inputs
         if which.mark:
@@ -77,13 +78,13 @@ class Evaluator(Interpreter[M], Generic[M]):
         ]
         return self.of_arrays(lax.switch(which.array, ways, *(value.array for value in operands)), marks)
 
-    def scan(self, equation: Any, parts: Scan, inputs: list[M]) -> list[M]:
+    def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[M]) -> list[M]:
         """Evaluate the loop row by row."""
         constants, carry, rows = parts.split(inputs)
         marks, count, params = self.marks(equation, inputs), len(carry), equation.params
         inside = [*marks[:count], *(row.mark for row in rows)]
 
-        def turn(now: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
+        def turn(now: list[Array], row: list[Array]) -> tuple[list[Array], list[Array]]:
             found = self.run(parts.body, [*constants, *self.of_arrays([*now, *row], inside)])
             arrays = self.arrays(found, marks)
             return arrays[:count], arrays[count:]

@@ -19,10 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 from jax.lax import GatherScatterMode
 
+from phalanx.jaxprs.walking import aval_of
 from phalanx.mesh.compatibility.workarounds import Workaround
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Int32, Shaped
@@ -47,7 +49,7 @@ def with_group_sums(f: F) -> F:
         return f
 
     @wraps(f)
-    def rewritten_f(*args: Any) -> Any:
+    def rewritten_f(*args: PyTree) -> PyTree:
         program, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
         results = jaxpr_as_fun(rewritten(program))(*jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
@@ -71,7 +73,7 @@ def rewritten(program: Any) -> Any:
     return program.replace(eqns=equations)  # pyright: ignore[reportCallIssue]  (narrowed to a closed one)
 
 
-def _equation(eqn: Any) -> Any:
+def _equation(eqn: JaxprEqn) -> JaxprEqn:
     if eqn.primitive.name == "scatter-add":
         summed = _sum_of(eqn)
         if summed is None:
@@ -83,7 +85,7 @@ def _equation(eqn: Any) -> Any:
     return eqn if same else eqn.replace(params=params)
 
 
-def _param(value: Any) -> Any:
+def _param(value: object) -> object:
     if isinstance(value, ClosedJaxpr | Jaxpr):
         return rewritten(value)
     if type(value) is tuple and any(isinstance(item, ClosedJaxpr | Jaxpr) for item in value):
@@ -92,9 +94,9 @@ def _param(value: Any) -> Any:
     return value
 
 
-def _sum_of(eqn: Any) -> Callable[[Array, Array, Array], Array] | None:
+def _sum_of(eqn: JaxprEqn) -> Callable[[Array, Array, Array], Array] | None:
     """Return the replacement of a scatter-add of whole rows; None if the scatter-add is kept."""
-    operand, _, updates = (atom.aval for atom in eqn.invars)
+    operand, _, updates = map(aval_of, eqn.invars)
     numbers = eqn.params["dimension_numbers"]
     indexed, inserted = numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims
     if numbers.operand_batching_dims or not set(inserted) <= set(indexed):

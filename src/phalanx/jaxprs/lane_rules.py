@@ -13,11 +13,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from jax.extend.core import JaxprEqn
 
 from phalanx.jaxprs.dependence import Axes
 from phalanx.jaxprs.evaluation import Marked
-from phalanx.jaxprs.walking import ELEMENTWISE
+from phalanx.jaxprs.walking import ELEMENTWISE, aval_of
 
 LANED: Axes = frozenset({"lanes"})
 """Mark of values whose last axis is the axis of lanes; a value without it is the same in all lanes."""
@@ -37,7 +38,7 @@ class LaneValue(Marked):
         whole = np.shape(self.array)
         return whole[:-1] if self.laned else whole
 
-    def broadcast(self, lanes: int, shape: tuple[int, ...] | None = None) -> Any:
+    def broadcast(self, lanes: int, shape: tuple[int, ...] | None = None) -> Array:
         """Return the array with an axis of lanes; a scalar may also be broadcast to the `shape` of other operands."""
         shape = self.shape if shape is None else shape
         rank = len(self.shape)
@@ -69,9 +70,9 @@ class LaneEquation:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the first result in one lane."""
-        return self.equation.outvars[0].aval.shape
+        return aval_of(self.equation.outvars[0]).shape
 
-    def bind(self, *arrays: Any, **changed: Any) -> list[LaneValue]:
+    def bind(self, *arrays: Array, **changed: Any) -> list[LaneValue]:
         """Return the results of the same primitive for arrays of all lanes."""
         primitive = self.equation.primitive
         found = primitive.bind(*arrays, **(self.params | changed))
@@ -172,7 +173,7 @@ def _product_in_each(eqn: LaneEquation) -> list[LaneValue] | None:
     """Multiply matrices that differ between lanes, as sums along the lanes; large ones are left to `vmap`."""
     a, b = eqn.inputs
     (of_a, of_b), (batch_a, batch_b) = eqn.params["dimension_numbers"]
-    dtype = eqn.equation.outvars[0].aval.dtype
+    dtype = aval_of(eqn.equation.outvars[0]).dtype
     plain = a.array.dtype == b.array.dtype == dtype and jnp.issubdtype(dtype, np.number)
     if not plain or math.prod(eqn.shape) * math.prod(a.shape[axis] for axis in of_a) > TERM_BY_TERM:
         return None
@@ -183,7 +184,7 @@ def _product_in_each(eqn: LaneEquation) -> list[LaneValue] | None:
     return [LaneValue(jnp.sum(left * right, axis=tuple(range(rank, rank + len(of_a))), dtype=dtype), LANED)]
 
 
-def _ordered(value: LaneValue, batch: Sequence[int], contracted: Sequence[int]) -> Any:
+def _ordered(value: LaneValue, batch: Sequence[int], contracted: Sequence[int]) -> Array:
     """Return the array with axes in this order: batch, remaining, contracted, lanes."""
     rank = len(value.shape)
     remain = [axis for axis in range(rank) if axis not in (*batch, *contracted)]
@@ -193,7 +194,7 @@ def _ordered(value: LaneValue, batch: Sequence[int], contracted: Sequence[int]) 
 # -- sums over devices ------------------------------------------------------------------------------------------------
 
 
-def is_of_devices(equation: Any) -> bool:
+def is_of_devices(equation: JaxprEqn) -> bool:
     """Return whether a collective names mesh axes only, and no axis of an array."""
     return not any(isinstance(axis, int) for axis in equation.params.get("axes", ()))
 

@@ -14,10 +14,11 @@ import jax
 import jax.core
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
+from jax.typing import ArrayLike
 
 from phalanx.jaxprs.source_lines import called, picks, source_line_of
-from phalanx.jaxprs.walking import Call, Cond, Interpreter, Scan, While, axes_named, settled
+from phalanx.jaxprs.walking import Call, Cond, Interpreter, Scan, While, aval_of, axes_named, settled
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Integer
@@ -66,7 +67,7 @@ class Lookup:
 
 
 def follow(
-    program: ClosedJaxpr, inputs: Sequence[Known], latent: Set[Any] = frozenset(), dry: bool = False
+    program: ClosedJaxpr, inputs: Sequence[Known], latent: Set[Var] = frozenset(), dry: bool = False
 ) -> tuple[list[Lookup], list[Known]]:
     """Return the lookups of a program whose indices are known given these inputs, and its outputs.
 
@@ -74,40 +75,42 @@ def follow(
     not change between turns; the final values of the loop are known if its inputs are. A `dry` walk computes no values.
     """
     found: list[Lookup] = []
-    outputs = _Walk(found, None, latent, dry).run(program, inputs)
+    outputs = _LookupWalk(found, None, latent, dry).run(program, inputs)
     return found, outputs
 
 
-class _Walk(Interpreter[Known]):
+class _LookupWalk(Interpreter[Known]):
     """A partial evaluation of a jaxpr on data alone, which records every lookup."""
 
-    def __init__(self, found: list[Lookup], outermost: Any, latent: Set[Any] = frozenset(), dry: bool = False):
+    def __init__(
+        self, found: list[Lookup], outermost: JaxprEqn | None, latent: Set[Var] = frozenset(), dry: bool = False
+    ):
         self.found, self.outermost, self.latent, self.dry = found, outermost, latent, dry
 
-    def constant(self, value: Any) -> Known:
+    def constant(self, value: ArrayLike) -> Known:
         return KnownValue(lambda: value)
 
-    def named(self, variable: Any, value: Known) -> Known:
+    def named(self, variable: Var, value: Known) -> Known:
         return None if variable in self.latent else value
 
-    def equation(self, equation: Any, inputs: list[Known]) -> list[Known]:
+    def equation(self, equation: JaxprEqn, inputs: list[Known]) -> list[Known]:
         self._note(equation, inputs)
         return super().equation(equation, inputs)
 
-    def primitive(self, equation: Any, inputs: list[Known]) -> list[Known]:
+    def primitive(self, equation: JaxprEqn, inputs: list[Known]) -> list[Known]:
         given = [value for value in inputs if value is not None]
         if len(given) < len(inputs) or axes_named(equation):  # the walk runs outside of the mesh
             return [None] * len(equation.outvars)
         return _lazy(lambda: equation.primitive.bind(*(v.get() for v in given), **equation.params), equation, given)
 
-    def call(self, equation: Any, parts: Call, inputs: list[Known]) -> list[Known]:
+    def call(self, equation: JaxprEqn, parts: Call, inputs: list[Known]) -> list[Known]:
         return self._inside(equation).run(parts.program, inputs)
 
-    def _inside(self, eqn: Any) -> _Walk:
+    def _inside(self, eqn: JaxprEqn) -> _LookupWalk:
         # JAX caches traces of inner functions with the line of their first caller: only the outermost line is right.
-        return _Walk(self.found, self.outermost or eqn, dry=self.dry)
+        return _LookupWalk(self.found, self.outermost or eqn, dry=self.dry)
 
-    def cond(self, equation: Any, parts: Cond, inputs: list[Known]) -> list[Known]:
+    def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[Known]) -> list[Known]:
         choice, *operands = inputs
         if choice is None:
             return [None] * len(equation.outvars)
@@ -116,7 +119,7 @@ class _Walk(Interpreter[Known]):
         branch = parts.branches[min(max(int(choice.get()), 0), len(parts.branches) - 1)]
         return self._inside(equation).run(branch, operands)
 
-    def _every_branch(self, eqn: Any, parts: Cond, choice: KnownValue, inputs: list[Known]) -> list[Known]:
+    def _every_branch(self, eqn: JaxprEqn, parts: Cond, choice: KnownValue, inputs: list[Known]) -> list[Known]:
         """Return the results of the branch chosen at run time; an invalid index counts only in the chosen branch."""
         branches, made = parts.branches, []
 
@@ -124,7 +127,7 @@ class _Walk(Interpreter[Known]):
             return jnp.clip(choice.get(), 0, len(branches) - 1).astype(jnp.int32)
 
         for number, branch in enumerate(branches):
-            walk = _Walk([], self.outermost or eqn, dry=self.dry)
+            walk = _LookupWalk([], self.outermost or eqn, dry=self.dry)
             made.append(walk.run(branch, inputs))
             for lookup in walk.found:
                 if lookup.outside is not None:
@@ -133,20 +136,20 @@ class _Walk(Interpreter[Known]):
                 self.found.append(lookup)
         return [_chosen(taken, choice.sources, of_branches) for of_branches in zip(*made, strict=True)]
 
-    def while_loop(self, equation: Any, parts: While, inputs: list[Known]) -> list[Known]:
+    def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[Known]) -> list[Known]:
         """Walk the body once, with an unknown carry, and return the final values if the inputs are known."""
         _, of_body, carry = parts.split(inputs)
         self._inside(equation).run(parts.body, [*of_body, *[None] * len(carry)])
         return self.primitive(equation, inputs)
 
-    def scan(self, equation: Any, parts: Scan, inputs: list[Known]) -> list[Known]:
+    def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[Known]) -> list[Known]:
         """Evaluate every turn; a part of the carry that depends on more than data is unknown."""
         constants, carry, rows = parts.split(inputs)
         count, seen, made = len(carry), [], []
 
         def turn(now: list[Known]) -> list[Known]:
             seen.clear()
-            made[:] = _Walk(seen, self.outermost or equation, dry=True).run(parts.body, [*constants, *now, *rows])
+            made[:] = _LookupWalk(seen, self.outermost or equation, dry=True).run(parts.body, [*constants, *now, *rows])
             return made[:count]
 
         carry = settled(carry, turn, lambda a, b: a if b is not None else None)
@@ -164,7 +167,7 @@ class _Walk(Interpreter[Known]):
         rest = [None if v is None else KnownValue(lambda i=i: turns.get()[1][i], sources) for i, v in each]
         return [*first, *rest]
 
-    def _turns(self, eqn: Any, parts: Scan, inputs: list[Known], carry: list[Known], made: list[Known]) -> Any:
+    def _turns(self, eqn: JaxprEqn, parts: Scan, inputs: list[Known], carry: list[Known], made: list[Known]) -> Any:
         """Return the final carry, the results of each turn, and the lookups in the turns."""
         constants, _, rows = parts.split(inputs)
         count, lookups = len(carry), []
@@ -173,7 +176,7 @@ class _Walk(Interpreter[Known]):
                 value.get()
 
         def turn(carried: dict[int, Any], now: dict[int, Any]) -> Any:
-            walk = _Walk([], self.outermost or eqn)
+            walk = _LookupWalk([], self.outermost or eqn)
             known = [None if v is None else KnownValue(lambda i=i: carried[i], v.sources) for i, v in enumerate(carry)]
             given = [None if v is None else KnownValue(lambda i=i: now[i], v.sources) for i, v in enumerate(rows)]
             out = walk.run(parts.body, [*constants, *known, *given])
@@ -182,13 +185,13 @@ class _Walk(Interpreter[Known]):
             after = {i: v.get() for i, v in enumerate(out[:count]) if i in carried and v is not None}
             return after, (gives, [lookup.outside for lookup in walk.found])
 
-        types = [atom.aval.dtype for atom in parts.split(eqn.invars)[1]]
+        types = [aval_of(atom).dtype for atom in parts.split(eqn.invars)[1]]
         start = {i: jnp.asarray(v.get(), types[i]) for i, v in enumerate(carry) if v is not None}
         xs = {i: v.get() for i, v in enumerate(rows) if v is not None}
         end, (gives, outside) = lax.scan(turn, start, xs, length=eqn.params["length"], reverse=eqn.params["reverse"])
         return end, gives, list(zip(lookups, outside, strict=True))
 
-    def _note(self, eqn: Any, inputs: list[Known]) -> None:
+    def _note(self, eqn: JaxprEqn, inputs: list[Known]) -> None:
         """Record a lookup of the model whose indices data alone determine."""
         for size, last, index, silent in _indices(eqn, inputs):
             if not index.sources or not picks(called(eqn)) or source_line_of(self.outermost or eqn) is None:
@@ -206,15 +209,15 @@ class _Walk(Interpreter[Known]):
             self.found.append(lookup)
 
 
-def _indices(eqn: Any, inputs: list[Known]) -> Iterator[tuple[int, int, KnownValue, bool]]:
+def _indices(eqn: JaxprEqn, inputs: list[Known]) -> Iterator[tuple[int, int, KnownValue, bool]]:
     """Yield for each axis that an equation picks from: size, largest valid index, indices and `silent` of `Lookup`."""
     name, params = eqn.primitive.name, eqn.params
     if not name.startswith(("dynamic_slice", "dynamic_update_slice", "gather", "scatter")):
         return
-    shape = eqn.invars[0].aval.shape
+    shape = aval_of(eqn.invars[0]).shape
     if name in ("dynamic_slice", "dynamic_update_slice"):
         starts = 1 if name == "dynamic_slice" else 2
-        sizes = params["slice_sizes"] if name == "dynamic_slice" else eqn.invars[1].aval.shape
+        sizes = params["slice_sizes"] if name == "dynamic_slice" else aval_of(eqn.invars[1]).shape
         for axis, start in enumerate(inputs[starts : starts + len(shape)]):
             if start is not None:
                 yield shape[axis], shape[axis] - sizes[axis], start, True
@@ -231,16 +234,16 @@ def _indices(eqn: Any, inputs: list[Known]) -> Iterator[tuple[int, int, KnownVal
         yield shape[axis], shape[axis] - window, picked, silent
 
 
-def _window(eqn: Any, numbers: Any, axis: int) -> int:
+def _window(eqn: JaxprEqn, numbers: Any, axis: int) -> int:
     """Return the number of entries along an axis that a scatter writes at once."""
     left_out = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     if axis in left_out:
         return 1
-    dims = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in left_out]
-    return eqn.invars[2].aval.shape[numbers.update_window_dims[dims.index(axis)]]
+    dims = [d for d in range(len(aval_of(eqn.invars[0]).shape)) if d not in left_out]
+    return aval_of(eqn.invars[2]).shape[numbers.update_window_dims[dims.index(axis)]]
 
 
-def _lazy(compute: Callable[[], Any], eqn: Any, inputs: Sequence[KnownValue]) -> list[Known]:
+def _lazy(compute: Callable[[], Any], eqn: JaxprEqn, inputs: Sequence[KnownValue]) -> list[Known]:
     sources = frozenset().union(*(v.sources for v in inputs))
     if not eqn.primitive.multiple_results:
         return [KnownValue(compute, sources)]

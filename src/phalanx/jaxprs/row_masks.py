@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from phalanx.jaxprs.dependence import NOWHERE, Axes
 from phalanx.jaxprs.evaluation import Evaluator, Marked
 from phalanx.jaxprs.sharding_state import Group, ShardedRows
 from phalanx.jaxprs.walking import Call, Cond, Program, Scan, equations_within, inner_programs, parts_of, pruned
 from phalanx.mesh.space import RowSharding
+from phalanx.mesh.specs import PyTree
 
 MASKED = ("reduce_sum", "reduce_max", "reduce_min", "dot_general")
 """Primitives in which padded rows can be masked."""
@@ -40,13 +40,13 @@ class MaskPlan:
         self.changes: dict[int, tuple[Change, ...]] = {}
         self.is_consistent = True
 
-    def note(self, equation: Any, changes: Sequence[Change]) -> None:
+    def note(self, equation: JaxprEqn, changes: Sequence[Change]) -> None:
         """Record the change of each operand of an equation."""
         found = tuple(changes)
         if self.changes.setdefault(id(equation), found) != found:  # called twice, with other operands
             self.is_consistent = False
 
-    def inside(self, equation: Any) -> bool:
+    def inside(self, equation: JaxprEqn) -> bool:
         """Return whether a program that an equation calls has an equation with changed operands."""
         return any(any(self.changes.get(id(inner), ())) for inner in equations_within(equation))
 
@@ -69,7 +69,7 @@ class Masks:
     factors: Mapping[tuple[str, str], Fraction] = field(default_factory=dict)
     shardings: Mapping[Group, RowSharding] = field(default_factory=dict)
 
-    def terms(self, position: Any, arrays: Sequence[Any]) -> dict[tuple[str, str], Array]:
+    def terms(self, position: PyTree, arrays: Sequence[Array]) -> dict[tuple[str, str], Array]:
         """Return the terms at a position. Call it inside `shard_map`."""
         inputs = list(map(Marked, jax.tree.leaves((position, list(arrays)))))
         found = _Masked(self).run(pruned(self.program, self.outputs.values()), inputs)
@@ -90,7 +90,7 @@ class _Masked(Evaluator[Marked]):
     def __init__(self, masks: Masks):
         self._masks = masks
 
-    def equation(self, equation: Any, inputs: list[Marked]) -> list[Marked]:
+    def equation(self, equation: JaxprEqn, inputs: list[Marked]) -> list[Marked]:
         """Change the operands of an equation as planned; follow only programs that contain one to change."""
         if changes := self._masks.plan.changes.get(id(equation)):
             name = equation.primitive.name
@@ -99,11 +99,11 @@ class _Masked(Evaluator[Marked]):
         follow = super().equation if self._masks.plan.inside(equation) else self.primitive
         return follow(equation, inputs)
 
-    def marks(self, equation: Any, inputs: Sequence[Marked]) -> list[Axes]:
+    def marks(self, equation: JaxprEqn, inputs: Sequence[Marked]) -> list[Axes]:
         """Return empty marks, which masking does not use."""
         return [NOWHERE] * len(equation.outvars)
 
-    def _changed(self, name: str, value: Any, kind: Change) -> Any:
+    def _changed(self, name: str, value: Array, kind: Change) -> Array:
         if not isinstance(kind, ShardedRows):
             return _scaled(value, kind)
         real = self._masks.shardings[kind.group].real_rows()
@@ -118,7 +118,7 @@ class _Masked(Evaluator[Marked]):
         return jnp.where(real, value, jnp.asarray(fill, value.dtype))
 
 
-def _with_literals(equation: Any, changes: Sequence[Change]) -> Any:
+def _with_literals(equation: JaxprEqn, changes: Sequence[Change]) -> JaxprEqn:
     """Return an equation with its literals scaled as planned: its evaluation reads them from the equation itself."""
     atoms = [
         Literal(np.asarray(atom.val * float(factor), np.result_type(atom.val))[()], atom.aval)
@@ -129,7 +129,7 @@ def _with_literals(equation: Any, changes: Sequence[Change]) -> Any:
     return equation.replace(invars=atoms)
 
 
-def _scaled(value: Any, factor: Fraction | None) -> Any:
+def _scaled(value: Array, factor: Fraction | None) -> Array:
     return value if factor is None or factor == 1 else value * jnp.asarray(float(factor), jnp.result_type(value))
 
 

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from phalanx.mesh.space import RowSharding
 
@@ -131,7 +132,7 @@ class Groups:
         fits = [g for g in self._all if b % g.local_rows == 0 and a == b // g.local_rows * g.rows]
         return ShardedRows(fits[0], dims[0], per=b // fits[0].local_rows) if len(fits) == 1 else None
 
-    def compare(self, whole: Any, local: Any) -> Kind:
+    def compare(self, whole: ArrayLike, local: ArrayLike) -> Kind:
         """Return the kind of a pair of literals or constants of the two programs."""
         if whole is local:
             return Replicated(zero=not np.shape(whole) and _is_zero(whole))
@@ -204,7 +205,7 @@ def fits(kind: Kind, whole: tuple[int, ...], local: tuple[int, ...]) -> bool:
     return same and (whole[kind.dim], local[kind.dim]) == (each * kind.group.rows, each * kind.group.local_rows)
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: object) -> bool:
     try:
         return bool(np.asarray(value) == 0)
     except TypeError:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jaxlib
 import numpyro
+from jax.extend.core import JaxprEqn
 
 _INSTALLED = (Path(str(module.__file__)).parent for module in (jax, jaxlib, numpyro))
 _HERE = Path(__file__).parents[1]
@@ -31,7 +32,7 @@ class SourceLine:
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
 
-    def _nodes(self, kind: type[Any]) -> list[Any]:
+    def _nodes(self, kind: type[ast.Call] | type[ast.Subscript]) -> list[Any]:
         nodes: list[Any] = [node for node in ast.walk(_parsed(self.file)) if isinstance(node, kind)]
         return [node for node in nodes if node.lineno <= self.line <= (node.end_lineno or node.lineno)]
 
@@ -60,7 +61,7 @@ def _mentions(node: ast.AST, names: Sequence[str]) -> bool:
     return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
 
 
-def source_line_of(eqn: Any) -> SourceLine | None:
+def source_line_of(eqn: JaxprEqn) -> SourceLine | None:
     """Return the line of the model that an equation comes from; None if it comes from a library only."""
     trace = eqn.source_info.traceback
     for frame in trace.frames if trace is not None else ():
@@ -71,7 +72,7 @@ def source_line_of(eqn: Any) -> SourceLine | None:
     return None
 
 
-def called(eqn: Any) -> str:
+def called(eqn: JaxprEqn) -> str:
     """Return the name of the library function that the user called for an operation; empty if unknown."""
     name = ""
     trace = eqn.source_info.traceback

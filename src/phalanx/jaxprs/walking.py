@@ -15,13 +15,18 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+import numpy as np
+from jax import Array
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.typing import ArrayLike
 
 from phalanx.mesh.compatibility.jax_internals import scan_sizes
 
 V = TypeVar("V")
 
 Program = ClosedJaxpr | Jaxpr
+Atom = Var | Literal
 
 
 def words(text: str) -> frozenset[str]:
@@ -88,7 +93,13 @@ class While(NamedTuple):
         return _cut(values, self.of_test, self.of_body)
 
 
-def parts_of(equation: Any) -> Call | Cond | Scan | While | None:
+def aval_of(atom: Atom) -> ShapedArray:
+    """Return the shape and type of an operand or result, which JAX declares as an abstract value of any kind."""
+    aval: Any = atom.aval
+    return aval
+
+
+def parts_of(equation: JaxprEqn) -> Call | Cond | Scan | While | None:
     """Return the programs that an equation calls with its operands; None if it calls no program with them."""
     name, params = equation.primitive.name, equation.params
     if name == "cond":
@@ -107,35 +118,35 @@ def parts_of(equation: Any) -> Call | Cond | Scan | While | None:
 class Interpreter(Generic[V]):
     """An interpretation of a program: a value of type V for each of its variables."""
 
-    def constant(self, value: Any) -> V:
+    def constant(self, value: ArrayLike) -> V:
         """Return the value of a literal, or of an array that a program closes over."""
         raise NotImplementedError
 
-    def primitive(self, equation: Any, inputs: list[V]) -> list[V]:
+    def primitive(self, equation: JaxprEqn, inputs: list[V]) -> list[V]:
         """Return the values of the results of an equation that is not followed inside."""
         raise NotImplementedError
 
-    def call(self, equation: Any, parts: Call, inputs: list[V]) -> list[V]:
+    def call(self, equation: JaxprEqn, parts: Call, inputs: list[V]) -> list[V]:
         """Return the values of the results of a call."""
         return self.run(parts.program, inputs)
 
-    def cond(self, equation: Any, parts: Cond, inputs: list[V]) -> list[V]:
+    def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[V]) -> list[V]:
         """Return the values of the results of a choice between programs."""
         return self.primitive(equation, inputs)
 
-    def scan(self, equation: Any, parts: Scan, inputs: list[V]) -> list[V]:
+    def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[V]) -> list[V]:
         """Return the values of the results of a loop over rows."""
         return self.primitive(equation, inputs)
 
-    def while_loop(self, equation: Any, parts: While, inputs: list[V]) -> list[V]:
+    def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[V]) -> list[V]:
         """Return the values of the results of a loop with a test."""
         return self.primitive(equation, inputs)
 
-    def named(self, variable: Any, value: V) -> V:
+    def named(self, variable: Var, value: V) -> V:
         """Return the value that a variable gets."""
         return value
 
-    def equations(self, jaxpr: Jaxpr) -> Sequence[Any]:
+    def equations(self, jaxpr: Jaxpr) -> Sequence[JaxprEqn]:
         """Return the equations of a program that are followed."""
         return jaxpr.eqns
 
@@ -144,10 +155,10 @@ class Interpreter(Generic[V]):
         jaxpr, constants = opened(program)
         values: dict[Any, V] = {}
 
-        def write(variables: Sequence[Any], given: Sequence[V]) -> None:
+        def write(variables: Sequence[Var], given: Sequence[V]) -> None:
             values.update({v: self.named(v, x) for v, x in zip(variables, given, strict=True)})
 
-        def read(atoms: Sequence[Any]) -> list[V]:
+        def read(atoms: Sequence[Atom]) -> list[V]:
             return [self.constant(a.val) if isinstance(a, Literal) else values[a] for a in atoms]
 
         write([*jaxpr.constvars, *jaxpr.invars], [*map(self.constant, constants), *inputs])
@@ -155,7 +166,7 @@ class Interpreter(Generic[V]):
             write(equation.outvars, self.equation(equation, read(equation.invars)))
         return read(jaxpr.outvars)
 
-    def equation(self, equation: Any, inputs: list[V]) -> list[V]:
+    def equation(self, equation: JaxprEqn, inputs: list[V]) -> list[V]:
         """Return the values of the results of an equation."""
         parts = parts_of(equation)
         if parts is None:
@@ -171,12 +182,12 @@ def settled(carry: list[V], turn: Callable[[list[V]], list[V]], join: Callable[[
     return carry
 
 
-def opened(program: Program) -> tuple[Jaxpr, Sequence[Any]]:
+def opened(program: Program) -> tuple[Jaxpr, Sequence[ArrayLike]]:
     """Return the jaxpr of a program and the constants that it closes over."""
     return (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
 
 
-def inner_programs(equation: Any) -> list[Program]:
+def inner_programs(equation: JaxprEqn) -> list[Program]:
     """Return the programs in an equation's parameters, closed ones with their constants.
 
     `jax.extend.core.jaxprs_in_params` drops the constants.
@@ -185,26 +196,26 @@ def inner_programs(equation: Any) -> list[Program]:
     return [value for value in values if isinstance(value, ClosedJaxpr | Jaxpr)]
 
 
-def all_equations(program: Any) -> Iterator[Any]:
+def all_equations(program: Program) -> Iterator[JaxprEqn]:
     """Yield the equations of a program, and those of the programs that they call."""
     for equation in program.eqns:
         yield equation
         yield from equations_within(equation)
 
 
-def equations_within(equation: Any) -> Iterator[Any]:
+def equations_within(equation: JaxprEqn) -> Iterator[JaxprEqn]:
     """Yield the equations of the programs that an equation calls."""
     for program in inner_programs(equation):
         yield from all_equations(program)
 
 
-def constants_within(program: Program) -> list[Any]:
+def constants_within(program: Program) -> list[ArrayLike]:
     """Return the constants of a program and of all programs that it calls."""
     inner = (p for equation in all_equations(program) for p in inner_programs(equation))
     return [constant for p in (program, *inner) for constant in opened(p)[1]]
 
 
-def needed_equations(jaxpr: Jaxpr, outputs: Sequence[Any]) -> list[Any]:
+def needed_equations(jaxpr: Jaxpr, outputs: Sequence[Atom]) -> list[JaxprEqn]:
     """Return the equations that some outputs need."""
     needed, kept = {a for a in outputs if not isinstance(a, Literal)}, []
     for equation in reversed(jaxpr.eqns):
@@ -229,32 +240,32 @@ def pruned(program: ClosedJaxpr, outputs: Iterable[int], all_inputs: bool = True
     return ClosedJaxpr(kept, [*constants.values()])
 
 
-def printed(value: Any) -> str:
+def printed(value: object) -> str:
     """Return a program or parameter as text, without memory addresses."""
     return re.sub(r"0x[0-9a-f]+", "", str(value))
 
 
-def alone(equation: Any) -> Callable[..., list[Any]]:
+def alone(equation: JaxprEqn) -> Callable[..., list[Array]]:
     """Return an equation as a function of those of its operands that are not literals."""
     atoms = [atom for atom in equation.invars if not isinstance(atom, Literal)]
     jaxpr = _no_program().replace(invars=atoms, outvars=list(equation.outvars), eqns=[equation])
     return jaxpr_as_fun(ClosedJaxpr(jaxpr, []))
 
 
-def not_literal(equation: Any, values: Sequence[V]) -> list[V]:
+def not_literal(equation: JaxprEqn, values: Sequence[V]) -> list[V]:
     """Return those of `values`, one for each operand of an equation, whose operands are not literals."""
     return [v for atom, v in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)]
 
 
-def axes_named(equation: Any) -> tuple[str, ...]:
+def axes_named(equation: JaxprEqn) -> tuple[str, ...]:
     """Return the mesh axes that an equation names."""
     axes = equation.params.get("axes", equation.params.get("axis_name", ()))
     return tuple(axis for axis in (axes if isinstance(axes, tuple | list) else (axes,)) if isinstance(axis, str))
 
 
-def extent(program: ClosedJaxpr) -> tuple[int, Any]:
+def extent(program: ClosedJaxpr) -> tuple[int, np.dtype]:
     """Return the size of the largest array that a program makes, and the least precise floating-point type in it."""
-    shapes = [v.aval for equation in all_equations(program) for v in equation.outvars if hasattr(v.aval, "shape")]
+    shapes = [aval_of(v) for e in all_equations(program) for v in e.outvars if hasattr(v.aval, "shape")]
     types = [jnp.dtype(a.dtype) for a in shapes if jnp.issubdtype(a.dtype, jnp.floating)]
     widest = max((math.prod(a.shape) for a in shapes), default=0)
     return widest, max(types, key=lambda t: float(jnp.finfo(t).eps), default=jnp.dtype(jnp.result_type(float)))

@@ -15,6 +15,7 @@ from phalanx.kernels.protocol.kernel import Info, Kernel
 from phalanx.kernels.protocol.options import hyperparameter
 from phalanx.kernels.protocol.per_chain import PerChain
 from phalanx.mesh.position import ByVariable
+from phalanx.mesh.specs import PyTree
 
 
 class State(NamedTuple):
@@ -79,7 +80,7 @@ def from_blackjax(build: Callable[[Callable[[ByVariable], Array]], Any]) -> Kern
 _FITTING = "Use an algorithm such as blackjax.mala, hmc, nuts, barker_proposal, mclmc or additive_step_random_walk."
 
 
-def _check_algorithm(algorithm: Any) -> bool:
+def _check_algorithm(algorithm: object) -> bool:
     """Return whether its `init` takes a key; raise unless it is a Markov kernel of one chain."""
     init, step = getattr(algorithm, "init", None), getattr(algorithm, "step", None)
     if not callable(init) or not callable(step):
@@ -96,12 +97,12 @@ def _check_algorithm(algorithm: Any) -> bool:
     return len(inspect.signature(init).parameters) > 1
 
 
-def _state(inner: Any, density: Density) -> State:
+def _state(inner: PyTree, density: Density) -> State:
     cached = getattr(inner, "logdensity", None)
     return State(inner, density.log_density(inner.position) if cached is None else cached)
 
 
-def _info(info: Any, state: State) -> Info:
+def _info(info: PyTree, state: State) -> Info:
     """Return the statistics that an algorithm reports; BlackJAX's algorithms share no record of a step."""
     acceptance = getattr(info, "acceptance_rate", getattr(info, "is_accepted", float("nan")))
     return Info(

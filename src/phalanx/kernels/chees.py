@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.step_size import StepSize
@@ -31,6 +32,7 @@ from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, positive, step_size_of, whole
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector, choose
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
@@ -95,7 +97,9 @@ class SharedLength(Machine):
         return LaneState(now.draw + 1, new, ()), jnp.ones(target.count, bool), Info(*info, gained, jumped)
 
 
-def shared_length(draw: Integer[Array, ""], tuning: Any, dtype: Any) -> tuple[Float[Array, ""], Integer[Array, ""]]:
+def shared_length(
+    draw: Integer[Array, ""], tuning: PyTree, dtype: DTypeLike
+) -> tuple[Float[Array, ""], Integer[Array, ""]]:
     """Return the length of a draw's trajectory, and its leapfrogs.
 
     Lengths are evenly spaced fractions in (0, 1] of the longest, the same for all lanes, so that no lane waits.

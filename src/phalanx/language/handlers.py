@@ -15,12 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jax.typing import ArrayLike
 
 from phalanx.errors.names import hint
 from phalanx.inputs.arguments import check_program
 from phalanx.language.messages import keys_for_primitives
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, Tracer, tracing
+from phalanx.mesh.specs import PyTree
 
 Tape = dict[str, RandomVariable]
 """Random variables by name, in the order in which the program ran."""
@@ -68,7 +70,7 @@ def trace(program: Program) -> Callable[..., Tape]:
     """
 
     @wraps(program)
-    def traced(*args: Any, **kwargs: Any) -> Tape:
+    def traced(*args: PyTree, **kwargs: PyTree) -> Tape:
         with tape() as variables:
             program(*args, **kwargs)
         return variables
@@ -97,7 +99,7 @@ def seed(program: Program, key: Array | int) -> Program:
     base = _as_key(key)
 
     @wraps(program)
-    def seeded(*args: Any, **kwargs: Any) -> Any:
+    def seeded(*args: PyTree, **kwargs: PyTree) -> PyTree:
         met: Counter[str] = Counter()
 
         def give_key(variable: RandomVariable, forward: Forward) -> RandomVariable:
@@ -143,7 +145,7 @@ def condition(program: Program, values: Mapping[str, Any]) -> Program:
         True
     """
 
-    def observe(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
+    def observe(variable: RandomVariable, value: ArrayLike, forward: Forward) -> RandomVariable:
         if variable.natural is not None:  # `do` has set the value, which stays; the original variable is observed
             return forward(replace(variable.natural, value=value, observed=True, set_to=variable.set_to))
         if variable.parameter is not None:
@@ -176,7 +178,7 @@ def substitute(program: Program, values: Mapping[str, Any]) -> Program:
         False
     """
 
-    def set_to(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
+    def set_to(variable: RandomVariable, value: ArrayLike, forward: Forward) -> RandomVariable:
         return forward(variable if variable.observed else replace(variable, value=value, suggested=False))
 
     return _by_name(program, values, "substitute", set_to)
@@ -205,7 +207,7 @@ def do(program: Program, values: Mapping[str, Any]) -> Program:
         Pearl (2009), Causality; Richardson and Robins (2013), Single world intervention graphs.
     """
 
-    def intervene(variable: RandomVariable, value: Any, forward: Forward) -> RandomVariable:
+    def intervene(variable: RandomVariable, value: ArrayLike, forward: Forward) -> RandomVariable:
         done = RandomVariable(variable.name, None, value, observed=True, natural=variable, set_to=value)
         evidence = variable.observed and variable.distribution is not None
         found = forward(replace(variable, set_to=value) if evidence else done)
@@ -233,7 +235,7 @@ def block(program: Program, names: Collection[str]) -> Program:
     return under(program, hide)
 
 
-def scale(program: Program, factor: Any) -> Program:
+def scale(program: Program, factor: ArrayLike) -> Program:
     """Return `program` with every term of its log density multiplied by `factor`, priors too: a tempered program.
 
     For a minibatch that stands for all data, scale only the terms that add up over rows: scale a program that contains
@@ -262,7 +264,7 @@ def under(program: Program, tracer: Tracer) -> Program:
     """Return `program`, run with `tracer` on the stack."""
 
     @wraps(program)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
         with tracing(tracer):
             return program(*args, **kwargs)
 
@@ -292,7 +294,7 @@ def _by_name(
         )
 
     @wraps(program)
-    def changed(*args: Any, **kwargs: Any) -> Any:
+    def changed(*args: PyTree, **kwargs: PyTree) -> PyTree:
         met: list[str] = []
 
         def tracer(variable: RandomVariable, forward: Forward) -> RandomVariable:

@@ -14,6 +14,7 @@ from phalanx.language.handlers import seed, substitute, tape, trace
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, sample, tracing
 from phalanx.mesh.compatibility.jax_release import check_jax
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 
 Spec = Mapping[str, Distribution | Callable[..., Distribution]] | Sequence[Distribution | Callable[..., Distribution]]
@@ -44,7 +45,7 @@ def log_joint(program: Program) -> Callable[..., Array]:
         -0.9189
     """
 
-    def density(values: Mapping[str, Any], *args: Any, **kwargs: Any) -> Array:
+    def density(values: Mapping[str, Any], *args: PyTree, **kwargs: PyTree) -> Array:
         def give(variable: RandomVariable, _: Forward) -> RandomVariable:
             if variable.value is None and variable.name not in values:
                 raise ValueError(
@@ -88,7 +89,7 @@ class Joint:
         parents = _most_recent_first if self._is_list else _parents_by_name
         self.program = program if callable(program) else _program_of(_entries(program), parents)
 
-    def sample(self, key: Array | int, *args: Any, values: Any = None, **kwargs: Any) -> Any:
+    def sample(self, key: Array | int, *args: PyTree, values: Any = None, **kwargs: PyTree) -> Any:
         """Draw all latent variables, or those that `values` leaves out given the rest.
 
         Args:
@@ -105,7 +106,7 @@ class Joint:
         drawn = {name: v.value for name, v in variables.items() if v.is_latent}
         return list(drawn.values()) if self._is_list else drawn
 
-    def log_prob(self, values: Any, *args: Any, **kwargs: Any) -> Array:
+    def log_prob(self, values: Any, *args: PyTree, **kwargs: PyTree) -> Array:
         """Return the log density, a scalar, of `values`: a dict, or a list for a joint made from a list."""
         return log_joint(self.program)(self._by_name(values), *args, **kwargs)
 

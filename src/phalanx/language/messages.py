@@ -20,6 +20,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 from numpyro.handlers import seed
 
 from phalanx.language import refusals
@@ -277,7 +278,7 @@ def _no_value(**_: Any) -> None:
     """Return None, the value of a parameter before a handler or its initial value sets it."""
 
 
-def _broadcast(value: Any, shape: tuple[int, ...]) -> Any:
+def _broadcast(value: ArrayLike, shape: tuple[int, ...]) -> ArrayLike:
     """Return `value`, broadcast to the shape of its plate where it has fewer elements."""
     given = jnp.shape(value)
     if len(given) > len(shape) or given == shape:

@@ -6,7 +6,7 @@ sampling refuses a program in which a parameter has no substituted value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
@@ -23,7 +24,7 @@ from phalanx.distributions.constraint_text import in_words, is_computed
 from phalanx.language.handlers import under
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, send
-from phalanx.mesh.specs import layout_of, one_spec
+from phalanx.mesh.specs import PyTree, Spec, layout_of, one_spec
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class Parameter:
     constraint: Constraint
     spec: Any = None
 
-    def start(self, name: str, key: Array | None) -> Any:
+    def start(self, name: str, key: Array | None) -> PyTree:
         """Return the initial value, as arrays."""
         if not callable(self.init):
             return self._laid_out(name, arrays_of(name, self.init))
@@ -53,7 +54,7 @@ class Parameter:
             )
         return self._laid_out(name, arrays_of(name, self.init(key)))
 
-    def _laid_out(self, name: str, value: Any) -> Any:
+    def _laid_out(self, name: str, value: PyTree) -> PyTree:
         """Return the initial value, if its layout is one of such arrays."""
         layout_of(value, self.spec, f"Parameter {name!r}")
         return value
@@ -61,10 +62,10 @@ class Parameter:
 
 def param(
     name: str,
-    init: Any,
+    init: PyTree | Callable[[Array], PyTree],
     constraint: Constraint = constraints.real,
-    spec: Any = None,
-) -> Any:
+    spec: Spec = None,
+) -> PyTree:
     """Declare a parameter, a named value that `phx.fit` learns in a guide or in a model, and return its value.
 
     Args:
@@ -104,21 +105,21 @@ def param(
     return send(RandomVariable(name, None, parameter=parameter)).value
 
 
-def _spec_of(name: str, spec: Any) -> Any:
+def _spec_of(name: str, spec: Spec) -> PyTree:
     """Return a spec or a tree of specs; the user may have written a single spec as a tuple of axes."""
     is_tree = any(map(_is_spec, jax.tree.leaves(spec, is_leaf=_is_spec)))
     keep = spec is None or callable(spec) or (is_tree and not _is_spec(spec))
     return spec if keep else one_spec(spec, f"Parameter {name!r}")
 
 
-def _is_spec(node: Any) -> bool:
+def _is_spec(node: object) -> bool:
     return isinstance(node, PartitionSpec)
 
 
-def arrays_of(name: str, value: Any) -> Any:
+def arrays_of(name: str, value: PyTree) -> PyTree:
     """Return a pytree of numbers as a pytree of floating-point arrays."""
 
-    def array(leaf: Any) -> Array:
+    def array(leaf: ArrayLike) -> Array:
         if np.ma.is_masked(leaf):
             raise ValueError(
                 f"init: some values of {name!r} are masked, and a mask has no meaning here. Give every value, as "
@@ -160,7 +161,7 @@ def at_initial_values(program: Program) -> Program:
     """Return `program` with its parameters at their initial values, of one key, in every call."""
 
     @wraps(program)
-    def begun(**data: Any) -> Any:
+    def begun(**data: Any) -> PyTree:
         return initialized(program, random.key(0), {})(**data)
 
     return begun

@@ -11,6 +11,7 @@ from numpyro.distributions import Distribution, Unit
 
 from phalanx.distributions.blocked import Blocked
 from phalanx.mesh.compatibility.numpyro_internals import Message, on_sites_within, prior_of_module
+from phalanx.mesh.specs import PyTree
 
 
 def check(message: Message) -> None:
@@ -26,7 +27,7 @@ def is_term(distribution: Distribution) -> bool:
     return isinstance(distribution, Unit) or (isinstance(distribution, Blocked) and distribution.is_term)
 
 
-def check_deterministic(name: str, value: Any) -> None:
+def check_deterministic(name: str, value: object) -> None:
     """Raise unless a deterministic value is an array or a number."""
     try:
         if value is None:
@@ -39,7 +40,7 @@ def check_deterministic(name: str, value: Any) -> None:
         ) from None
 
 
-def check_same_value(site: Message, value: Any) -> None:
+def check_same_value(site: Message, value: object) -> None:
     """Raise if a latent variable of a loop has got another value, after the loop has run with its own."""
     if not site.get("is_observed", True) and value is not site["value"]:
         raise ValueError(
@@ -58,7 +59,7 @@ def refuse_other_thread(message: Message) -> None:
     )
 
 
-def _check_prior_covers(name: str, prior: Any, weights: Any) -> None:
+def _check_prior_covers(name: str, prior: PyTree, weights: PyTree) -> None:
     """Raise unless a dict of priors has one for every array of weights: the others would keep their initial values."""
     if not isinstance(prior, dict):
         return

@@ -16,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import get_opaque_trace_state
+from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, Unit
 
 from phalanx.distributions.blocked import Blocked
@@ -95,7 +96,9 @@ def _not_within_transformations(tracer: Tracer) -> Tracer:
     return checked
 
 
-def sample(name: str, distribution: Distribution, *, obs: Any = None, axis: str | Sequence[str] | None = None) -> Array:
+def sample(
+    name: str, distribution: Distribution, *, obs: ArrayLike | None = None, axis: str | Sequence[str] | None = None
+) -> Array:
     """Sample a random variable: draw it, or take its value from data, a condition or the running inference.
 
     Args:
@@ -137,7 +140,7 @@ def sample(name: str, distribution: Distribution, *, obs: Any = None, axis: str 
     return send(RandomVariable(name, distribution, obs, observed=obs is not None, axes=axes)).value
 
 
-def _check_name(what: str, name: Any) -> None:
+def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"{what}: the first argument is its name, a string; got {name!r}.")
 
@@ -159,7 +162,7 @@ def deterministic(name: str, value: Any) -> Any:
     return send(RandomVariable(name, None, value, observed=True)).value
 
 
-def factor(name: str, log_density: Any) -> None:
+def factor(name: str, log_density: ArrayLike) -> None:
     """Add a term to the log density: a likelihood or a constraint that no distribution expresses.
 
     Args:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from jax.typing import ArrayLike
 
 from phalanx.language.random_variable import RandomVariable
 
@@ -18,5 +19,5 @@ def check_unscaled(observed: Mapping[str, RandomVariable], what: str) -> None:
         )
 
 
-def _is_one(scale: Any) -> bool:
+def _is_one(scale: ArrayLike) -> bool:
     return isinstance(scale, int | float) and scale == 1

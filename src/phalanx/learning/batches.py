@@ -167,7 +167,7 @@ def _cut(
     return tuple(order[..., first : first + size] for first in range(0, end, size))
 
 
-def _by_place(name: str, array: Any) -> Any:
+def _by_place(name: str, array: Array) -> Array | np.ndarray:
     """Return an array whose rows are indexed by position: those of a table's column would be indexed by label.
 
     A categorical keeps its levels, all of them in each batch.

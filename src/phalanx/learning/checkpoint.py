@@ -11,9 +11,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from phalanx.mesh.keys import is_key
 from phalanx.mesh.processes import agreed, is_first, to_devices, to_host
+from phalanx.mesh.specs import PyTree
 from phalanx.store.background import BackgroundWriter
 from phalanx.store.policy import SavePolicy
 from phalanx.store.save_path import sync
@@ -93,7 +95,7 @@ class Checkpoint:
         if missing := [name for name in needed if name not in record]:
             raise self.saves.damage(f"its record has no entry {', '.join(map(repr, missing))}")
 
-    def save(self, states: Mapping[str, Any], record: Mapping[str, Any], at: int | None = None) -> None:
+    def save(self, states: Mapping[str, PyTree], record: Mapping[str, Any], at: int | None = None) -> None:
         """Have the first process write a save, beside the devices' work unless it has keys of random numbers."""
         copies = jax.tree.map(_copied, states)  # devices may reuse the memory of the arrays
         if not is_first():
@@ -103,7 +105,7 @@ class Checkpoint:
         else:
             self._writer.submit(self.write, copies, record, at)
 
-    def write(self, states: Mapping[str, Any], record: Mapping[str, Any], at: int | None = None) -> None:
+    def write(self, states: Mapping[str, PyTree], record: Mapping[str, Any], at: int | None = None) -> None:
         """Write a save; states that the save before has already are not written again."""
         folder, saves = self.saves.folder, self.saves
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +122,7 @@ class Checkpoint:
             if path.is_dir() and STATE.fullmatch(path.name) and path.name not in needed:
                 remove(path)
 
-    def restore(self, name: str, like: Any, record: Mapping[str, Any]) -> Any:
+    def restore(self, name: str, like: PyTree, record: Mapping[str, Any]) -> PyTree:
         """Return a state in the structure, and with the layout, of `like`.
 
         Raises:
@@ -137,7 +139,7 @@ class Checkpoint:
         """Return the arrays of a state without a structure."""
         return self.tree(name, [np.zeros(shape, dtype) for shape, dtype in record["states"][name]])
 
-    def tree(self, name: str, like: Any) -> Any:
+    def tree(self, name: str, like: PyTree) -> PyTree:
         """Return a state as it is in the folder.
 
         Raises:
@@ -150,7 +152,7 @@ class Checkpoint:
             raise self.saves.damage(f"{name} cannot be read: {first}") from error
 
 
-def _copied(leaf: Any) -> Any:
+def _copied(leaf: Array) -> Any:
     """Return a copy of an array on the host, of all processes' parts; keys of random numbers as keys."""
     if not is_key(leaf):
         return np.array(to_host(leaf))
@@ -160,12 +162,12 @@ def _copied(leaf: Any) -> Any:
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
 
 
-def _placed(leaf: Any, like: Any) -> Any:
+def _placed(leaf: Any, like: PyTree) -> Any:
     """Return an array on the devices of all processes, if `like` is; one process has placed it in reading."""
     where = getattr(like, "sharding", None)
     return leaf if where is None or where.is_fully_addressable else to_devices(leaf, where)
 
 
-def describe(tree: Any) -> list[list[Any]]:
+def describe(tree: PyTree) -> list[list[Any]]:
     """Return shape and dtype of every array of a tree, as JSON has them."""
     return [[list(np.shape(leaf)), str(leaf.dtype)] for leaf in jax.tree.leaves(tree)]

@@ -15,10 +15,12 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding
+from jax.stages import Lowered
 
 from phalanx.jaxprs.canonical import form_of
 from phalanx.mesh.compatibility.jax_internals import OF_FEW_NUMBERS, PLAIN, RARELY, Options
 from phalanx.mesh.processes import on_all_processes
+from phalanx.mesh.specs import PyTree
 from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, several_cpus
 from phalanx.run.compile.executable_cache import settings
 from phalanx.run.compile.lru_cache import Recent
@@ -50,7 +52,7 @@ class Compiled:
         self._program = pool.submit(compile_it)
         pool.shutdown(wait=False)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: PyTree) -> PyTree:
         """Call the program."""
         return self._program.result()(*arguments)
 
@@ -82,7 +84,7 @@ class Compiler:
     def __call__(
         self,
         f: Callable[..., Any],
-        *arguments: Any,
+        *arguments: PyTree,
         out_shardings: Callable[[], Any] | None = None,
         rarely: bool = False,
         identity: Hashable | None = None,
@@ -110,8 +112,8 @@ class Compiler:
             return found
 
     def _traced(
-        self, f: Any, arguments: Any, out_shardings: Any, options: Options, stored: StoredPrograms | None,
-        explicit: bool,
+        self, f: Callable[..., Any], arguments: PyTree, out_shardings: PyTree,
+        options: Options, stored: StoredPrograms | None, explicit: bool,
     ) -> Compiled:  # fmt: skip
         """Return the program of an equal trace, compiled before or now."""
         made = on_all_processes(arguments) if out_shardings is None else out_shardings()
@@ -129,7 +131,7 @@ class Compiler:
         return found
 
 
-def _mesh_of(arguments: Any, otherwise: Mesh | None) -> Mesh | None:
+def _mesh_of(arguments: PyTree, otherwise: Mesh | None) -> Mesh | None:
     """Return the mesh of arguments; None if there are several."""
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments)]
     meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)} or {otherwise}
@@ -147,7 +149,7 @@ def _read(stored: StoredPrograms, mesh: Mesh) -> Compiled | None:
     return Compiled(made, lambda: program)
 
 
-def _compiled(lowered: Any, options: Options, stored: StoredPrograms | None, sums: bool) -> Any:
+def _compiled(lowered: Lowered, options: Options, stored: StoredPrograms | None, sums: bool) -> Any:
     """Return the compiled program, which is stored for other processes or in JAX's cache, unless devices `sums`."""
     program = compiled(lowered, options, keep=stored is None and not sums)
     if stored is not None:
@@ -155,7 +157,7 @@ def _compiled(lowered: Any, options: Options, stored: StoredPrograms | None, sum
     return program
 
 
-def _options(arguments: Any, rarely: bool) -> Options:
+def _options(arguments: PyTree, rarely: bool) -> Options:
     numbers, learned = _numbers(arguments), _numbers(arguments[0])
     if rarely and numbers < MANY:
         return RARELY
@@ -164,7 +166,7 @@ def _options(arguments: Any, rarely: bool) -> Options:
     return OF_FEW_NUMBERS if numbers < FEW_NUMBERS or learned < FEW_LEARNED else {}
 
 
-def _numbers(arrays: Any) -> int:
+def _numbers(arrays: PyTree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(arrays))
 
 
@@ -173,7 +175,7 @@ def _look_up(key: Hashable | None) -> Compiled | None:
     return None if found is None or found.failed else found
 
 
-def _key_of(traced: Any, arguments: Any, out_shardings: Any) -> Hashable | None:
+def _key_of(traced: Traced, arguments: PyTree, out_shardings: PyTree) -> Hashable | None:
     """Return the key of a compiled program; None for a trace that cannot be compared by content."""
     form = form_of(traced.jaxpr)
     if form is None:
@@ -182,17 +184,17 @@ def _key_of(traced: Any, arguments: Any, out_shardings: Any) -> Hashable | None:
     return form, _kinds(arguments), jax.tree.structure(traced.out_info), *map(_hashed, made), settings()
 
 
-def _kinds(arguments: Any) -> Hashable:
+def _kinds(arguments: PyTree) -> Hashable:
     """Return the types and shardings of arguments."""
     leaves, tree = jax.tree.flatten(arguments)
     return tree, tuple((jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
 
 
-def _devices(arguments: Any, made: Any) -> set[Any]:
+def _devices(arguments: PyTree, made: PyTree) -> set[Any]:
     """Return the devices of arguments and results."""
     shardings = [getattr(leaf, "sharding", leaf) for leaf in jax.tree.leaves((arguments, made))]
     return set().union(*(sharding.device_set for sharding in shardings if isinstance(sharding, jax.sharding.Sharding)))
 
 
-def _hashed(value: Any) -> Hashable:
+def _hashed(value: object) -> Hashable:
     return tuple(value) if isinstance(value, list) else value

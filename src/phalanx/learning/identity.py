@@ -18,6 +18,7 @@ import numpy as np
 from phalanx.jaxprs.canonical import form_of
 from phalanx.mesh.agreement import CONTENT
 from phalanx.mesh.compatibility.jax_internals import live
+from phalanx.mesh.specs import PyTree
 
 TRACED_BY = ("jax", "numpyro", "optax", "flax", "equinox", "phalanx")
 """Libraries whose releases may change a trace."""
@@ -108,7 +109,7 @@ class Comparison:
         return f"{' and '.join(opaque)}, of which some function's content cannot be compared" if opaque else ""
 
 
-def trace(f: Callable[..., Any], *arguments: Any) -> Any:
+def trace(f: Callable[..., Any], *arguments: PyTree) -> object:
     """Trace the part of `f` that its outputs need: the rest may appear in the first of several traces only."""
     found = live(jax.make_jaxpr(f)(*arguments))
     return _NOT_LIVE if found is None else found
@@ -124,7 +125,7 @@ def digest_of(arrays: Iterable[tuple[str, np.ndarray]], labels: Mapping[str, Any
     return found.hexdigest()
 
 
-def _digest(traced: Any) -> str | None:
+def _digest(traced: object) -> str | None:
     """Return a digest of a trace; None where something in it cannot be compared by content."""
     form = form_of(traced)
     return None if form is None else form.digest.hex()

@@ -15,6 +15,7 @@ from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.identity import Comparison, Identity
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.processes import agreed, is_first
+from phalanx.mesh.specs import PyTree
 
 SAVE_SHARE = 0.02
 """The most of a training's time that temporary saves may take."""
@@ -107,7 +108,7 @@ class Watch(Generic[L]):
         """Return the steps up to the next permanent save; infinity without."""
         return math.inf if self.checkpoint is None else self.checkpoint.policy.until_next(done)
 
-    def save(self, states: Mapping[str, Any], record: Mapping[str, Any], done: int) -> None:
+    def save(self, states: Mapping[str, PyTree], record: Mapping[str, Any], done: int) -> None:
         """Save states by name, and a record with the identity of the training, if there is a checkpoint.
 
         Args:

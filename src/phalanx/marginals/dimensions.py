@@ -9,24 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from phalanx.jaxprs.walking import ELEMENTWISE, words
+from jax.extend.core import JaxprEqn
+
+from phalanx.jaxprs.walking import ELEMENTWISE, aval_of, words
 from phalanx.marginals.entries import Move
 
 Moves = dict[int, Move]
 
-Rule = Callable[[Any, Sequence[tuple[int, ...]], tuple[int, ...]], list[Moves]]
+Params = Mapping[str, Any]
+Shape = tuple[int, ...]
+Shapes = Sequence[Shape]
+Rule = Callable[[Params, Shapes, Shape], list[Moves]]
 """From the parameters, the shapes of the operands and that of the result to the moves of each operand."""
 
 
-def moves_of(equation: Any) -> list[Moves]:
+def moves_of(equation: JaxprEqn) -> list[Moves]:
     """Return the kept dimensions of each operand of an equation, with their destinations."""
-    name, shapes = equation.primitive.name, [atom.aval.shape for atom in equation.invars]
+    name, shapes = equation.primitive.name, [aval_of(atom).shape for atom in equation.invars]
     if name in ELEMENTWISE:
         return [_same(len(shape)) for shape in shapes]
     rule = RULES.get(name)
     if rule is None:
         return [{} for _ in shapes]
-    return rule(equation.params, shapes, equation.outvars[0].aval.shape)
+    return rule(equation.params, shapes, aval_of(equation.outvars[0]).shape)
 
 
 def _same(ndim: int, without: Sequence[int] = ()) -> Moves:
@@ -40,7 +45,7 @@ def _renumbered(dims: Sequence[int]) -> Moves:
 def _without(name: str) -> Rule:
     """Return the rule of an operation that removes the dimensions in a parameter."""
 
-    def rule(params: Any, shapes: Any, out: Any) -> list[Moves]:
+    def rule(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
         gone = params[name]
         return [_renumbered([d for d in range(len(shape)) if d not in gone]) for shape in shapes]
 
@@ -52,16 +57,16 @@ def _mixing(name: str) -> Rule:
     return lambda params, shapes, out: [_same(len(shape), (params[name],)) for shape in shapes]
 
 
-def _matrices(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _matrices(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     return [_same(max(len(shape) - 2, 0)) for shape in shapes]
 
 
-def _broadcast(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _broadcast(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     to = params["broadcast_dimensions"]
     return [{d: Move(to[d]) for d, n in enumerate(shapes[0]) if n == out[to[d]]}, *({} for _ in shapes[1:])]
 
 
-def _reshape(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _reshape(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     """Return the moves of dimensions with as many elements before and after them as in the result."""
     starts, before = {}, 1
     for dim, size in enumerate(out):
@@ -75,20 +80,20 @@ def _reshape(params: Any, shapes: Any, out: Any) -> list[Moves]:
     return [moves, *({} for _ in shapes[1:])]
 
 
-def _transpose(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _transpose(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     return [_renumbered(params["permutation"])]
 
 
-def _slice(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _slice(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     strides = params["strides"] or (1,) * len(out)
     return [{d: Move(d, params["start_indices"][d], strides[d]) for d in range(len(out))}]
 
 
-def _reverse(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _reverse(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     return [{d: Move(d, n - 1, -1) if d in params["dimensions"] else Move(d) for d, n in enumerate(shapes[0])}]
 
 
-def _concatenate(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _concatenate(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     moves, before = [], 0
     for shape in shapes:
         moves.append(_same(len(shape)) | {params["dimension"]: Move(params["dimension"], -before)})
@@ -96,16 +101,16 @@ def _concatenate(params: Any, shapes: Any, out: Any) -> list[Moves]:
     return moves
 
 
-def _pad(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _pad(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     sides = enumerate(params["padding_config"])
     return [{d: Move(d, -low) for d, (low, _, inside) in sides if not inside}, {}]
 
 
-def _dynamic_slice(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _dynamic_slice(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     return [{d: Move(d) for d, n in enumerate(shapes[0]) if n == out[d]}, *({} for _ in shapes[1:])]
 
 
-def _dot(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _dot(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     contracted, batch = params["dimension_numbers"]
     free = [[d for d in range(len(s)) if d not in (*c, *b)] for s, c, b in zip(shapes, contracted, batch, strict=True)]
     second = len(batch[0]) + len(free[0])
@@ -115,7 +120,7 @@ def _dot(params: Any, shapes: Any, out: Any) -> list[Moves]:
     ]
 
 
-def _gather(params: Any, shapes: Any, out: Any) -> list[Moves]:
+def _gather(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     outer = [d for d in range(len(out)) if d not in numbers.offset_dims]
     pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)

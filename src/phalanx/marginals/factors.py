@@ -79,7 +79,7 @@ class Variables:
 
 
 def factors_of(
-    tables: Sequence[ValueTable], sites: Sequence[Site], indices: Sequence[Any]
+    tables: Sequence[ValueTable], sites: Sequence[Site], indices: Sequence[np.ndarray]
 ) -> tuple[list[Family], Variables]:
     """Return the terms in `tables` as factors, and their variables.
 
@@ -93,7 +93,7 @@ def factors_of(
     return [family for table in tables for family in _families(table, variables)], variables
 
 
-def _by_entry(table: ValueTable, sites: Sequence[Site], indices: Sequence[Any]) -> ValueTable:
+def _by_entry(table: ValueTable, sites: Sequence[Site], indices: Sequence[np.ndarray]) -> ValueTable:
     """Return a term whose entries an array selects as sums over the elements that select the same entry."""
     while chosen := next(((a, c) for a in table.axes for c in a.where if isinstance(c, Through)), None):
         axis, through = chosen

@@ -23,6 +23,7 @@ from phalanx.language.messages import bypasses_numpyro
 from phalanx.marginals.entries import Site
 from phalanx.marginals.supports import values_of
 from phalanx.mesh.compatibility.numpyro_internals import Message, Messenger, ScanMessage
+from phalanx.mesh.specs import PyTree
 
 Give = Callable[[Site], Array | None]
 """From a discrete variable of a loop, all steps first, to its values; None if it is not to be summed out."""
@@ -63,7 +64,7 @@ def _discrete_in(loop: ScanMessage) -> list[Site]:
     found: dict[str, Site] = {}
     others: list[str] = []
 
-    def look(carry: Any, row: Any) -> None:
+    def look(carry: PyTree, row: PyTree) -> None:
         outside = get_opaque_trace_state(convention="phalanx")
 
         def note(site: Message) -> Array | None:
@@ -104,7 +105,7 @@ def _discrete_in(loop: ScanMessage) -> list[Site]:
 def _at_once(loop: ScanMessage, values: Mapping[str, Array]) -> Any:
     """Return the outcome of a loop whose discrete variables have these values, step by step along the first axis."""
 
-    def step(number: Any, carry: Any, row: Any, given: Mapping[str, Array]) -> tuple[Any, Any, Any]:
+    def step(number: PyTree, carry: PyTree, row: PyTree, given: Mapping[str, Array]) -> tuple[PyTree, PyTree, PyTree]:
         return loop.run_step(number, carry, row, lambda s: given.get(s["name"]) if s["type"] == "sample" else None)
 
     carries = _carries(loop, step, values)
@@ -120,7 +121,7 @@ def _carries(loop: ScanMessage, step: Callable[..., Any], values: Mapping[str, A
     init, tree = jax.tree.flatten(jax.tree.map(jnp.asarray, loop.init))
     numbers = jnp.arange(loop.length)
 
-    def of_leaves(number: Any, leaves: Sequence[Array], row: Any, given: Mapping[str, Array]) -> list[Any]:
+    def of_leaves(number: PyTree, leaves: Sequence[Array], row: PyTree, given: Mapping[str, Array]) -> list[Array]:
         after, structure = jax.tree.flatten(step(number, tree.unflatten(leaves), row, given)[0])
         shapes = [jnp.shape(x) for x in leaves], [jnp.shape(x) for x in after]
         if structure != tree or shapes[0] != shapes[1]:

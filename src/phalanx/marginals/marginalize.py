@@ -25,6 +25,7 @@ from phalanx.marginals.factors import Dim, Variables, factors_of
 from phalanx.marginals.loops import loops_with
 from phalanx.marginals.survey import RESULT, SUPPORT, TERM, VALUE, Output, Survey
 from phalanx.marginals.tables import ValueTable
+from phalanx.mesh.specs import PyTree
 
 
 def marginalize(model: Program, names: Sequence[str] | None = None) -> Marginal:
@@ -83,10 +84,10 @@ class Marginal:
         update_wrapper(self, model)
         self.model, self.names = model, names
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Run the program: sample its other variables, and add the log of the sums to the density."""
 
-        def run() -> Any:
+        def run() -> PyTree:
             return self.model(*args, **kwargs)
 
         if has_key():
@@ -96,7 +97,7 @@ class Marginal:
         running.send_terms()
         return result
 
-    def recover(self, values: Mapping[str, Any], key: Array, *args: Any, **kwargs: Any) -> dict[str, Array]:
+    def recover(self, values: Mapping[str, Any], key: Array, *args: PyTree, **kwargs: PyTree) -> dict[str, Array]:
         r"""Draw the discrete variables given the others: $z \sim p(z \mid \theta, y)$.
 
         Args:
@@ -109,7 +110,7 @@ class Marginal:
             The discrete variables by name, and the deterministic values that depend on them.
         """
 
-        def run() -> Any:
+        def run() -> PyTree:
             return self.model(*args, **kwargs)
 
         def give(variable: RandomVariable, _: Forward) -> RandomVariable:
@@ -163,7 +164,7 @@ class _Running:
                     f"phx.factor of -inf outside."
                 )
 
-    def run(self, run: Callable[[], Any]) -> Any:
+    def run(self, run: Callable[[], Any]) -> PyTree:
         """Run the program and sample its other variables; return those of its results that are not summed over."""
         with tracing(self._meet), loops_with(lambda site: self._any[site.name]):
             result = run()

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Var
+from jax.typing import DTypeLike
 from numpyro.distributions import Distribution
 
 from phalanx.distributions.constraint_text import kind_of
@@ -179,7 +180,7 @@ class _Seen:
         """Return the log density of each variable, with a term for each independent entry."""
         return {name: v.row_log_prob() for name, v in self.variables.items() if v.distribution is not None}
 
-    def supports(self) -> dict[str, Any]:
+    def supports(self) -> dict[str, list[Array]]:
         """Return the arrays in the supports of the latent variables."""
         found = {name: self.variables[name].distribution for name in self.latents}
         return {
@@ -189,7 +190,7 @@ class _Seen:
         }
 
 
-def _placeholder(shape: tuple[int, ...], dtype: Any) -> Array:
+def _placeholder(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     return lax.optimization_barrier(jnp.zeros(shape, dtype))
 
 
@@ -199,6 +200,6 @@ class _Reached(Dependence):
     def __init__(self, sources: Collection[Any]):
         self._sources = frozenset(sources)
 
-    def named(self, variable: Any, value: Axes) -> Axes:
+    def named(self, variable: Var, value: Axes) -> Axes:
         """Mark a source."""
         return frozenset({"discrete"}) if variable in self._sources else value

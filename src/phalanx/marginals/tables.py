@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
-from jax.extend.core import Jaxpr, Literal
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+from jax.typing import ArrayLike
 
 from phalanx.jaxprs.dependence import axes_named
 from phalanx.jaxprs.source_lines import source_line_of
@@ -28,6 +29,7 @@ from phalanx.jaxprs.walking import (
     ELEMENTWISE,
     Interpreter,
     alone,
+    aval_of,
     needed_equations,
     not_literal,
     parts_of,
@@ -112,24 +114,24 @@ class Tabulation(Interpreter[ValueTable]):
         indices: arrays of the program that select entries, by number; see `Through`.
     """
 
-    def __init__(self, sites: Sequence[Site], given: Mapping[Any, ValueTable], indices: list[Any] | None = None):
+    def __init__(self, sites: Sequence[Site], given: Mapping[Var, ValueTable], indices: list[Any] | None = None):
         self.sites, self.given = sites, given
         self.indices: list[Any] = [] if indices is None else indices
         self._known: dict[Any, tuple[list[ValueTable], list[ValueTable]]] = {}
 
-    def named(self, variable: Any, value: ValueTable) -> ValueTable:
+    def named(self, variable: Var, value: ValueTable) -> ValueTable:
         """Return the given table of a variable, or else its value."""
         return self.given.get(variable, value)
 
-    def constant(self, value: Any) -> ValueTable:
+    def constant(self, value: ArrayLike) -> ValueTable:
         """Return the table of a constant, without axes."""
         return ValueTable(value)
 
-    def equations(self, jaxpr: Jaxpr) -> Sequence[Any]:
+    def equations(self, jaxpr: Jaxpr) -> Sequence[JaxprEqn]:
         """Return the equations that the outputs need."""
         return needed_equations(jaxpr, jaxpr.outvars)
 
-    def equation(self, equation: Any, inputs: list[ValueTable]) -> list[ValueTable]:
+    def equation(self, equation: JaxprEqn, inputs: list[ValueTable]) -> list[ValueTable]:
         """Evaluate an equation at all values of its operands; equal equations without axes once."""
         if any(table.axes for table in inputs):
             return self._at_all_values(equation, inputs)
@@ -141,7 +143,7 @@ class Tabulation(Interpreter[ValueTable]):
             self._known[key] = inputs, found  # the operands are kept, since their addresses are in the key
         return found
 
-    def _without_axes(self, equation: Any, inputs: list[ValueTable]) -> list[ValueTable]:
+    def _without_axes(self, equation: JaxprEqn, inputs: list[ValueTable]) -> list[ValueTable]:
         arrays = [table.array for table in not_literal(equation, inputs)]
         outputs: list[Any] = [atom.aval for atom in equation.outvars]
         if all(map(_is_constant, arrays)) and all(map(_is_whole_number, outputs)):
@@ -152,7 +154,7 @@ class Tabulation(Interpreter[ValueTable]):
             return self.run(parts.program, inputs)
         return list(map(ValueTable, alone(equation)(*arrays)))
 
-    def _at_all_values(self, equation: Any, inputs: list[ValueTable]) -> list[ValueTable]:
+    def _at_all_values(self, equation: JaxprEqn, inputs: list[ValueTable]) -> list[ValueTable]:
         name, parts = equation.primitive.name, parts_of(equation)
         if name in CALLS:
             return self.run(parts.program, inputs)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
@@ -170,7 +172,7 @@ class Tabulation(Interpreter[ValueTable]):
             self._check_collective(equation, inputs, named)
         return self._mapped(equation, inputs, self._moves(equation, inputs))
 
-    def _moves(self, equation: Any, inputs: Sequence[ValueTable]) -> list[Moves]:
+    def _moves(self, equation: JaxprEqn, inputs: Sequence[ValueTable]) -> list[Moves]:
         """Return the kept dimensions of each operand; a slice at a constant place is known, too."""
         moves = moves_of(equation)
         if equation.primitive.name == "dynamic_slice" and all(not t.axes and _is_constant(t.array) for t in inputs[1:]):
@@ -180,8 +182,8 @@ class Tabulation(Interpreter[ValueTable]):
                 moves[0][dim] = Move(dim, first)
         return moves
 
-    def _mapped(self, equation: Any, inputs: Sequence[ValueTable], moves: Sequence[Moves]) -> list[ValueTable]:
-        shape = equation.outvars[0].aval.shape
+    def _mapped(self, equation: JaxprEqn, inputs: Sequence[ValueTable], moves: Sequence[Moves]) -> list[ValueTable]:
+        shape = aval_of(equation.outvars[0]).shape
         inputs = [self.separated(t, m, equation) for t, m in zip(inputs, moves, strict=True)]
         placed = [self._placed(t, m, shape) for t, m in zip(inputs, moves, strict=True)]
         axes = self._union(placed, equation)
@@ -202,12 +204,12 @@ class Tabulation(Interpreter[ValueTable]):
         assert None not in axes
         return merged(table.array, axes)  # pyright: ignore[reportArgumentType]
 
-    def _union(self, tables: Sequence[ValueTable], equation: Any) -> tuple[TableAxis, ...]:
+    def _union(self, tables: Sequence[ValueTable], equation: JaxprEqn) -> tuple[TableAxis, ...]:
         axes = tuple(sorted({axis for table in tables for axis in table.axes}))
         check_size([self.sites[axis.site] for axis in axes], described(equation))
         return axes
 
-    def separated(self, table: ValueTable, moves: Moves, equation: Any) -> ValueTable:
+    def separated(self, table: ValueTable, moves: Moves, equation: JaxprEqn) -> ValueTable:
         """Return the same values with an axis for each entry along the dimensions that an equation mixes."""
         for dim in range(len(table.shape)):
             if dim not in moves and any(axis.runs_along(dim) for axis in table.axes):
@@ -216,7 +218,7 @@ class Tabulation(Interpreter[ValueTable]):
             raise self._refusal(equation, table.axes)
         return table
 
-    def _separated(self, table: ValueTable, dim: int, equation: Any) -> ValueTable:
+    def _separated(self, table: ValueTable, dim: int, equation: JaxprEqn) -> ValueTable:
         length, here = table.shape[dim], [axis for axis in table.axes if axis.runs_along(dim)]
         if any(isinstance(c, Through) and dim in c.dims for axis in here for c in axis.where):
             raise self._refusal(equation, here)
@@ -242,7 +244,7 @@ class Tabulation(Interpreter[ValueTable]):
             array = array[(slice(None),) * number + (0,)]
         return merged(array, [axis for axis in axes if axis is not None])
 
-    def _selected(self, equation: Any, inputs: list[ValueTable]) -> list[ValueTable] | None:
+    def _selected(self, equation: JaxprEqn, inputs: list[ValueTable]) -> list[ValueTable] | None:
         """Return entries that an array of the program selects, as in `z[group]`; None if it does not."""
         (table, indices), numbers = inputs, equation.params["dimension_numbers"]
         mapped, sizes = numbers.start_index_map, equation.params["slice_sizes"]
@@ -255,7 +257,7 @@ class Tabulation(Interpreter[ValueTable]):
         site_dims = [i for axis in along for i, c in enumerate(axis.where) if dim in dims_of(c)]
         if len(along) > 1 or not along[0].full(dim, table.shape, self.sites[along[0].site]) or len(site_dims) > 1:
             return None
-        out, moves = equation.outvars[0].aval.shape, moves_of(equation)
+        out, moves = aval_of(equation.outvars[0]).shape, moves_of(equation)
         outer = tuple(move.dim for d, move in sorted(moves[1].items()))
         new = [moved(axis if axis is not along[0] else _without(axis, dim), moves[0], out) for axis in table.axes]
         if math.prod(out[d] for d in outer) == 1 or None in new:
@@ -272,11 +274,11 @@ class Tabulation(Interpreter[ValueTable]):
         (array,) = gathered(*(operand.array for operand in inputs))
         return [merged(array, new)]  # pyright: ignore[reportArgumentType]
 
-    def _custom(self, equation: Any, parts: Any, inputs: list[ValueTable]) -> list[ValueTable] | None:
+    def _custom(self, equation: JaxprEqn, parts: Any, inputs: list[ValueTable]) -> list[ValueTable] | None:
         """Evaluate a function with derivatives of its own as it is; None if it mixes entries, and is followed."""
         axes: list[tuple[TableAxis, ...]] = []
 
-        def note(*arrays: Any) -> None:
+        def note(*arrays: Array) -> None:
             inner = _Keeping(self.sites, {}, self.indices)
             tables = [ValueTable(a, t.axes) for a, t in zip(arrays, inputs, strict=True)]
             axes.extend(table.axes for table in inner.run(parts.program, tables))
@@ -297,13 +299,13 @@ class Tabulation(Interpreter[ValueTable]):
             mapped = jax.vmap(mapped, in_axes=[0 if axis in table.axes else None for table in operands])
         return [ValueTable(array, union) for array in mapped(*(table.array for table in operands))]
 
-    def _check_collective(self, equation: Any, inputs: Sequence[ValueTable], named: Sequence[str]) -> None:
+    def _check_collective(self, equation: JaxprEqn, inputs: Sequence[ValueTable], named: Sequence[str]) -> None:
         """Raise if a collective adds up rows that depend on entries, which may be entries of several devices."""
         for table in inputs:
             if rows := [axis for axis in table.axes if any(not isinstance(c, At) for c in axis.where)]:
                 raise self._refusal(equation, rows)
 
-    def _refusal(self, equation: Any, axes: Sequence[TableAxis]) -> TooManyValues:
+    def _refusal(self, equation: JaxprEqn, axes: Sequence[TableAxis]) -> TooManyValues:
         names = ", ".join(dict.fromkeys(repr(self.sites[axis.site].name) for axis in axes))
         return TooManyValues(
             f"phx.marginalize: {described(equation)} mixes entries of the discrete variable {names} that the data "
@@ -319,7 +321,7 @@ class _Mixes(Exception):
 class _Keeping(Tabulation):
     """An evaluation that raises instead of separating entries."""
 
-    def _separated(self, table: ValueTable, dim: int, equation: Any) -> ValueTable:
+    def _separated(self, table: ValueTable, dim: int, equation: JaxprEqn) -> ValueTable:
         raise _Mixes
 
 
@@ -337,7 +339,7 @@ def over(table: ValueTable, axes: Sequence[TableAxis]) -> Array:
     return jnp.expand_dims(table.array, missing)
 
 
-def merged(array: Any, axes: Iterable[TableAxis]) -> ValueTable:
+def merged(array: Array, axes: Iterable[TableAxis]) -> ValueTable:
     """Return a table with these axes in sorted order; equal ones become one, on which their values agree."""
     axes = list(axes)
     number = 0
@@ -366,7 +368,7 @@ def _in_place(tables: Sequence[ValueTable], dim: int) -> list[ValueTable]:
     return [merged(t.array, map(placed, t.axes)) if t.shape[dim] == 1 else t for t in tables]
 
 
-def described(equation: Any) -> str:
+def described(equation: JaxprEqn) -> str:
     """Return an equation as text for a message, with the line of the model that it comes from."""
     line = source_line_of(equation)
     return f"{equation.primitive.name} in line {line}" if line is not None else f"the operation {equation.primitive}"
@@ -380,7 +382,7 @@ def _without(axis: TableAxis, dim: int) -> TableAxis:
     return TableAxis(axis.site, tuple(At(0) if dim in dims_of(c) else c for c in axis.where))
 
 
-def _is_constant(array: Any) -> bool:
+def _is_constant(array: Array) -> bool:
     return not isinstance(array, Tracer)
 
 
@@ -388,7 +390,7 @@ def _is_whole_number(aval: Any) -> bool:
     return aval.shape == () and (jnp.issubdtype(aval.dtype, jnp.integer) or aval.dtype == jnp.bool_)
 
 
-def _key(equation: Any, inputs: Sequence[ValueTable]) -> Any:
+def _key(equation: JaxprEqn, inputs: Sequence[ValueTable]) -> Any:
     """Return a key of an equation and its operands; None if its parameters cannot be compared."""
     try:
         params = tuple(sorted(equation.params.items()))

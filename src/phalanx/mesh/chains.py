@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import exchange
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int, Shaped
@@ -105,7 +106,7 @@ class HeldChains:
     def _per_block(self) -> int:
         return self.num_chains // len(self.holders)
 
-    def part(self, whole: Any) -> Any:
+    def part(self, whole: PyTree) -> PyTree:
         """Return the held chains of an array `(chain, ...)` of all."""
         if self.is_whole:
             return whole

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from jax.typing import ArrayLike
 
 from phalanx.mesh.processes import to_host
 
@@ -21,7 +21,7 @@ SALTS = (0x9E3779B9, 0x85EBCA77)
 """Odd factors of the indices, one for each of the two sums."""
 
 
-def fingerprint(array: Any, rows: int | None = None) -> str:
+def fingerprint(array: ArrayLike, rows: int | None = None) -> str:
     """Return the checksum of an array, as text; in a padded array only the first `rows` rows count."""
     shape = np.shape(array) if rows is None else (rows, *np.shape(array)[1:])
     words = [f"{int(to_host(word)):08x}" for word in _sums(array, rows)]

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from phalanx.mesh.failure import AgreedExit, AgreedInterrupt, all_end_by
+from phalanx.mesh.specs import PyTree
 
 
 class Interrupts:
@@ -87,7 +89,7 @@ class Interrupts:
         if jax.process_count() == 1:  # several processes may leave `held` at different times
             self.agree()
 
-    def agree(self, after: Any = None) -> None:
+    def agree(self, after: PyTree = None) -> None:
         """Raise what the signal means in all processes, if one has received one. All must call it at the same place.
 
         Args:
@@ -110,13 +112,13 @@ class Interrupts:
                 self._has_ended = True
                 raise AgreedExit(ended.code) from None
 
-    def _record(self, number: int, frame: Any) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         # a repeated SIGTERM asks for nothing more, and would lose the block
         if self._number and number != signal.SIGTERM and jax.process_count() == 1:
             self._act(number, frame)
         self._number = number
 
-    def _act(self, number: int, frame: Any) -> None:
+    def _act(self, number: int, frame: FrameType | None) -> None:
         handler = self._before.get(number)
         if callable(handler):
             handler(number, frame)
@@ -125,7 +127,7 @@ class Interrupts:
 
 
 @contextmanager
-def ended_by_interrupt(then: Callable[[], Any]) -> Iterator[None]:
+def ended_by_interrupt(then: Callable[[], object]) -> Iterator[None]:
     """End a `with` block at a KeyboardInterrupt, and call `then`, which may raise it again.
 
     One that a process of several raises alone passes through: the others would wait for what that process returns.

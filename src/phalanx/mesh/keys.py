@@ -9,7 +9,7 @@ fused operation.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,12 +49,12 @@ def as_key(words: Words) -> Array:
     return random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
 
 
-def is_key(leaf: Any) -> bool:
+def is_key(leaf: object) -> bool:
     """Return whether an array holds typed JAX keys, which NumPy cannot represent."""
     return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
 
 
-def check_seed(seed: Any) -> None:
+def check_seed(seed: object) -> None:
     """Raise unless `seed` is a whole number from 0 to 2**32 - 1."""
     if isinstance(seed, Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         raise TypeError("seed must be a whole number, such as seed=0, and not a key: keys are made from it.")

@@ -27,6 +27,7 @@ from phalanx.mesh.keys import is_key
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.mesh.random_numbers import uniforms
 from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class VectorLayout:
         return {v.name: v.whole_unconstrained_shape for v in self.variables}
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Type of the coordinates."""
         return jnp.result_type(*(v.dtype for v in self.variables))
 
@@ -196,24 +197,24 @@ class VectorLayout:
 
     # -- trees in which a dict by variable stands for a position ----------------------------------------------------
 
-    def is_position(self, node: Any) -> bool:
+    def is_position(self, node: object) -> bool:
         """Return whether a node of a tree is a dict with all variables."""
         return isinstance(node, dict) and set(node) == {v.name for v in self.variables}
 
-    def fetched(self, tree: Any) -> Any:
+    def fetched(self, tree: PyTree) -> PyTree:
         """Return arrays `(chain, ...)` on devices as NumPy arrays without padded rows."""
 
-        def whole(node: Any) -> Any:
+        def whole(node: PyTree) -> PyTree:
             if not self.is_position(node):
                 return node if is_key(node) else to_host(node)
             return {name: self._of(name).trim(to_host(values), leading=1) for name, values in node.items()}
 
         return jax.tree.map(whole, tree, is_leaf=self.is_position)
 
-    def placed(self, tree: Any, mesh: Mesh) -> Any:
+    def placed(self, tree: PyTree, mesh: Mesh) -> PyTree:
         """Return the inverse of `fetched`; a padded row is zero, as it is in a run."""
 
-        def place(node: Any) -> Any:
+        def place(node: PyTree) -> PyTree:
             if self.is_position(node):
                 node = {v.name: self.padded(v, node[v.name], leading=1, zero=True) for v in self.variables}
             layout = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.chain_specs(node), is_leaf=_is_spec)
@@ -221,10 +222,10 @@ class VectorLayout:
 
         return jax.tree.map(place, tree, is_leaf=self.is_position)
 
-    def chain_specs(self, tree: Any) -> Any:
+    def chain_specs(self, tree: PyTree) -> PyTree:
         """Return the partition of arrays whose first dimension is the chains."""
 
-        def of(node: Any) -> Any:
+        def of(node: PyTree) -> PyTree:
             if not self.is_position(node):
                 return PartitionSpec(CHAIN)
             return {name: self._of(name).spec(CHAIN) for name in node}
@@ -318,7 +319,7 @@ class Vector:
         return Vector(parts, other.layout if self.layout is None else self.layout)
 
 
-def choose(condition: Bool[Array, "lanes"], a: Any, b: Any) -> Any:
+def choose(condition: Bool[Array, "lanes"], a: PyTree, b: PyTree) -> PyTree:
     """Return `a` in the lanes where `condition` holds, else `b`; their arrays have lanes last."""
     return jax.tree.map(lambda x, y: jnp.where(condition.reshape((1,) * (x.ndim - 1) + condition.shape), x, y), a, b)
 
@@ -381,5 +382,5 @@ def _sums_of_products(pairs: Sequence[tuple[Array, Array]]) -> list[Array]:
     return sums
 
 
-def _is_spec(node: Any) -> bool:
+def _is_spec(node: object) -> bool:
     return isinstance(node, PartitionSpec)

@@ -18,11 +18,13 @@ import numpy as np
 from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.typing import ArrayLike
 
 from phalanx.mesh.compatibility.jax_internals import prefer_fused_loops
 from phalanx.mesh.compatibility.shared_store import SharedStore
 from phalanx.mesh.failure import Peers
 from phalanx.mesh.keys import is_key
+from phalanx.mesh.specs import PyTree
 
 HEARTBEAT_SECONDS = 12
 """Seconds without a heartbeat after which a process counts as dead, and all others are ended."""
@@ -166,7 +168,7 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def to_devices(value: Any, sharding: Sharding) -> Array:
+def to_devices(value: ArrayLike, sharding: Sharding) -> Array:
     """Return a value that every process has as an array with this sharding."""
     if sharding.is_fully_addressable or (isinstance(value, Array) and not value.is_fully_addressable):
         return jax.device_put(value, sharding)  # does not copy an array with this sharding
@@ -177,14 +179,14 @@ def to_devices(value: Any, sharding: Sharding) -> Array:
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
-def all_to_devices(tree: Any, layout: Any) -> Any:
+def all_to_devices(tree: PyTree, layout: PyTree) -> PyTree:
     """Return a tree of values as arrays with a tree of shardings, or all with one; one process sends them at once."""
     if jax.process_count() == 1:
         return jax.device_put(tree, layout)
     return jax.tree.map(lambda where, part: jax.tree.map(lambda leaf: to_devices(leaf, where), part), layout, tree)
 
 
-def on_all_processes(tree: Any) -> NamedSharding | None:
+def on_all_processes(tree: PyTree) -> NamedSharding | None:
     """Return the sharding that replicates over the devices of the arrays in a tree; None if one process has them."""
     for leaf in jax.tree.leaves(tree):
         sharding = getattr(leaf, "sharding", None)
@@ -193,7 +195,7 @@ def on_all_processes(tree: Any) -> NamedSharding | None:
     return None
 
 
-def to_host(value: Any) -> np.ndarray:
+def to_host(value: ArrayLike) -> np.ndarray:
     """Return the whole array, in every process."""
     if not isinstance(value, Array) or value.is_fully_replicated:
         return np.asarray(value)
@@ -206,7 +208,7 @@ def to_host(value: Any) -> np.ndarray:
     return whole
 
 
-def agreed(value: Any) -> Any:
+def agreed(value: PyTree) -> PyTree:
     """Return the value of the first process."""
     return value if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(value)
 

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax import Array
 from jax.sharding import PartitionSpec
 from jax.tree_util import tree_map_with_path
 
 from phalanx.errors import words
+
+PyTree = Any
+"""A tree of arrays, as `jax.tree` takes it: nested dicts, lists, tuples and registered classes."""
 
 Rule = Callable[[str, tuple[int, ...]], Any]
 """Function from the path and shape of an array to a spec or a tuple of axes; None keeps the known spec."""
@@ -18,12 +22,12 @@ Spec = Any
 """A rule, or a tree of specs like the arrays; None keeps the known specs."""
 
 
-def path_of(path: Sequence[Any]) -> str:
+def path_of(path: Sequence[object]) -> str:
     """Return the path of an array in a tree as text, such as "layers.0.kernel"."""
     return ".".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
 
 
-def one_spec(axes: Any, what: str) -> PartitionSpec:
+def one_spec(axes: object, what: str) -> PartitionSpec:
     """Return the spec of an array, given as one, or as a tuple of the mesh axis of each dimension.
 
     Raises:
@@ -48,7 +52,7 @@ def one_spec(axes: Any, what: str) -> PartitionSpec:
     return PartitionSpec(*entries)
 
 
-def layout_of(like: Any, spec: Spec, what: str) -> Any:
+def layout_of(like: PyTree, spec: Spec, what: str) -> PyTree:
     """Return a tree of specs like these arrays: one spec is that of every array, and None replicates all.
 
     Raises:
@@ -59,7 +63,7 @@ def layout_of(like: Any, spec: Spec, what: str) -> Any:
     return specs_of(like, spec, None, what)
 
 
-def specs_of(like: Any, spec: Spec, known: Any, what: str) -> Any:
+def specs_of(like: PyTree, spec: Spec, known: PyTree, what: str) -> PyTree:
     """Return the specs of arrays, from `spec` or else from the `known` specs; None if both are None.
 
     Raises:
@@ -71,14 +75,14 @@ def specs_of(like: Any, spec: Spec, known: Any, what: str) -> Any:
     if not callable(spec):
         return known if spec is None else _checked(like, spec, what)
 
-    def of(path: Any, leaf: Any, before: Any) -> Any:
+    def of(path: Sequence[object], leaf: Array, before: Any) -> Any:
         found: Any = spec(path_of(path), leaf.shape)
         return before if found is None else one_spec(found, f"{what}: {path_of(path)!r}")
 
     return _checked(like, tree_map_with_path(of, like, known), what)
 
 
-def _checked(like: Any, specs: Any, what: str) -> Any:
+def _checked(like: PyTree, specs: PyTree, what: str) -> PyTree:
     if jax.tree.structure(specs, is_leaf=_is_spec) != jax.tree.structure(like):
         raise ValueError(
             f"{what}: spec= must be a function of an array's path and shape, or a tree like its value with a "
@@ -86,7 +90,7 @@ def _checked(like: Any, specs: Any, what: str) -> Any:
             f"is {jax.tree.structure(like)}."
         )
 
-    def check(path: Any, leaf: Any, spec: Any) -> None:
+    def check(path: Sequence[object], leaf: Array, spec: Any) -> None:
         of = repr(path_of(path)) if path else "its value"
         if not _is_spec(spec) or len(spec) > len(leaf.shape):
             raise ValueError(
@@ -99,10 +103,10 @@ def _checked(like: Any, specs: Any, what: str) -> Any:
     return specs
 
 
-def _is_several(entry: Any) -> bool:
+def _is_several(entry: object) -> bool:
     """Return whether an entry of a spec shards one dimension over several axes."""
     return isinstance(entry, tuple | list)
 
 
-def _is_spec(node: Any) -> bool:
+def _is_spec(node: object) -> bool:
     return isinstance(node, PartitionSpec)

@@ -11,11 +11,17 @@ from jax.sharding import Mesh, PartitionSpec
 from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.compatibility.jax_internals import tracked_axes
 from phalanx.mesh.devices import with_auto_axes
+from phalanx.mesh.specs import PyTree
 
 AxisMap = int | str | Sequence[str] | PartitionSpec | None
 
 
-def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+def spmd(
+    f: Callable[..., Any],
+    mesh: Mesh,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+) -> Callable[..., Any]:
     """Run `f` on every device of `mesh` at once, each on its own slice of the arguments.
 
     `f` sees slices without the mapped leading dimensions, as under `jax.pmap`, and may use collectives over the mesh's
@@ -102,7 +108,7 @@ def _dims(axis: AxisMap, mesh: Mesh) -> tuple[Any, ...]:
     return names
 
 
-def _check(arg: Any, dims: tuple[Any, ...], mesh: Mesh, what: str) -> None:
+def _check(arg: PyTree, dims: tuple[Any, ...], mesh: Mesh, what: str) -> None:
     sizes = tuple(mesh.size if isinstance(dim, tuple) else mesh.shape[dim] for dim in dims)
     for leaf in jax.tree.leaves(arg):
         if jax.numpy.shape(leaf)[: len(sizes)] != sizes:
@@ -112,7 +118,7 @@ def _check(arg: Any, dims: tuple[Any, ...], mesh: Mesh, what: str) -> None:
             )
 
 
-def _check_equal(out: Any, axis: AxisMap, mesh: Mesh, what: str) -> None:
+def _check_equal(out: PyTree, axis: AxisMap, mesh: Mesh, what: str) -> None:
     """Raise if an output differs along mesh axes that its entry in `out_axes` does not name."""
     dims = _dims(axis, mesh)
     named = {name for dim in dims for name in (dim if isinstance(dim, tuple) else (dim,))}
@@ -128,9 +134,9 @@ def _check_equal(out: Any, axis: AxisMap, mesh: Mesh, what: str) -> None:
             )
 
 
-def _strip(tree: Any, dims: int) -> Any:
+def _strip(tree: PyTree, dims: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[(0,) * dims], tree)
 
 
-def _unstrip(tree: Any, dims: int) -> Any:
+def _unstrip(tree: PyTree, dims: int) -> PyTree:
     return jax.tree.map(lambda leaf: jax.numpy.asarray(leaf)[(None,) * dims], tree)

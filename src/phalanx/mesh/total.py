@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64
@@ -54,7 +55,7 @@ class Total:
     __array_ufunc__ = None  # NumPy scalars on the left then use `__radd__` and `__rsub__`
 
     @classmethod
-    def of(cls, value: Any) -> Total:
+    def of(cls, value: ArrayLike) -> Total:
         """Return the total of a single float."""
         value = jnp.asarray(value)
         coarse = multiples(value, GRID)
@@ -71,7 +72,7 @@ class Total:
         return self.fine.shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Type of both parts."""
         return self.fine.dtype
 
@@ -102,7 +103,7 @@ class Total:
         rests = [product - part for product, part in zip(products, coarse, strict=True)]
         return Total(coarse[0] + coarse[1], rests[0] + rests[1] + factor * self.fine)
 
-    def __add__(self, other: Any) -> Total:
+    def __add__(self, other: Total | ArrayLike) -> Total:
         if isinstance(other, Total):
             return Total(self.coarse + other.coarse, self.fine + other.fine)
         return Total(self.coarse, self.fine + other)
@@ -112,12 +113,12 @@ class Total:
     def __neg__(self) -> Total:
         return Total(-self.coarse, -self.fine)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: Total | ArrayLike) -> Any:
         if isinstance(other, Total):
             return (self.coarse - other.coarse) + (self.fine - other.fine)
         return Total(self.coarse, self.fine - other)
 
-    def __rsub__(self, other: Any) -> Total:
+    def __rsub__(self, other: Total | ArrayLike) -> Total:
         return -self + other
 
 

@@ -12,7 +12,7 @@ from jax.tree_util import tree_flatten_with_path
 from jax.typing import DTypeLike
 
 from phalanx.extras import require
-from phalanx.mesh.specs import Spec, path_of
+from phalanx.mesh.specs import PyTree, Spec, path_of
 from phalanx.networks.module import Module
 from phalanx.networks.network import Network, Remat, network_of
 
@@ -70,13 +70,13 @@ def equinox_module(make: Callable[[Array], Any]) -> Module:
         weights = {name: leaf for name, leaf, _, weight in found if weight}
         return weights, {name: leaf for name, leaf, array, weight in found if array and not weight}
 
-    def predict(weights: Any, rest: Any, *inputs: Any, method: str = "__call__", **options: Any) -> Any:
+    def predict(weights: PyTree, rest: PyTree, *inputs: PyTree, method: str = "__call__", **options: Any) -> PyTree:
         known = {**weights, **rest}
         filled = [known.get(name, leaf) for name, (_, leaf) in zip(names, leaves, strict=True)]
         module = eqx.nn.inference_mode(jax.tree.unflatten(structure, filled))
         return getattr(module, method)(*inputs, **options)
 
-    def train(weights: Any, rest: Any, key: Array, *inputs: Any, **options: Any) -> tuple[Any, Any]:
+    def train(weights: PyTree, rest: PyTree, key: Array, *inputs: PyTree, **options: Any) -> tuple[PyTree, PyTree]:
         raise NotImplementedError  # Equinox has no uniform way to pass keys to layers; ensembles take `apply`
 
     return Module(begin, train, predict)

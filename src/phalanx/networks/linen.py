@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax import Array, random
 from jax.typing import DTypeLike
 
 from phalanx.extras import require
-from phalanx.mesh.specs import Spec
+from phalanx.mesh.specs import PyTree, Spec
 from phalanx.networks.module import Module
 from phalanx.networks.network import Network, Remat, network_of
 
+if TYPE_CHECKING:
+    from flax import linen as nn
+
 
 def from_linen(
-    module: Any, *example: Any, spec: Spec = None, dtype: DTypeLike | None = None, remat: Remat = False
+    module: nn.Module, *example: PyTree, spec: Spec = None, dtype: DTypeLike | None = None, remat: Remat = False
 ) -> Network:
     """Make a network from a module of Flax Linen.
 
@@ -47,7 +50,7 @@ def from_linen(
 
 
 def linen_module(
-    module: Any, example: tuple[Any, ...], training: Mapping[str, Any] | None = None,
+    module: nn.Module, example: tuple[PyTree, ...], training: Mapping[str, Any] | None = None,
     prediction: Mapping[str, Any] | None = None,
 ) -> Module:  # fmt: skip
     """Return a module of Flax Linen as functions of arrays.
@@ -64,11 +67,11 @@ def linen_module(
     def variables(key: Array) -> dict[str, Any]:
         return dict(module.init(key, *example, **in_prediction))
 
-    def begin(key: Array) -> tuple[Any, Any]:
+    def begin(key: Array) -> tuple[PyTree, PyTree]:
         rest = linen.unbox(variables(key))
         return rest.pop("params", {}), rest
 
-    def train(weights: Any, rest: Any, key: Array, *inputs: Any, **options: Any) -> tuple[Any, Any]:
+    def train(weights: PyTree, rest: PyTree, key: Array, *inputs: PyTree, **options: Any) -> tuple[PyTree, PyTree]:
         # one stream, from which Linen derives all others: a second stream with this key would repeat its numbers
         given = {"params": weights, **rest}
         outputs, changed = module.apply(
@@ -76,7 +79,7 @@ def linen_module(
         )
         return outputs, {**rest, **changed}
 
-    def predict(weights: Any, rest: Any, *inputs: Any, **options: Any) -> Any:
+    def predict(weights: PyTree, rest: PyTree, *inputs: PyTree, **options: Any) -> PyTree:
         try:
             return module.apply({"params": weights, **rest}, *inputs, **{**in_prediction, **options})
         except errors.InvalidRngError:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, random
 from jax.typing import ArrayLike, DTypeLike
 
-from phalanx.mesh.specs import Spec, specs_of
+from phalanx.mesh.specs import PyTree, Spec, specs_of
 from phalanx.networks.module import Module
 
 Remat = bool | Callable[..., bool]
@@ -101,7 +101,7 @@ def from_functions(
     """
     _check_functions(init, apply)
 
-    def predict(weights: Any, _: Any, *inputs: Any, **options: Any) -> Any:
+    def predict(weights: PyTree, _: PyTree, *inputs: PyTree, **options: Any) -> PyTree:
         return apply(weights, *inputs, **options)
 
     module = Module(lambda key: (init(key), ()), _no_training, predict)
@@ -123,12 +123,12 @@ def network_of(module: Module, what: str, spec: Spec, dtype: DTypeLike | None, r
     like, rest = jax.eval_shape(module.begin, random.key(0))
 
     @cache
-    def others() -> Any:
+    def others() -> PyTree:
         """Return the module's state without its weights."""
         with jax.ensure_compile_time_eval():
             return jax.jit(lambda: module.begin(random.key(0))[1])() if jax.tree.leaves(rest) else rest
 
-    def apply(weights: Any, *inputs: Any, **options: Any) -> Any:
+    def apply(weights: PyTree, *inputs: PyTree, **options: Any) -> PyTree:
         return module.predict(weights, others(), *inputs, **options)
 
     specs = specs_of(like, spec, module.specs, what)
@@ -140,10 +140,10 @@ def _computed_in(apply: Callable[..., Any], dtype: DTypeLike | None) -> Callable
     if dtype is None:
         return apply
 
-    def lower(tree: Any) -> Any:
+    def lower(tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jnp.asarray(x).astype(dtype) if _is_real(x) else x, tree)
 
-    def run(weights: Any, *inputs: Any, **options: Any) -> Any:
+    def run(weights: PyTree, *inputs: PyTree, **options: Any) -> PyTree:
         own = jnp.result_type(*(leaf for leaf in jax.tree.leaves(weights) if _is_real(leaf)))
         outputs = apply(lower(weights), *lower(inputs), **options)
         return jax.tree.map(lambda x: x.astype(own) if _is_real(x) else x, outputs)
@@ -156,7 +156,7 @@ def _remat(apply: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
         return apply
     policy = None if remat is True else remat
 
-    def run(weights: Any, *inputs: Any, **options: Any) -> Any:
+    def run(weights: PyTree, *inputs: PyTree, **options: Any) -> PyTree:
         return jax.checkpoint(lambda *given: apply(*given, **options), policy=policy)(weights, *inputs)
 
     return run
@@ -166,5 +166,5 @@ def _is_real(leaf: ArrayLike) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
-def _no_training(*_: Any) -> Any:
+def _no_training(*_: PyTree) -> PyTree:
     raise NotImplementedError  # ensembles train two functions themselves, and pass a key to those that take one

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from phalanx.errors.words import first_few
 from phalanx.extras import require
-from phalanx.mesh.specs import Spec
+from phalanx.mesh.specs import PyTree, Spec
 from phalanx.networks.module import Module
 from phalanx.networks.network import Network, Remat, network_of
 
@@ -58,7 +58,7 @@ def nnx_module(make: Callable[[Any], Any]) -> Module:
             f"{type(make).__name__}(..., rngs=rngs)); got a module."
         )
 
-    def split(rngs: Any) -> tuple[Any, Any, Any]:
+    def split(rngs: Any) -> tuple[PyTree, PyTree, PyTree]:
         # a fit shards the weights later; eager sharding would need a mesh now
         with nnx.use_eager_sharding(False):
             return nnx.split(make(rngs), nnx.Param, ...)
@@ -66,23 +66,25 @@ def nnx_module(make: Callable[[Any], Any]) -> Module:
     with nnx.use_eager_sharding(False):
         graph, like, rest = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))), nnx.Param, ...)
 
-    def begin(key: Array) -> tuple[Any, Any]:
+    def begin(key: Array) -> tuple[PyTree, PyTree]:
         _, params, rest = split(nnx.Rngs(key))
         return nnx.to_pure_dict(params), jax.tree.leaves(rest)
 
-    def merge(weights: Any, others: Any) -> Any:
+    def merge(weights: PyTree, others: PyTree) -> PyTree:
         params = jax.tree.map(lambda leaf: leaf, like)
         nnx.replace_by_pure_dict(params, weights)
         with nnx.use_eager_sharding(False):
             return nnx.merge(graph, params, jax.tree.unflatten(jax.tree.structure(rest), others), copy=True)
 
-    def train(weights: Any, others: Any, _: Array, *inputs: Any, method: str = "__call__", **options: Any) -> Any:
+    def train(
+        weights: PyTree, others: PyTree, _: Array, *inputs: PyTree, method: str = "__call__", **options: Any
+    ) -> PyTree:
         module = merge(weights, others)
         module.train()
         outputs = getattr(module, method)(*inputs, **options)
         return outputs, jax.tree.leaves(nnx.split(module, nnx.Param, ...)[2])
 
-    def predict(weights: Any, others: Any, *inputs: Any, method: str = "__call__", **options: Any) -> Any:
+    def predict(weights: PyTree, others: PyTree, *inputs: PyTree, method: str = "__call__", **options: Any) -> PyTree:
         module = merge(weights, others)
         module.eval()
         before = counts(module)

@@ -14,6 +14,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from phalanx.flows.likelihoods import HIGHEST, QuantizedLogisticMixture
+from phalanx.mesh.specs import PyTree
 from phalanx.networks.network import Network
 from phalanx.networks.nnx import from_nnx
 
@@ -124,13 +125,13 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
         (5, 16)
     """
 
-    def outputs_at(weights: Any, images: Array, position: Array, caches: Any) -> tuple[Array, Any]:
+    def outputs_at(weights: PyTree, images: Array, position: Array, caches: PyTree) -> tuple[Array, PyTree]:
         if cached:
             return network.apply(weights, images, position, caches, method="next")
         return network.apply(weights, images)[:, position], caches
 
-    def sample(weights: Any, key: Array, images: Array, known: Array | int, temperature: Array | float) -> Array:
-        def step(position: Array, state: tuple[Array, Any]) -> tuple[Array, Any]:
+    def sample(weights: PyTree, key: Array, images: Array, known: Array | int, temperature: Array | float) -> Array:
+        def step(position: Array, state: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
             images, caches = state
             outputs, caches = outputs_at(weights, images, position, caches)
             drawn = jnp.asarray(likelihood(outputs, temperature).sample(random.fold_in(key, position)))
@@ -143,7 +144,7 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
     compiled = jax.jit(sample)
 
     def sampler(
-        weights: Any,
+        weights: PyTree,
         key: Array,
         images: Shaped[Array | np.ndarray, "images ..."],
         known: Array | int,

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import random
-from jax.tree_util import keystr
+from jax.tree_util import KeyPath, keystr
 from numpyro.distributions import Distribution, Normal
 
 from phalanx.language.tracing import sample
-from phalanx.mesh.specs import path_of
+from phalanx.mesh.specs import PyTree, path_of
 from phalanx.networks.network import Network
 
 Prior = Callable[[str, tuple[int, ...]], Distribution]
@@ -67,7 +67,7 @@ def random_network(
             f"weights. Use a module without them, such as one that normalises by layer and not by batch."
         )
 
-    def weights(path: Any, like: Any) -> Any:
+    def weights(path: KeyPath, like: PyTree) -> PyTree:
         if not jnp.issubdtype(like.dtype, jnp.floating):
             raise ValueError(
                 f"random_network {name!r}: init makes {keystr(path)} of type {like.dtype}, which is not a weight. Let "

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpyro.distributions import ImproperUniform, MaskedDistribution
+from jax.typing import ArrayLike
+from numpyro.distributions import Distribution, ImproperUniform, MaskedDistribution
 
 from phalanx.distributions.constraint_text import kind_of
 from phalanx.programs.traced_program import TracedProgram
@@ -49,11 +50,11 @@ def check_prior(whole: TracedProgram) -> None:
         )
 
 
-def _bases(distribution: Any) -> Iterator[Any]:
+def _bases(distribution: Any) -> Iterator[Distribution]:
     while distribution is not None:
         yield distribution
         distribution = getattr(distribution, "base_dist", None)
 
 
-def _is_one(scale: Any) -> bool:
+def _is_one(scale: ArrayLike) -> bool:
     return isinstance(scale, int | float | np.number) and scale == 1

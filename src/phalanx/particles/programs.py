@@ -25,6 +25,7 @@ from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import ByVariable, Vector
 from phalanx.mesh.processes import all_to_devices, to_devices, to_host
 from phalanx.mesh.random_numbers import rolled_hashes
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.run.compile.block_length import Pace
 from phalanx.run.compile.device_constants import DeviceConstants
@@ -140,7 +141,7 @@ class ParticleBlocks:
         parts = (jax.ShapeDtypeStruct((length, count), layout.dtype) for length in layout.whole_lengths)
         return Vector(tuple(parts), layout)
 
-    def _tiled(self, f: Callable[[Vector], Any], position: Vector) -> Any:
+    def _tiled(self, f: Callable[[Vector], Any], position: Vector) -> PyTree:
         """Return `f` of all lanes, tile by tile; arrays have lanes last."""
         if self.tile == self.blocks.count:
             return f(position)
@@ -191,18 +192,24 @@ class Programs:
         layout = shardings(self.blocks.target.mesh, self.particles.vector_specs)
         return jax.tree.map(to_devices, Vector(tuple(position), self.blocks.layout), layout)
 
-    def placed_tuning(self, tuning: Any) -> Any:
+    def placed_tuning(self, tuning: PyTree) -> PyTree:
         """Return hyperparameters on the devices."""
         tuning = jax.tree.map(np.asarray, tuning)
         return all_to_devices(tuning, shardings(self.blocks.target.mesh, self.blocks.tuning_specs(tuning)))
 
-    def settled(self, seed: int, arrays: Sequence[Any], position: Position, first: int) -> Settled:
+    def settled(self, seed: int, arrays: Sequence[Array], position: Position, first: int) -> Settled:
         """Return chains at rest at these positions, about to make the draw of this number."""
         seed_sent, first_sent = (self.sent.array(x, PartitionSpec()) for x in (np.uint32(seed), np.int32(first)))
         return self.settle(seed_sent, arrays, self.placed(position), first_sent)
 
     def moved(
-        self, seed: int, arrays: Sequence[Any], chains: ChainState, tuning: Any, length: int, agree: Callable[[], None]
+        self,
+        seed: int,
+        arrays: Sequence[Array],
+        chains: ChainState,
+        tuning: PyTree,
+        length: int,
+        agree: Callable[[], None],
     ) -> tuple[ChainState, Sums]:
         """Return the chains after `length` draws of each, and sums over these.
 
@@ -229,7 +236,7 @@ class Programs:
                 (rows,) = sinks.states
                 return chains, self.summed(rows, length)
 
-    def summed(self, rows: Any, count: int) -> Sums:
+    def summed(self, rows: PyTree, count: int) -> Sums:
         """Return sums over the first recorded draws of each particle."""
         return self.blocks.summing.fetched(self.sums(rows, np.int32(0), np.int32(count)))
 
@@ -251,7 +258,7 @@ def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tup
     tempered = (*arrays, jax.ShapeDtypeStruct((), blocks.layout.dtype))
     data, vector, seed = target.array_specs(), particles.vector_specs, np.uint32(0)
 
-    def jit(f: Callable[..., Any], given: Any, made: Any, donate: tuple[int, ...] = ()) -> Any:
+    def jit(f: Callable[..., Any], given: PyTree, made: PyTree, donate: tuple[int, ...] = ()) -> PyTree:
         inside, outside = (shardings(target.mesh, specs) for specs in (given, made))
         return jax.jit(
             blocks.on_mesh(f, given, made), in_shardings=inside, out_shardings=outside, donate_argnums=donate

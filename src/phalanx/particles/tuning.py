@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.mesh.specs import PyTree
 
 WINDOW = 2
 """Number of the window in which a warm-up has learned a metric from draws, as at every temperature."""
@@ -56,7 +57,7 @@ class Tuning:
             learned.append(known)
         return TuningState(tuple(learned), state.temperatures + 1)
 
-    def after(self, state: TuningState, sums: Sums, tuning: Any) -> TuningState:
+    def after(self, state: TuningState, sums: Sums, tuning: PyTree) -> TuningState:
         """Return the state after a round of moves with these hyperparameters."""
         searching, stage, learned = self.searches(state), self._stage(state), []
         for tuner, known in self._known(state):
@@ -68,7 +69,7 @@ class Tuning:
         """Return whether the next round is a single short move, from which only tuners that search learn."""
         return any(tuner.searches(known) for tuner, known in self._known(state))
 
-    def hyperparameters(self, state: TuningState) -> Any:
+    def hyperparameters(self, state: TuningState) -> PyTree:
         """Return the hyperparameters of the next round."""
         tuning, stage = self._first, self._stage(state)
         for tuner, known in self._known(state):

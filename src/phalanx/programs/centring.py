@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from phalanx.distributions.constraint_text import kind_of
 from phalanx.distributions.location_scale import NAMES, location_scale
@@ -28,6 +29,7 @@ from phalanx.language.handlers import under, with_keyword
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
 from phalanx.mesh.processes import to_devices
+from phalanx.mesh.specs import PyTree
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import run_unconstrained
 
@@ -85,7 +87,7 @@ def find_sites(whole: TracedProgram, centring: str | Sequence[str]) -> dict[str,
     """
     found: dict[str, Any] = {}
 
-    def parameters(position: Any, arrays: Any) -> Any:
+    def parameters(position: PyTree, arrays: PyTree) -> PyTree:
         run = run_unconstrained(whole.program, position, whole.layout.join(arrays))
         known = {name: location_scale(run.variables[name].distribution) for name in position}
         found.update({name: run.variables[name].distribution for name in position})
@@ -106,7 +108,7 @@ def find_sites(whole: TracedProgram, centring: str | Sequence[str]) -> dict[str,
 
 
 def partly_centred(
-    model: Program, data: Any, centring: str | Sequence[str], whole: TracedProgram, mesh: Mesh
+    model: Program, data: object, centring: str | Sequence[str], whole: TracedProgram, mesh: Mesh
 ) -> PartlyCentredProgram:
     """Return the model with partially centred variables, and its data; the model itself if it has nothing to centre.
 
@@ -123,13 +125,15 @@ def partly_centred(
     return PartlyCentredProgram(*with_centring(model, data, sites, mesh))
 
 
-def with_centring(model: Program, data: Any, sites: Mapping[str, tuple[int, ...]], mesh: Mesh) -> tuple[Program, Any]:
+def with_centring(
+    model: Program, data: object, sites: Mapping[str, tuple[int, ...]], mesh: Mesh
+) -> tuple[Program, Any]:
     """Return the program with an argument `CENTRING`, and its data; without the argument it is the model itself."""
     by_element = math.prod(mesh.shape.values()) == mesh.shape["chain"]
     first = {name: _first(shape if by_element else ()) for name, shape in sites.items()}
 
     @wraps(model)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
         centring = kwargs.pop(CENTRING, None) or {}
 
         def mark(variable: RandomVariable, forward: Forward) -> RandomVariable:
@@ -146,7 +150,7 @@ def first_centring(program: Program) -> Centrings:
     return getattr(program, "first_centring", {})
 
 
-def centred_first(program: Program, data: Any) -> Any:
+def centred_first(program: Program, data: object) -> Any:
     """Return data of a program with its first centring, if it has partially centred variables."""
     first = first_centring(program)
     return {**by_keyword(program, data), CENTRING: first} if first else data
@@ -185,7 +189,7 @@ def log_jacobians(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
 
 
 def recentred(
-    residuals: Mapping[str, Residuals], centring: Centrings, dtype: Any
+    residuals: Mapping[str, Residuals], centring: Centrings, dtype: DTypeLike
 ) -> dict[str, Float[np.ndarray, "row *shape"]]:
     """Return the positions of partially centred variables by name, for another centring."""
     return {name: of.position(centring[name]).astype(dtype) for name, of in residuals.items()}

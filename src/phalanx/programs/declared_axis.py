@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 from numpyro.distributions import (
     Distribution,
     ExpandedDistribution,
@@ -26,6 +27,7 @@ from phalanx.language.handlers import under
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
 from phalanx.mesh.compatibility.numpyro_internals import mask_of
+from phalanx.mesh.specs import PyTree
 
 
 class RowsOfOneEvent(ValueError):
@@ -106,7 +108,7 @@ def _made_anew(distribution: Distribution, first: Array | int, count: int) -> Di
     if unknown := _unnamed(distribution, given):
         raise _Joint(f"{kind.__name__} does not expose its {', '.join(unknown)}")
 
-    def own(name: str, value: Any) -> Any:
+    def own(name: str, value: PyTree) -> PyTree:
         joined = kind.arg_constraints[name].event_dim
         whole = jnp.ndim(value) - joined == rank and jnp.shape(value)[0] == distribution.batch_shape[0]
         return _slice(value, first, count) if whole else value
@@ -128,5 +130,5 @@ def _unnamed(distribution: Distribution, given: Mapping[str, Any]) -> Sequence[s
     ]
 
 
-def _slice(value: Any, first: Array | int, count: int) -> Array:
+def _slice(value: ArrayLike, first: Array | int, count: int) -> Array:
     return lax.dynamic_slice_in_dim(jnp.asarray(value), first, count)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array, ShapeDtypeStruct
 
 from phalanx.mesh.space import RowSharding
+from phalanx.mesh.specs import PyTree
 
 Term = tuple[str, str]
 """A variable's name and a part of its contribution: "density" or "jacobian"."""
@@ -55,11 +56,11 @@ class PaddedTerms:
         of_position = {name: x[-1:] if name in self.latents else x for name, x in position.items()}
         return of_position, [x[-1:] if has_rows else x for x, has_rows in zip(arrays, self.arrays, strict=True)]
 
-    def shapes_of_one_row(self, shapes: Sequence[Any]) -> list[Any]:
+    def shapes_of_one_row(self, shapes: Sequence[ShapeDtypeStruct]) -> list[ShapeDtypeStruct]:
         """Return the shapes of the data with a single row, given those on a device."""
         return shapes_of_one_row(shapes, self.arrays)
 
-    def without_padding(self, sums: Mapping[Term, Any], on_one_row: Mapping[Term, Array]) -> dict[Term, Any]:
+    def without_padding(self, sums: Mapping[Term, PyTree], on_one_row: Mapping[Term, Array]) -> dict[Term, PyTree]:
         """Return sums of terms on this device without the part of padded rows, given the terms on one of them."""
         real = self.rows.real_rows()
         if real is None:
@@ -81,7 +82,7 @@ class PaddedTerms:
         `run_row` is the same function of one row.
         """
 
-        def run_without_padding(position: Any, arrays: Any, *more: Any) -> tuple[Any, Any]:
+        def run_without_padding(position: PyTree, arrays: PyTree, *more: PyTree) -> tuple[PyTree, PyTree]:
             position = self.filled(position)
             terms, others = run(position, arrays, *more)
             row, _ = run_row(*self.one_row(position, arrays), *more)
@@ -91,7 +92,7 @@ class PaddedTerms:
         return run_without_padding
 
 
-def shapes_of_one_row(shapes: Sequence[Any], has_rows: Sequence[bool]) -> list[Any]:
+def shapes_of_one_row(shapes: Sequence[ShapeDtypeStruct], has_rows: Sequence[bool]) -> list[ShapeDtypeStruct]:
     """Return shapes with a single row where `has_rows` is True."""
     return [
         ShapeDtypeStruct((1, *s.shape[1:]), s.dtype) if of_rows else s

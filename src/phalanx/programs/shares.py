@@ -9,12 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+
+from jax import Array
 
 from phalanx.distributions.row_sums import total_of
 from phalanx.jaxprs.row_masks import Masks
 from phalanx.mesh.position import Variable, VectorLayout
 from phalanx.mesh.space import RowSharding
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.programs.padded_terms import PaddedTerms, Term
 
@@ -80,7 +82,7 @@ class Shares:
         latents = {latent.name for latent in self.latents}
         return tuple(term for term in self.terms if term[0] not in latents)
 
-    def masked_totals(self, position: Any, arrays: Sequence[Any]) -> dict[Term, Total]:
+    def masked_totals(self, position: PyTree, arrays: Sequence[Array]) -> dict[Term, Total]:
         """Return the terms that are evaluated with masks, summed over this device's rows."""
         terms = {} if self.masks is None else self.masks.terms(position, arrays)
         return {term: total_of(self.terms[term].keep_rows(value)) for term, value in terms.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, ShapeDtypeStruct
 from jax.extend.core import ClosedJaxpr
 
 from phalanx.distributions.constraint_text import in_words
@@ -37,7 +37,12 @@ class TracedProgram:
     observed: dict[str, RandomVariable]
 
     def __init__(
-        self, program: Program, layout: Layout, shapes: Sequence[Any], sizes: Mapping[str, int], checking: bool = False
+        self,
+        program: Program,
+        layout: Layout,
+        shapes: Sequence[ShapeDtypeStruct],
+        sizes: Mapping[str, int],
+        checking: bool = False,
     ):
         self.program, self.layout, self.shapes = program, layout, tuple(shapes)
         self.axis_env = list(sizes.items())

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Var
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from numpyro.distributions import (
@@ -104,7 +104,7 @@ class Wrong(NamedTuple):
         )
 
 
-def nan_hint(names: Sequence[str], arrays: Sequence[Any]) -> str:
+def nan_hint(names: Sequence[str], arrays: Sequence[ArrayLike]) -> str:
     """Return a part of a message that names the arrays with NaN; empty if all are free of NaN."""
     found = [name for name, array in zip(names, arrays, strict=True) if bool(jnp.isnan(array).any())]
     return f"; the data hold NaN in {', '.join(found)}" if found else ""
@@ -180,7 +180,7 @@ class Unbounded(NamedTuple):
 
 
 def unbounded_parameters(
-    program: ClosedJaxpr, sources: Mapping[Any, str], doubts: Mapping[tuple[str, str], Doubt]
+    program: ClosedJaxpr, sources: Mapping[Var, str], doubts: Mapping[tuple[str, str], Doubt]
 ) -> list[Unbounded]:
     """Return the parameters that are a value on the real line itself, up to a constant factor.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -60,10 +61,10 @@ def autocovariance(lags: int) -> Reducer:
     """
     if not isinstance(lags, int) or lags < 1:
         raise ValueError(f"autocovariance: lags must be a whole number of at least 1, got {lags!r}.")
-    return Reducer(f"autocovariance({lags})", _Init(lags), _add, _merge, _finalize)
+    return Reducer(f"autocovariance({lags})", _InitAutocovariance(lags), _add, _merge, _finalize)
 
 
-class _Init(NamedTuple):
+class _InitAutocovariance(NamedTuple):
     lags: int
 
     def __call__(self, example: Shaped[Array, "chains *shape"]) -> Lagged:
@@ -184,13 +185,13 @@ def _about(state: Lagged, centre: Float64[np.ndarray, "chains *shape"]) -> Lagge
     return state._replace(centre=centre, deviations=deviations, products=products)
 
 
-def _pairs(state: Lagged, numpy: Any) -> Any:
+def _pairs(state: Lagged, numpy: ModuleType) -> Array | np.ndarray:
     """Return the number of pairs of draws at each lag."""
     lags = numpy.arange(state.last.shape[1] + 1)[None]
     return _wide(numpy.maximum(state.count[:, None] - lags, 0), state.products)
 
 
-def _ends(state: Lagged, numpy: Any) -> Any:
+def _ends(state: Lagged, numpy: ModuleType) -> Array | np.ndarray:
     """Return, for each lag, the sum of distances from the centre over both members of all pairs."""
     lags = state.last.shape[1]
     left_out = [numpy.zeros_like(state.centre)]
@@ -202,7 +203,7 @@ def _ends(state: Lagged, numpy: Any) -> Any:
     return numpy.where(_pairs(state, numpy) > 0, ends, 0.0)
 
 
-def _wide(values: Any, like: Any) -> Any:
+def _wide(values: Array | np.ndarray, like: Array | np.ndarray) -> Array | np.ndarray:
     return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
 
 

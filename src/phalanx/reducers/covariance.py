@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, begin_at, first_scale, grand, half_distance, lowered, sum_type
 
@@ -43,7 +44,7 @@ class ProductTotals(NamedTuple):
     products: np.ndarray
 
     @classmethod
-    def of(cls, state: Any) -> ProductTotals:
+    def of(cls, state: PyTree) -> ProductTotals:
         """Return the state of a batch of draws."""
         if isinstance(state, ProductTotals):
             return state
@@ -106,7 +107,7 @@ def _rescaled(sums: tuple[Array, ...], change: Array) -> tuple[Array, ...]:
     return mean * change, mean_lost * change, products * rows * columns, products_lost * rows * columns
 
 
-def _merge(a: Any, b: Any) -> ProductTotals:
+def _merge(a: PyTree, b: PyTree) -> ProductTotals:
     a, b = ProductTotals.of(a), ProductTotals.of(b)
     count = a.count + b.count
     share, apart = b.count / np.maximum(count, 1), b.mean - a.mean
@@ -114,7 +115,7 @@ def _merge(a: Any, b: Any) -> ProductTotals:
     return ProductTotals(count, a.mean + share[:, None] * apart, a.products + b.products + between)
 
 
-def _finalize(state: Any) -> Covariance:
+def _finalize(state: PyTree) -> Covariance:
     sums = ProductTotals.of(state)
     total, mean = grand(sums.count, sums.mean)
     away = sums.mean - mean

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import DTypeLike
 
+from phalanx.mesh.specs import PyTree
 from phalanx.reducers.effective_size import effective_size
 from phalanx.reducers.moments import ChainSums, Totals, column, constant_of
 from phalanx.reducers.reducer import Reducer, on_host
@@ -92,9 +95,9 @@ def ess(batch: int = 1) -> Reducer:
     """
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise ValueError(f"ess: batch must be a whole number of at least 1, got {batch!r}.")
-    merge, finalize = _Merge(batch), _Finalize(batch)
+    merge, finalize = _MergeEss(batch), _FinalizeEss(batch)
     return Reducer(
-        f"ess({batch})", _none, _Add(batch), merge, finalize, statistic="ess", constant=_constant, begin=_begin
+        f"ess({batch})", _none, _UpdateEss(batch), merge, finalize, statistic="ess", constant=_constant, begin=_begin
     )
 
 
@@ -116,12 +119,12 @@ def _slots(chains: int) -> int:
     return 2 * (int(np.clip(BATCHES // chains, LEAST, MOST)) // 2)
 
 
-def _first(before: Any, length: Any) -> Any:
+def _first(before: Array | np.ndarray, length: Array | np.ndarray) -> Array | np.ndarray:
     """Return the number of the batch in the first slot."""
     return before // (2 * length) * 2
 
 
-class _Add(NamedTuple):
+class _UpdateEss(NamedTuple):
     batch: int
 
     def __call__(self, state: Batched, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Batched:
@@ -134,7 +137,7 @@ class _Add(NamedTuple):
         return lax.cond(full.any(), _close, lambda state, *_: state, state, full, length)
 
 
-def _part(doubled: Int[Array, "chains"], dtype: Any) -> Float[Array, "chains"]:
+def _part(doubled: Int[Array, "chains"], dtype: DTypeLike) -> Float[Array, "chains"]:
     """Return one over two to the number of doublings, exactly."""
     return 1 / (1 << doubled).astype(dtype)
 
@@ -166,16 +169,18 @@ def _close(state: Batched, full: Bool[Array, "chains"], length: Int[Array, "chai
     )
 
 
-def _lengths(before: Any, count: Any, length: Any, slots: int, numpy: Any) -> Any:
+def _lengths(
+    before: Array | np.ndarray, count: Array | np.ndarray, length: Array | np.ndarray, slots: int, numpy: ModuleType
+) -> Any:
     """Return the number of draws of the batch in each slot, after `count` draws of this state."""
     begins = (_first(before, length) + numpy.arange(slots)[None]) * length
     return numpy.clip(numpy.minimum(begins + length, before + count) - numpy.maximum(begins, before), 0, None)
 
 
-class _Merge(NamedTuple):
+class _MergeEss(NamedTuple):
     batch: int
 
-    def __call__(self, a: Any, b: Any) -> Series:
+    def __call__(self, a: PyTree, b: PyTree) -> Series:
         a, b = _series(a, self.batch), _series(b, self.batch)
         lengths = np.concatenate([a.lengths, b.lengths], axis=1)
         means = np.concatenate([a.means, b.means], axis=1)
@@ -204,7 +209,7 @@ def _length(lengths: Int[np.ndarray, "chains batches"], slots: int, batch: int) 
     return length
 
 
-def _series(state: Any, batch: int) -> Series:
+def _series(state: PyTree, batch: int) -> Series:
     """Return a state on the device as one on the host."""
     if isinstance(state, Series):
         return state
@@ -223,14 +228,14 @@ def _series(state: Any, batch: int) -> Series:
     return Series(state.draws, lengths, anchor[:, None] + 2 * means)
 
 
-def _constant(state: Any) -> np.bool_ | Bool[np.ndarray, "*shape"]:
+def _constant(state: PyTree) -> np.bool_ | Bool[np.ndarray, "*shape"]:
     return constant_of(state.draws)
 
 
-class _Finalize(NamedTuple):
+class _FinalizeEss(NamedTuple):
     batch: int
 
-    def __call__(self, state: Any) -> Float64[np.ndarray, "*shape"]:
+    def __call__(self, state: PyTree) -> Float64[np.ndarray, "*shape"]:
         series = _binned(_series(state, self.batch), self.batch)
         chains, shape = len(series.lengths), series.means.shape[2:]
         batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], self.batch))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import at_lanes, sum_type
@@ -61,15 +62,15 @@ def histogram(edges: Sequence[float] | np.ndarray) -> Reducer:
     try:
         values = np.asarray(edges, np.float64)
     except (TypeError, ValueError):
-        raise TypeError(f"histogram: edges must be numbers, got {edges!r}.") from None
+        raise TypeError(f"histogram: edges must be numbers, such as [-1.0, 0.0, 1.0]; got {edges!r}.") from None
     if values.ndim != 1 or len(values) < 2 or not (np.diff(values) > 0).all():
         raise ValueError(f"histogram: edges must be at least two ascending numbers, got {edges!r}.")
     name = f"histogram({len(values) - 1} bins from {values[0]} to {values[-1]})"
     key = tuple(values.tolist())
-    return Reducer(name, _Init(key), _Count(key), _merge, _Finalize(key))
+    return Reducer(name, _InitHistogram(key), _Count(key), _merge, _FinalizeHistogram(key))
 
 
-class _Init(NamedTuple):
+class _InitHistogram(NamedTuple):
     edges: tuple[float, ...]
 
     def __call__(self, example: Shaped[Array, "chains *shape"]) -> BinCounts:
@@ -97,7 +98,7 @@ class _Count(NamedTuple):
 
 
 def _least_from(
-    edges: Float64[np.ndarray, "edges"], dtype: Any
+    edges: Float64[np.ndarray, "edges"], dtype: DTypeLike
 ) -> tuple[Shaped[np.ndarray, "edges"], Bool[np.ndarray, "edges"]]:
     """Return the least number of the dtype at or above each edge, and a mask of the edges that have one."""
     if jnp.issubdtype(dtype, jnp.floating):
@@ -117,7 +118,7 @@ def _merge(a: BinCounts, b: BinCounts) -> BinCounts:
     return BinCounts(a.draws + b.draws, a.from_edge + b.from_edge, a.nan + b.nan)
 
 
-class _Finalize(NamedTuple):
+class _FinalizeHistogram(NamedTuple):
     edges: tuple[float, ...]
 
     def __call__(self, state: BinCounts) -> Histogram:

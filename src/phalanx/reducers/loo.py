@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from phalanx.reducers.pareto_tail import LEAST_TAIL, fit_pareto, pareto_quantiles, tail_length
 from phalanx.reducers.reducer import Reducer
@@ -116,10 +117,12 @@ def loo(tail: int = TAIL) -> Reducer:
     """
     if not isinstance(tail, int) or isinstance(tail, bool) or tail < 10:
         raise ValueError(f"loo: tail must be a whole number of at least 10, got {tail!r}.")
-    return Reducer(f"loo({tail})", _Init(tail), _Add(tail), _Merge(tail), _Finalize(tail), of_observations=True)
+    return Reducer(
+        f"loo({tail})", _InitLoo(tail), _UpdateLoo(tail), _MergeLoo(tail), _FinalizeLoo(tail), of_observations=True
+    )
 
 
-class _Init(NamedTuple):
+class _InitLoo(NamedTuple):
     tail: int
 
     def __call__(self, example: Shaped[Array, "chains *shape"]) -> Ratios:
@@ -131,7 +134,7 @@ class _Init(NamedTuple):
         return Ratios(zero, zero, ratios, lowest, nothing, lowest, nothing, nothing)
 
 
-class _Add(NamedTuple):
+class _UpdateLoo(NamedTuple):
     tail: int
 
     def __call__(self, state: Ratios, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Ratios:
@@ -207,7 +210,7 @@ def ratios_of(terms: Shaped[np.ndarray, "draws *shape"], tail: int) -> KeptRatio
     return KeptRatios(np.asarray(len(terms)), largest, rest, density)
 
 
-class _Merge(NamedTuple):
+class _MergeLoo(NamedTuple):
     tail: int
 
     def __call__(self, a: Ratios | KeptRatios, b: Ratios | KeptRatios) -> KeptRatios:
@@ -218,7 +221,7 @@ class _Merge(NamedTuple):
         return KeptRatios(a.draws + b.draws, largest, rest, np.logaddexp(a.density, b.density))
 
 
-class _Finalize(NamedTuple):
+class _FinalizeLoo(NamedTuple):
     tail: int
 
     def __call__(self, state: Ratios | KeptRatios) -> PointwiseLoo:
@@ -278,7 +281,7 @@ def left_out(
 
 
 def are_equal(
-    least: Float64[np.ndarray, "rows"], most: Float64[np.ndarray, "rows"], dtype: Any
+    least: Float64[np.ndarray, "rows"], most: Float64[np.ndarray, "rows"], dtype: DTypeLike
 ) -> Bool[np.ndarray, "rows"]:
     """Return whether the least and the largest of log weights of this type differ by rounding only."""
     with np.errstate(invalid="ignore"):  # both may be infinite

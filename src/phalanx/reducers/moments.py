@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reducer import Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, begin_at, first_scale, grand, half_distance, lowered, sum_type
 
@@ -58,7 +59,7 @@ class ChainSums(NamedTuple):
             *add_to(squares, squares_lost, away * (away - step)),
         )  # fmt: skip
 
-    def merge(self, later: Any) -> Totals:
+    def merge(self, later: PyTree) -> Totals:
         """Return the state with later draws of the same chains."""
         return Totals.of(self).merge(later)
 
@@ -77,7 +78,7 @@ class Totals(NamedTuple):
     squares: np.ndarray
 
     @classmethod
-    def of(cls, state: Any) -> Totals:
+    def of(cls, state: PyTree) -> Totals:
         """Return the state of a batch of draws."""
         if isinstance(state, Totals):
             return state
@@ -86,7 +87,7 @@ class Totals(NamedTuple):
         drawn = column(sums.count, mean) > 0  # the anchor of a chain that has not drawn is no draw
         return cls(sums.count, np.where(drawn, mean, 0.0), (sums.squares + sums.squares_lost) / sums.scale / sums.scale)
 
-    def merge(self, later: Any) -> Totals:
+    def merge(self, later: PyTree) -> Totals:
         """Return the state with later draws of the same chains."""
         later = Totals.of(later)
         count, apart = self.count + later.count, later.mean - self.mean
@@ -95,7 +96,7 @@ class Totals(NamedTuple):
         return Totals(count, self.mean + share * apart, squares)
 
 
-def constant_of(state: Any) -> np.bool_ | Bool[np.ndarray, "*shape"]:
+def constant_of(state: PyTree) -> np.bool_ | Bool[np.ndarray, "*shape"]:
     """Return a mask of elements that were the same in every draw of all chains, and finite."""
     chains = Totals.of(state)
     same = (chains.squares == 0) & (chains.mean == chains.mean[:1]) & np.isfinite(chains.mean)
@@ -132,7 +133,7 @@ def moments() -> Reducer:
     return Reducer("moments()", ChainSums.none, ChainSums.add, ChainSums.merge, moments_of)
 
 
-def moments_of(state: Any) -> Moments:
+def moments_of(state: PyTree) -> Moments:
     """Return the moments of the draws of all chains."""
     chains = Totals.of(state)
     total, mean = grand(chains.count, chains.mean)

@@ -10,6 +10,8 @@ import jax
 import numpy as np
 from jax import Array
 
+from phalanx.mesh.specs import PyTree
+
 Draw = Array
 """Value of every chain, `(chains, ...)`."""
 
@@ -40,6 +42,15 @@ class Reducer:
             chain in the run, `chain`; None where it does not.
         of_observations: true if, without a function, it reduces the log densities of the model's observations instead
             of the values of variables.
+
+    Example:
+        >>> import numpy as np, phalanx as phx
+        >>> largest = phx.reducers.Reducer(
+        ...     "largest", init=lambda draw: draw, update=lambda state, draw, where: np.maximum(state, draw),
+        ...     merge=np.maximum, finalize=lambda state: state.max(0),
+        ... )
+        >>> float(largest.finalize(largest.merge(np.array([1.0, 4.0]), np.array([3.0, 2.0]))))
+        4.0
     """
 
     name: str
@@ -53,7 +64,7 @@ class Reducer:
     begin: Callable[[Draw, Array, Array], Any] | None = None
     of_observations: bool = False
 
-    def begun(self, example: Draw, before: Array, chain: Array) -> Any:
+    def begun(self, example: Draw, before: Array, chain: Array) -> PyTree:
         """Return the first state of these chains, which have made `before` draws."""
         return self.init(example) if self.begin is None else self.begin(example, before, chain)
 
@@ -136,10 +147,10 @@ class _Selected:
         return {name: values[density_name(name) if self.observed else name] for name in self.names}
 
 
-def on_host(state: Any) -> Any:
+def on_host(state: PyTree) -> PyTree:
     """Return a state as arrays of NumPy, real numbers in float64 and counts in 64 bits."""
 
-    def widen(leaf: Any) -> np.ndarray:
+    def widen(leaf: Array | np.ndarray) -> np.ndarray:
         leaf = np.asarray(leaf)
         if leaf.dtype.kind == "f":
             return leaf.astype(np.float64)

@@ -12,6 +12,7 @@ from jax import Array
 
 from phalanx.errors.model_errors import model_errors
 from phalanx.errors.names import hint
+from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reducer import Reduce, Reducer, is_of_user, per_observed, per_variable
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _same_states(a: Reduce, b: Reduce) -> bool:
 
 def _begun(
     name: str, part: str, entry: Reduce, array: Array, before: Int[Array, "chains"], chain: Int[Array, "chains"]
-) -> Any:
+) -> PyTree:
     try:
         return entry.reducer.begun(array, before, chain)
     except (TypeError, ValueError) as error:
@@ -154,7 +155,7 @@ def _begun(
         raise type(error)(f"reducers[{name!r}]: {what}: {error}") from error
 
 
-def _called(fn: Callable[..., Any], values: dict[str, Array]) -> Any:
+def _called(fn: Callable[..., Any], values: dict[str, Array]) -> PyTree:
     with model_errors(fn, arguments=values):
         return fn(values)
 

@@ -59,7 +59,7 @@ def reservoir(n: int) -> Reducer:
     # Complete spans of a chain that has no room left are so many that, over all chains, at least n draws represent
     # spans twice as long: spans are doubled only where their draws are not among the n.
     room = Room(min(n, LARGE) * 2, spare=4)
-    return Reducer(f"reservoir({n})", room, take, _Merge(n), _Finalize(n), begin=room.begin)
+    return Reducer(f"reservoir({n})", room, take, _MergeReservoir(n), _FinalizeReservoir(n), begin=room.begin)
 
 
 def _sample(state: ThinnedDraws | SampledDraws) -> SampledDraws:
@@ -75,7 +75,7 @@ def _longest(sample: SampledDraws, n: int) -> SampledDraws:
     return SampledDraws(values[order], chain[order], number[order])
 
 
-class _Merge(NamedTuple):
+class _MergeReservoir(NamedTuple):
     n: int
 
     def __call__(self, a: ThinnedDraws | SampledDraws, b: ThinnedDraws | SampledDraws) -> SampledDraws:
@@ -83,7 +83,7 @@ class _Merge(NamedTuple):
         return _longest(SampledDraws(*(np.concatenate(pair) for pair in pairs)), self.n)
 
 
-class _Finalize(NamedTuple):
+class _FinalizeReservoir(NamedTuple):
     n: int
 
     def __call__(self, state: ThinnedDraws | SampledDraws) -> Shaped[np.ndarray, "draws *shape"]:

@@ -15,11 +15,12 @@ squares of all float32 numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Float64, Int, Shaped
@@ -32,7 +33,7 @@ def at_lanes(where: Shaped[Array, "*chains"], like: Array) -> Array:
     return where.reshape(where.shape + (1,) * (like.ndim - where.ndim))
 
 
-def sum_type(dtype: Any) -> Any:
+def sum_type(dtype: DTypeLike) -> DTypeLike:
     """Return the dtype in which draws are summed: float64 for 64 bits, and float32 for all else.
 
     Raises:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reducer import Reducer
 from phalanx.reducers.thinning import Room, ThinnedDraws, take, taken
 
@@ -97,7 +98,7 @@ def _thinner(
 class _Quantiles(NamedTuple):
     qs: tuple[float, ...]
 
-    def __call__(self, state: Any) -> Float64[np.ndarray, "{len(self.qs)} *shape"]:
+    def __call__(self, state: PyTree) -> Float64[np.ndarray, "{len(self.qs)} *shape"]:
         values = np.sort(_kept(state).values, axis=0).astype(np.float64)
         if not len(values):
             return np.full((len(self.qs), *values.shape[1:]), np.nan)

@@ -44,13 +44,13 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
         raise ValueError(f"thinned: every must be a whole number of at least 1, got {every!r}.")
     name = f"thinned({reducer}, {every})"
     return Reducer(
-        name, _Init(reducer), _Update(reducer, every), _Merge(reducer), _Finalize(reducer), reducer.statistic,
-        reducer.superchains, _Constant(reducer) if reducer.constant else None, _Begin(reducer, every),
-        reducer.of_observations,
+        name, _InitThinned(reducer), _Update(reducer, every), _MergeThinned(reducer), _FinalizeThinned(reducer),
+        reducer.statistic, reducer.superchains, _Constant(reducer) if reducer.constant else None,
+        _Begin(reducer, every), reducer.of_observations,
     )  # fmt: skip
 
 
-class _Init(NamedTuple):
+class _InitThinned(NamedTuple):
     reducer: Reducer
 
     def __call__(self, example: Shaped[Array, "chains *shape"]) -> Thinned:
@@ -78,14 +78,14 @@ class _Update(NamedTuple):
         return Thinned(since, self.reducer.update(state.state, draw, counts))
 
 
-class _Merge(NamedTuple):
+class _MergeThinned(NamedTuple):
     reducer: Reducer
 
     def __call__(self, a: Thinned, b: Thinned) -> Thinned:
         return Thinned(b.since, self.reducer.merge(a.state, b.state))
 
 
-class _Finalize(NamedTuple):
+class _FinalizeThinned(NamedTuple):
     reducer: Reducer
 
     def __call__(self, state: Thinned) -> Any:

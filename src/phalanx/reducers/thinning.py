@@ -9,6 +9,7 @@ in all chains at once, or rarely.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -100,7 +101,7 @@ def _halved(state: ThinnedDraws, full: Bool[Array, "chains"]) -> Shaped[Array, "
     return jnp.where(at_lanes(full, state.values), halved, state.values)
 
 
-def first_span(before: Any, doubled: Any) -> Any:
+def first_span(before: Array | np.ndarray, doubled: Array | np.ndarray) -> Any:
     """Return the number of the span in the first slot."""
     return before >> (doubled + 1) << 1
 
@@ -110,12 +111,14 @@ def _pick(chain: Int[Array, "chains"], span: Int[Array, "chains"], doubled: Int[
     return lax.fori_loop(0, doubled.max(), lambda i, number: _shorter(chain, number, doubled - i, jnp), span)
 
 
-def _shorter(chain: Any, span: Any, doubled: Any, numpy: Any) -> Any:
+def _shorter(
+    chain: Array | np.ndarray, span: Array | np.ndarray, doubled: Array | np.ndarray, numpy: ModuleType
+) -> Any:
     """Return the half of a span whose draw represents it; the span itself where it is a single draw."""
     return numpy.where(doubled > 0, 2 * span + _half(chain, span, doubled), span)
 
 
-def _half(chain: Any, span: Any, doubled: Any) -> Any:
+def _half(chain: Array | np.ndarray, span: Array | np.ndarray, doubled: Array | np.ndarray) -> Any:
     """Return the half of a span whose draw represents it: 0 for the first one, 1 for the second."""
     return (hash_of(chain, doubled, span) >> np.uint32(31)).astype(np.int32)
 

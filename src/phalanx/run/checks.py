@@ -68,7 +68,7 @@ def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Param
     return called
 
 
-def check_not_traced(data: Any) -> None:
+def check_not_traced(data: object) -> None:
     """Raise inside of a function that JAX traces, since a run needs concrete numbers."""
     # under jit new arrays are traced, too; under vmap only mapped arguments are
     if any(isinstance(leaf, Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(data))):
@@ -105,13 +105,13 @@ def check_types(wide: bool) -> None:
         )
 
 
-def check_whole(name: str, value: Any, least: int) -> None:
+def check_whole(name: str, value: object, least: int) -> None:
     """Raise unless a size is a whole number of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number, at least {least}; got {value!r}.")
 
 
-def check_alone(name: str, **others: Any) -> None:
+def check_alone(name: str, **others: object) -> None:
     """Raise if arguments are given that cannot be given together with the argument `name`."""
     for other, value in others.items():
         if value is not None and value != {}:
@@ -121,7 +121,7 @@ def check_alone(name: str, **others: Any) -> None:
             )
 
 
-def check_keep(keep: Any) -> None:
+def check_keep(keep: object) -> None:
     """Raise unless `keep` is None, a name, or a list of names."""
     names = (keep,) if isinstance(keep, str) else keep
     if names is not None and (
@@ -130,7 +130,7 @@ def check_keep(keep: Any) -> None:
         raise TypeError(f"keep: expected names of variables, such as ['mean'], [] for none, or None; got {keep!r}.")
 
 
-def check_on_block(on_block: Any) -> None:
+def check_on_block(on_block: object) -> None:
     """Raise unless `on_block` can be called."""
     if on_block is not None and not callable(on_block):
         raise TypeError(f"on_block: expected a function of a report, called after each block; got {on_block!r}.")
@@ -155,14 +155,14 @@ def check_even(argument: str, number: int, things: str, mesh: Mesh) -> None:
         )
 
 
-def check_precision(matmul_precision: Any) -> None:
+def check_precision(matmul_precision: object) -> None:
     """Raise unless a precision is one of JAX's."""
     known = ("float32", "tensorfloat32", "bfloat16")
     if matmul_precision not in known:
         raise ValueError(f"matmul_precision must be one of {', '.join(known)}; got {matmul_precision!r}.")
 
 
-def check_kernel_type(kernel: Any) -> None:
+def check_kernel_type(kernel: object) -> None:
     """Raise unless `kernel` is a Kernel."""
     if not isinstance(kernel, Kernel):
         raise TypeError(
@@ -171,14 +171,14 @@ def check_kernel_type(kernel: Any) -> None:
         )
 
 
-def _named_kernel(kernel: Any) -> str:
+def _named_kernel(kernel: object) -> str:
     name = kernel.lower() if isinstance(kernel, str) else getattr(kernel, "__name__", "")
     if name in ("sgld", "sghmc"):
         return f"; give kernel=phx.{name}(step_size=..., batch_size=...)"
     return f"; give kernel=phx.{name}()" if name in ("nuts", "hmc", "rwmh", "chees", "mams", "laps") else ""
 
 
-def check_mesh_type(mesh: Any) -> None:
+def check_mesh_type(mesh: object) -> None:
     """Raise unless `mesh` is None or a Mesh."""
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(

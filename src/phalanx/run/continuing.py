@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -16,6 +17,7 @@ from phalanx.inputs.recoding import listed
 from phalanx.kernels.protocol.adapter import Rest
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.keys import is_key
+from phalanx.mesh.specs import PyTree
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.centring import first_centring, place_centring
 from phalanx.run.device.advance import SinkState
@@ -96,7 +98,7 @@ class Continuing:
                     f"tuning=posterior."
                 )
 
-    def tuning_of(self, posterior: Posterior) -> Any:
+    def tuning_of(self, posterior: Posterior) -> PyTree:
         """Return the tuning of a posterior as initial hyperparameters of another run.
 
         Raises:
@@ -305,7 +307,7 @@ def _check_lengths(posterior: Posterior, count: int) -> None:
             )
 
 
-def _like(template: Any, tree: Any, what: str) -> Any:
+def _like(template: PyTree, tree: PyTree, what: str) -> PyTree:
     """Return the leaves of a tree in the structure of `template`, keys restored from numbers."""
     leaves, wanted = jax.tree.leaves(tree), jax.tree.structure(template)
     if len(leaves) != wanted.num_leaves:
@@ -313,16 +315,16 @@ def _like(template: Any, tree: Any, what: str) -> Any:
     return jax.tree.unflatten(wanted, map(_as_key, leaves, jax.tree.leaves(template)))
 
 
-def _as_key(leaf: Any, like: Any) -> Any:
+def _as_key(leaf: ArrayLike, like: Any) -> ArrayLike:
     if not is_key(like) or is_key(leaf):
         return leaf
-    return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))
+    return jax.random.wrap_key_data(jnp.asarray(leaf), impl=jax.random.key_impl(like))
 
 
 def _of_user(template: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
     """Return the states of a user's reducer in their classes; those of Phalanx are read from files as they are."""
 
-    def one(part: str) -> Any:
+    def one(part: str) -> PyTree:
         state, wanted = parts[part], jax.tree.structure(template[part])
         is_ours = type(state).__module__.startswith("phalanx.")
         return state if is_ours else jax.tree.unflatten(wanted, jax.tree.leaves(state))
@@ -332,7 +334,7 @@ def _of_user(template: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
     return {part: one(part) for part in parts}
 
 
-def _check_shapes(tuned: Any, expected: Any) -> None:
+def _check_shapes(tuned: PyTree, expected: PyTree) -> None:
     for (path, leaf), like in zip(jax.tree_util.tree_leaves_with_path(tuned), jax.tree.leaves(expected), strict=True):
         _same_shape(f"tuning{jax.tree_util.keystr(path)}", leaf, np.shape(like))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import platform
 import textwrap
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -83,7 +84,7 @@ def names_in_record(naming: Naming, arguments: Arguments, names: NamesOfData | N
     }  # fmt: skip
 
 
-def call_words(program: Any, arguments: Arguments, **others: Any) -> dict[str, str]:
+def call_words(program: Callable[..., Any], arguments: Arguments, **others: Any) -> dict[str, str]:
     """Return what processes that sample together must share before they trace: words, and checksums."""
     return {
         "model": getattr(program, "__name__", type(program).__name__),

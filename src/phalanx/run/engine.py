@@ -15,6 +15,7 @@ from phalanx.adaptation.tuner import Sums
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import all_to_devices, to_devices, to_host
+from phalanx.mesh.specs import PyTree
 from phalanx.programs.centring import Centrings, first_centring, place_centring, recentred
 from phalanx.run.checks import check_beginning
 from phalanx.run.device.advance import Advanced, Order, SinkState
@@ -164,7 +165,7 @@ class Engine:
         made = np.full(self.blocks.num_chains, before if folds else 0, np.int32)
         return program(self.arrays, self.executables.sent.array(made, PartitionSpec(CHAIN)))
 
-    def _placed_tuning(self, tuning: Any) -> Any:
+    def _placed_tuning(self, tuning: PyTree) -> PyTree:
         """Return a tuning on the devices; a metric that was placed before is not copied again."""
         if tuning is self._tuning:
             return self._sent_tuning

@@ -44,7 +44,7 @@ class Superchains:
     init: Any
 
 
-def superchains(count: int, init: Any = None) -> Superchains:
+def superchains(count: int, init: object = None) -> Superchains:
     """Return initial values with which the chains of each group start at one point.
 
     R-hat requires every chain to be long. Nested R-hat compares groups of chains, so that many short chains suffice: it
@@ -164,14 +164,14 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
     raise _no_kind(init)
 
 
-def check_kind(init: Any) -> None:
+def check_kind(init: object) -> None:
     """Raise unless `init` has a type that `phx.mcmc` takes."""
     known = isinstance(init, Superchains | Posterior | Mapping) or hasattr(init, "starts") or callable(init)
     if not (init is None or known or (isinstance(init, str) and init == PRIOR)):
         raise _no_kind(init)
 
 
-def check_values(init: Any, shapes: Mapping[str, tuple[int, ...]], num_chains: int) -> None:
+def check_values(init: object, shapes: Mapping[str, tuple[int, ...]], num_chains: int) -> None:
     """Raise unless the values of a dict fit the latent variables, whose shapes are given."""
     if isinstance(init, Superchains):
         check_values(init.init, shapes, num_chains)
@@ -179,7 +179,7 @@ def check_values(init: Any, shapes: Mapping[str, tuple[int, ...]], num_chains: i
         _checked("values", init, shapes, num_chains, of_chains=False)
 
 
-def _no_kind(init: Any) -> TypeError:
+def _no_kind(init: object) -> TypeError:
     return TypeError(
         f"init: expected a dict of values by variable, a posterior, a fit, a function of a key that returns such a "
         f"dict, {PRIOR!r}, or phx.superchains(...) of these; got {init!r}."

@@ -60,7 +60,7 @@ class Run:
 
     def __init__(
         self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], progress: Progress,
-        looks: Sequence[Callable[[RunReport], Any]] = (), saves: bool = False, store: DrawStore | None = None,
+        looks: Sequence[Callable[[RunReport], object]] = (), saves: bool = False, store: DrawStore | None = None,
     ):  # fmt: skip
         self.store = store
         self.engine, self.kernel = Engine(executables, seed, arrays), kernel

@@ -78,7 +78,7 @@ def mcmc(
     missing: str | None = None,
     each: str | Mapping[str, int] | None = None,
     check: str = "warn",
-    on_block: Callable[[RunReport], Any] | None = None,
+    on_block: Callable[[RunReport], object] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
     store: str | PathLike[str] | None = None,
     save_warmup: bool = False,
@@ -201,7 +201,7 @@ def stream(
     matmul_precision: str = "float32",
     missing: str | None = None,
     check: str = "warn",
-    on_block: Callable[[RunReport], Any] | None = None,
+    on_block: Callable[[RunReport], object] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> Generator[StreamBlock, None, None]:

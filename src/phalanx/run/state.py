@@ -18,6 +18,7 @@ from phalanx.adaptation.tuner import Sums
 from phalanx.adaptation.warm_up import WarmUpState
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.keys import is_key
+from phalanx.mesh.specs import PyTree
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import ChainState
 from phalanx.run.host.window import Window
@@ -247,7 +248,7 @@ class RunState(NamedTuple):
         return _plain(self)
 
 
-def _plain(node: Any) -> Any:
+def _plain(node: PyTree) -> PyTree:
     """Return a tree without the classes of users, which a file cannot restore: as tuples of arrays, keys as numbers."""
     if isinstance(node, dict):
         return {name: _plain(value) for name, value in node.items()}

@@ -20,6 +20,7 @@ from phalanx.language.parameters import arrays_of
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.processes import all_to_devices
+from phalanx.mesh.specs import PyTree
 from phalanx.posterior.posterior import Posterior
 from phalanx.variational import checks
 from phalanx.variational.guides.aligned import ProgramGuide
@@ -140,7 +141,7 @@ def check_misfits(*flags: Misfits) -> None:
             raise ValueError(sentence)
 
 
-def _layout(value: Any) -> Any:
+def _layout(value: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.sharding, value)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -23,6 +24,9 @@ from phalanx.variational.guides.pair import Pair, alignment_of
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.objective import Objective
 from phalanx.variational.problem import Problem
+
+if TYPE_CHECKING:
+    import optax
 
 LBFGS = "lbfgs"
 """Name of the optimiser that holds its draws."""
@@ -129,7 +133,7 @@ def _first_step(optimizer: Any) -> float:
         return 0.0
 
 
-def check_update(optimizer: Any, free: Params) -> None:
+def check_update(optimizer: optax.GradientTransformationExtraArgs, free: Params) -> None:
     """Raise if an optimiser of optax needs more in each step than the gradient and the parameters."""
     try:
         jax.eval_shape(lambda free: optimizer.update(free, optimizer.init(free), free), free)
@@ -226,7 +230,7 @@ def check_no_guide(guide: object, objective: object, optimizer: object) -> None:
         )
 
 
-def check_saves(checkpoint: Any, training: object) -> SavePolicy | None:
+def check_saves(checkpoint: SavePolicy | str | os.PathLike[str] | None, training: object) -> SavePolicy | None:
     """Return the policy of saves of a fit; None without. Raise if it is given twice."""
     if training is not None and not isinstance(training, Training):
         raise TypeError(f"training: expected phx.training(...); got {training!r}.")

@@ -134,7 +134,7 @@ def _quartiles(draws: Shaped[Array, "draw coordinate"]) -> Float[Array, "3 coord
     return jnp.stack([mean - 0.5 * SPREAD, mean, mean + 0.5 * SPREAD])
 
 
-def quartiles_of(pair: Pair, count: int) -> Callable[[Any, Array, Sequence[Array]], Array]:
+def quartiles_of(pair: Pair, count: int) -> Callable[[Params, Array, Sequence[Array]], Array]:
     """Return the function from parameters, a seed and data to quartiles of the guide's draws, `(3, coordinate)`.
 
     All parameters get the same random numbers.

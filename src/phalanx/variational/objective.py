@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.nn import logsumexp, softmax
 
+from phalanx.mesh.specs import PyTree
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, log_score
 from phalanx.variational.problem import Values
@@ -54,7 +55,7 @@ class Objective:
     is_usual: bool = False
 
 
-def particles(pair: Pair, params: Params, noise: Any, data: Values, wanted: Sequence[str]) -> dict[str, Any]:
+def particles(pair: Pair, params: Params, noise: PyTree, data: Values, wanted: Sequence[str]) -> dict[str, Any]:
     """Return the parts of an objective, for draws from the guide: `(particle,)` each.
 
     Args:
@@ -69,7 +70,7 @@ def particles(pair: Pair, params: Params, noise: Any, data: Values, wanted: Sequ
     def log_p(at: Params, draw: Mapping[str, Array]) -> Array:
         return jnp.asarray(sum(pair.log_model(at, draw, data).values()))
 
-    def one(noise: Any) -> dict[str, Any]:
+    def one(noise: PyTree) -> dict[str, Any]:
         log_q = None
         if "log_q_drawn" in wanted or "log_q_path" in wanted:
             draw, log_q = pair.draw_weighed(params, noise, data, held="log_q_drawn" not in wanted)
@@ -92,7 +93,7 @@ def particles(pair: Pair, params: Params, noise: Any, data: Values, wanted: Sequ
     return pair.problem.alone(lambda: _map_particles(one, noise))
 
 
-def _map_particles(one: Callable[[Any], T], noise: Any) -> T:
+def _map_particles(one: Callable[[PyTree], T], noise: PyTree) -> T:
     """Map over noise; a single particle has no batch dimension, with which products of matrices take longer."""
     if len(jax.tree.leaves(noise)[0]) == 1:
         return jax.tree.map(lambda leaf: leaf[None], one(jax.tree.map(lambda leaf: leaf[0], noise)))
@@ -241,7 +242,7 @@ def _check_takes_three(fn: Callable[..., Any]) -> None:
         ) from None
 
 
-def objective(fn: Callable[[Array, Array, Any], Array], *, path: bool = False) -> Objective:
+def objective(fn: Callable[[Array, Array, PyTree], Array], *, path: bool = False) -> Objective:
     """Make an objective of your own.
 
     Args:

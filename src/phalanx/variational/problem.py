@@ -33,6 +33,7 @@ from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import RowSharding
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.closure_key import captured, captured_words, draws_key
 from phalanx.programs.shares import Latent
@@ -138,7 +139,7 @@ class Problem:
         met: dict[str, tuple[Parameter, Any]] = {}
 
         @wraps(self.model)
-        def started(**data: Any) -> Any:
+        def started(**data: Any) -> PyTree:
             return initialized(self.model, random.key(0), met)(**data)
 
         whole = TracedProgram.of_whole(started, self.arguments, axes_but_chain(self.mesh), checking=True)

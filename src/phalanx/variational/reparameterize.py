@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import wraps
-from typing import Any
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -15,6 +14,7 @@ from numpyro.distributions.transforms import Transform
 from phalanx.language.parameters import with_parameters
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, deterministic, factor, sample, tracing
+from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import transform_of
 from phalanx.variational.guides.coordinates import globals_of, locals_of, size_of
 from phalanx.variational.guides.gaussian import standard_log_prob
@@ -83,7 +83,7 @@ def reparameterize(model: Program, fit: Fit) -> Program:
     inside = with_parameters(model, {name: fit.params[name] for name in problem.parameters})
 
     @wraps(model, updated=())  # the model's start values are of variables that are not latent here
-    def reparameterized(*args: Any, **kwargs: Any) -> Any:
+    def reparameterized(*args: PyTree, **kwargs: PyTree) -> PyTree:
         noise = sample(NOISE, dist.Normal(0.0, 1.0).expand([size]))
         position, log_det = push(noise)
         terms = [log_det - standard_log_prob(noise)]

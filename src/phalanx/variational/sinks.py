@@ -17,6 +17,7 @@ from phalanx.diagnostics import Finding, Verdict
 from phalanx.errors.names import hint
 from phalanx.language.handlers import substitute
 from phalanx.learning.compiled import Compiled, Compiler
+from phalanx.mesh.specs import PyTree
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.reducers.reducer import Reduce, Reducer
@@ -115,10 +116,10 @@ class Fold:
         results = self._host.finalize(self._reduced)
         return results, findings(results, 0)
 
-    def _fold(self, values: Mapping[str, Array], size: Array, before: Array) -> Any:
+    def _fold(self, values: Mapping[str, Array], size: Array, before: Array) -> PyTree:
         count = len(next(iter(values.values())))
 
-        def one(states: Any, drawn: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
+        def one(states: PyTree, drawn: tuple[dict[str, Array], Array]) -> tuple[PyTree, None]:
             draw, number = drawn
             chain = {name: value[None] for name, value in draw.items()}  # one chain
             return self._reductions.update(states, chain, (number < size)[None]), None

@@ -17,6 +17,7 @@ from phalanx.distributions.constraint_text import kind_of
 from phalanx.language.parameters import Parameter
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward
+from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation
 from phalanx.programs.validity import Doubt, Unbounded, doubts_of, outputs_of, unbounded_parameters
 from phalanx.variational.guides.pair import Pair
@@ -45,7 +46,7 @@ def check_bounded(pair: Pair) -> None:
             _check_latents(problem)
     else:
 
-        def of_guide(params: Any, data: Any) -> Evaluation:
+        def of_guide(params: PyTree, data: PyTree) -> Evaluation:
             return Evaluation(replace(program, data=data).variables(params, random.key(0)), {}, {})
 
         _check_parameters(problem, program.alignment.parameters, of_guide, f" of the guide {program.name}")
@@ -60,7 +61,7 @@ def _check_parameters(
         return
     doubts: dict[tuple[str, str], Doubt] = {}
 
-    def look(params: Any, arrays: Any) -> list[Array]:
+    def look(params: PyTree, arrays: PyTree) -> list[Array]:
         def outputs() -> list[Array]:
             doubts.update(doubts_of(run(params, problem.arguments.layout.join(arrays))))
             return outputs_of(doubts)

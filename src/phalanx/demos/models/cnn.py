@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax import Array
 
 from phalanx.extras import require
 
+if TYPE_CHECKING:
+    from flax import nnx
 
-def make_cnn(side: int, classes: int) -> Callable[[Any], Any]:
+
+def make_cnn(side: int, classes: int) -> Callable[[nnx.Rngs], nnx.Module]:
     """Return `make(rngs)` of a Flax NNX module for images of `side` x `side` bytes: 32 and 64 channels, 256 units."""
     nnx = require("flax.nnx")
     size = side // 2 // 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from phalanx.language.parameters import param
 from phalanx.language.tracing import sample
 from phalanx.networks import Network, from_nnx
 from phalanx.networks.parameters import network
+
+if TYPE_CHECKING:
+    from flax import nnx
 
 COMPONENTS, NOTHING, EVERYTHING = 2, 0.0, 255.0
 """Logistic components of a pixel, and its range."""
@@ -109,7 +112,7 @@ class VAE:
         return x.astype(jnp.float32) / (1.0 if self.binary else EVERYTHING)
 
 
-def make_network(inputs: int, outputs: int, hidden: int) -> Callable[[Any], Any]:
+def make_network(inputs: int, outputs: int, hidden: int) -> Callable[[nnx.Rngs], nnx.Module]:
     """Return `make(rngs)` of a Flax NNX module whose hidden units are sharded over the mesh's `model` axis."""
     nnx = require("flax.nnx")
     normal, zeros = nnx.initializers.lecun_normal(), nnx.initializers.zeros_init()

@@ -66,7 +66,7 @@ def draw_pictures(
     }  # fmt: skip
 
 
-def _grid(title: str, images: Any, rows: int, shape: tuple[int, ...]) -> Figure:
+def _grid(title: str, images: np.ndarray, rows: int, shape: tuple[int, ...]) -> Figure:
     images = np.asarray(images).reshape(rows, -1, *shape)
     figure = new_figure(0.75 * images.shape[1], 0.75 * rows + 0.35)
     figure.suptitle(title, fontsize=9, color=MUTED)

@@ -31,7 +31,16 @@ LARGE_RHAT = 1.05
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """Run as a check receives it: its summary, its statistics `(chain, draw)`, its size, and its draws, if stored."""
+    """Run as a check receives it: its summary, its statistics `(chain, draw)`, its size, and its draws, if stored.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics import CheckedRun, summary_table
+        >>> draws = {"x": np.random.default_rng(0).normal(size=(4, 500))}
+        >>> run = CheckedRun(summary_table(draws), {}, num_chains=4, num_draws=500, draws=draws)
+        >>> run.disagreeing
+        array([False])
+    """
 
     table: DataFrame
     stats: Mapping[str, np.ndarray]

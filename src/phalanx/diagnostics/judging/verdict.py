@@ -141,7 +141,13 @@ def judge(
 
 
 def judged(findings: Sequence[Finding], passed: Sequence[str], good: str = "every check was passed") -> Verdict:
-    """Return the verdict with these findings; without any, the run is good."""
+    """Return the verdict with these findings; without any, the run is good.
+
+    Example:
+        >>> from phalanx.diagnostics import judged
+        >>> print(judged([], ["No draw diverged."]))
+        Good to use: every check was passed.
+    """
     if findings:
         return _faulted(findings, passed)
     return Verdict(True, f"Good to use: {good}.", (), tuple(passed))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from phalanx.exactness.proof.equation_pair import EquationPair, Rule, aligned, is_zero, product
 from phalanx.jaxprs.sharding_state import Kind, Numbers, Partial, Replicated, ShardedRows
-from phalanx.jaxprs.walking import ELEMENTWISE
+from phalanx.jaxprs.walking import ELEMENTWISE, aval_of
 
 
 def _elementwise(pair: EquationPair) -> list[Kind] | None:
@@ -88,7 +88,7 @@ def _divide(pair: EquationPair) -> list[Kind] | None:
     a, b = pair.inputs
     if not isinstance(a, Replicated | ShardedRows | Partial) or not isinstance(b, Replicated | ShardedRows):
         return None
-    if not jnp.issubdtype(pair.local.invars[0].aval.dtype, jnp.inexact):
+    if not jnp.issubdtype(aval_of(pair.local.invars[0]).dtype, jnp.inexact):
         return _elementwise(pair)
     return [product(a, b, a.factor / b.factor)]
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal
+from jax import Array
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from phalanx.exactness.proof.equation_pair import EquationPair
 from phalanx.jaxprs.dependence import uses_collective
 from phalanx.jaxprs.sharding_state import Kind, Partial, Replicated, ShardedRows, join
-from phalanx.jaxprs.walking import CALLS, CUSTOM, alone, not_literal, settled
+from phalanx.jaxprs.walking import CALLS, CUSTOM, alone, aval_of, not_literal, settled
+from phalanx.mesh.specs import PyTree
 
 Kinds = list[Kind]
 
@@ -40,7 +41,7 @@ def _derivative_agrees(pair: EquationPair, found: Kinds) -> bool:
         return False
     inputs = zip(pair.inputs, pair.local.invars, pair.whole.invars, strict=True)
     inputs = [(kind, v) for kind, v, other in inputs if not isinstance(v, Literal) and not isinstance(other, Literal)]
-    which = [i for i, (_, v) in enumerate(inputs) if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
+    which = [i for i, (_, v) in enumerate(inputs) if jnp.issubdtype(aval_of(v).dtype, jnp.inexact)]
     if not which:
         return True
     try:
@@ -53,18 +54,18 @@ def _derivative_agrees(pair: EquationPair, found: Kinds) -> bool:
     return all(_is_gradient(pair, kind, given[i]) for i, kind in zip(which, back, strict=True))
 
 
-def _transposed(equation: Any, which: Sequence[int]) -> ClosedJaxpr:
+def _transposed(equation: JaxprEqn, which: Sequence[int]) -> ClosedJaxpr:
     """Return the program from an equation's inputs and cotangents of its outputs to cotangents of some inputs."""
     run = alone(equation)
     shapes, outs = (
-        [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in side]
+        [jax.ShapeDtypeStruct(aval_of(v).shape, aval_of(v).dtype) for v in side]
         for side in (not_literal(equation, equation.invars), equation.outvars)
     )
 
-    def back(*values: Any) -> Any:
+    def back(*values: Array) -> PyTree:
         given, cotangents = list(values[: len(shapes)]), list(values[len(shapes) :])
 
-        def of(*some: Any) -> Any:
+        def of(*some: Array) -> PyTree:
             full = list(given)
             for i, value in zip(which, some, strict=True):
                 full[i] = value

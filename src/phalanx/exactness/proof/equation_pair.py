@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from phalanx.jaxprs.sharding_state import ONE, Kind, Partial, Replicated, ShardedRows
-from phalanx.jaxprs.walking import parts_of, words
+from phalanx.jaxprs.walking import Atom, aval_of, parts_of, words
 
 Shape = tuple[int, ...]
 
@@ -85,8 +85,8 @@ def keeps_factor(pair: EquationPair) -> bool:
     return name in LINEAR and all(kind == Replicated() or is_zero(kind) for kind in pair.inputs[1:])
 
 
-def _shape(atom: Any) -> Shape:
-    return tuple(atom.aval.shape)
+def _shape(atom: Atom) -> Shape:
+    return tuple(aval_of(atom).shape)
 
 
 def is_zero(kind: Kind) -> bool:

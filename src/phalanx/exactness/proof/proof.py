@@ -17,7 +17,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.typing import ArrayLike
 
 from phalanx.exactness.proof.algebra import ALGEBRA
 from phalanx.exactness.proof.arithmetic import ARITHMETIC
@@ -28,7 +29,7 @@ from phalanx.exactness.proof.layout import LAYOUT
 from phalanx.exactness.proof.tables import TABLES
 from phalanx.jaxprs.row_masks import MASKED, Change, MaskPlan
 from phalanx.jaxprs.sharding_state import Groups, Kind, Partial, Replicated, ShardedRows, fits
-from phalanx.jaxprs.walking import Program, constants_within, inner_programs, opened, printed, words
+from phalanx.jaxprs.walking import Atom, Program, aval_of, constants_within, inner_programs, opened, printed, words
 from phalanx.mesh.space import RowSharding
 
 MAY_DIFFER: dict[str, tuple[str, ...]] = {
@@ -112,7 +113,7 @@ class Proof:
         pairing.known.update(zip(map(_key, a.invars, b.invars), inputs, strict=True))
         return [pairing.kind(*pair) for pair in zip(a.outvars, b.outvars, strict=True)]
 
-    def equation(self, whole: Any, local: Any, inputs: Sequence[Kind]) -> list[Kind]:
+    def equation(self, whole: JaxprEqn, local: JaxprEqn, inputs: Sequence[Kind]) -> list[Kind]:
         """Return the kinds of the results of a pair of equations."""
         kinds = self._results(EquationPair(whole, local, inputs, self))
         if self.masks is not None:
@@ -120,10 +121,12 @@ class Proof:
         if kinds is None:
             return [None] * len(local.outvars)
         # operations broadcast dimensions of size one implicitly, so that the shapes may contradict the kinds
-        shapes = [(a.aval.shape, b.aval.shape) for a, b in zip(whole.outvars, local.outvars, strict=True)]
+        shapes = [(aval_of(a).shape, aval_of(b).shape) for a, b in zip(whole.outvars, local.outvars, strict=True)]
         return [kind if fits(kind, *pair) else None for kind, pair in zip(kinds, shapes, strict=True)]
 
-    def _masked(self, whole: Any, local: Any, inputs: Sequence[Kind], kinds: list[Kind] | None) -> list[Kind] | None:
+    def _masked(
+        self, whole: JaxprEqn, local: JaxprEqn, inputs: Sequence[Kind], kinds: list[Kind] | None
+    ) -> list[Kind] | None:
         """Return the kinds of the results, and record which operands are masked, or scaled to those of the whole."""
         assert self.masks is not None
         name = local.primitive.name
@@ -161,7 +164,9 @@ class Proof:
 class _Pairing:
     """Pairs of values of two programs, followed back from the outputs as far as needed."""
 
-    def __init__(self, proof: Proof, pair: tuple[Jaxpr, Jaxpr], constants: tuple[Sequence[Any], Sequence[Any]]):
+    def __init__(
+        self, proof: Proof, pair: tuple[Jaxpr, Jaxpr], constants: tuple[Sequence[ArrayLike], Sequence[ArrayLike]]
+    ):
         self._proof = proof
         self.known: dict[tuple[int, int], Kind] = {}
         self._constants = [
@@ -169,7 +174,7 @@ class _Pairing:
         ]
         self._makers = [{id(v): (e, i) for e in j.eqns for i, v in enumerate(e.outvars)} for j in pair]
 
-    def kind(self, whole: Any, local: Any) -> Kind:
+    def kind(self, whole: Atom, local: Atom) -> Kind:
         """Return the kind of a pair of values."""
         waiting = [(whole, local)]
         while waiting:
@@ -192,7 +197,7 @@ class _Pairing:
             self.known.update({_key(*atoms): kind for atoms, kind in zip(outputs, kinds, strict=True)})
         return self.known[_key(whole, local)]
 
-    def _is_known(self, whole: Any, local: Any) -> bool:
+    def _is_known(self, whole: Atom, local: Atom) -> bool:
         if _key(whole, local) in self.known:
             return True
         of_whole, of_local = (self._value(atom, side) for side, atom in enumerate((whole, local)))
@@ -201,7 +206,7 @@ class _Pairing:
         self.known[_key(whole, local)] = self._proof.groups.compare(of_whole[0], of_local[0])
         return True
 
-    def _value(self, atom: Any, side: int) -> tuple[Any] | None:
+    def _value(self, atom: Atom, side: int) -> tuple[ArrayLike] | None:
         """Return the value of a literal or constant, in a tuple; None for other atoms."""
         if isinstance(atom, Literal):
             return (atom.val,)
@@ -209,23 +214,23 @@ class _Pairing:
         return (constants[id(atom)],) if id(atom) in constants else None
 
 
-def _factor_to_whole(atom: Any, kind: Kind) -> Fraction | None:
+def _factor_to_whole(atom: Atom, kind: Kind) -> Fraction | None:
     """Return the factor that makes a replicated number that of the whole, if it is another one."""
-    if not isinstance(kind, Replicated) or kind.factor == 1 or not jnp.issubdtype(atom.aval.dtype, jnp.inexact):
+    if not isinstance(kind, Replicated) or kind.factor == 1 or not jnp.issubdtype(aval_of(atom).dtype, jnp.inexact):
         return None
     return kind.factor
 
 
-def _key(whole: Any, local: Any) -> tuple[int, int]:
+def _key(whole: Atom, local: Atom) -> tuple[int, int]:
     return id(whole), id(local)
 
 
-def _same_form(whole: Any, local: Any) -> bool:
+def _same_form(whole: tuple[JaxprEqn, int], local: tuple[JaxprEqn, int]) -> bool:
     (a, i), (b, j) = whole, local
     return i == j and a.primitive is b.primitive and len(a.invars) == len(b.invars) and len(a.outvars) == len(b.outvars)
 
 
-def _same_params(whole: Any, local: Any, may_differ: Sequence[str]) -> bool:
+def _same_params(whole: JaxprEqn, local: JaxprEqn, may_differ: Sequence[str]) -> bool:
     """Return whether two equations have the same parameters, except for those that `may_differ`."""
     if any(constants_within(program) for equation in (whole, local) for program in inner_programs(equation)):
         return False  # the text of a program does not contain its constants

@@ -56,6 +56,14 @@ def decide(
 
     Returns:
         The lanes' next points, and statistics of the draw.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from phalanx.kernels import Point, Vector, decide
+        >>> at, there = (Point(Vector((jnp.full((1, 2), x),)), jnp.zeros(2), Vector(())) for x in (0.0, 1.0))
+        >>> point, info = decide(jnp.full(2, 0.5), at, there, jnp.zeros(2), jnp.array([0.0, 3.0]), num_steps=1)
+        >>> point.position.parts[0].tolist(), (info.acceptance_rate > 0.5).tolist()
+        ([[1.0, 0.0]], [True, False])
     """
     error = broken_down(error)
     accepted, rate, _ = metropolis(uniform, -error)

@@ -22,6 +22,7 @@ from phalanx.kernels.protocol.per_chain import PerChain
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import ByVariable, Vector
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int, Shaped
@@ -70,8 +71,8 @@ class Driver:
         return now._replace(own=self.machine.rest(now, keys, target))
 
     def tick(
-        self, now: LaneState, active: Bool[Array, "lanes"], target: LaneTarget, tuning: Any, keys: Keys
-    ) -> tuple[LaneState, Bool[Array, "lanes"], Any]:
+        self, now: LaneState, active: Bool[Array, "lanes"], target: LaneTarget, tuning: PyTree, keys: Keys
+    ) -> tuple[LaneState, Bool[Array, "lanes"], PyTree]:
         """Advance all lanes by one tick, as `Machine.tick` does, without a change of types."""
         target.count_coordinates()
         if "metric" in tuning._fields:
@@ -104,10 +105,10 @@ class Driver:
         return now._replace(at=jax.tree.map(lambda leaf: take(leaf, -1), now.at))
 
 
-def lane_specs(state: Any) -> Any:
+def lane_specs(state: PyTree) -> PyTree:
     """Return the partition of a state of lanes over the mesh."""
 
-    def of(node: Any) -> Any:
+    def of(node: PyTree) -> PyTree:
         if not isinstance(node, Vector):
             return PartitionSpec(*[None] * (node.ndim - 1), CHAIN)
         assert node.layout is not None

@@ -14,6 +14,7 @@ from phalanx.kernels.metric.given_metric import GivenMetric, metric_on
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ class Point(NamedTuple):
         position: unconstrained.
         log_density: at the position, `(lanes,)`.
         gradient: of the log density; without parts for a kernel that uses none.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from phalanx.kernels import Point, Vector
+        >>> at = Vector((jnp.zeros((2, 3)),))  # two coordinates, three lanes
+        >>> Point(at, jnp.zeros(3), at).position.parts[0].shape
+        (2, 3)
     """
 
     position: Vector
@@ -43,6 +51,11 @@ class Info(NamedTuple):
             energy error of more than 1,000.
         num_steps: evaluations of the log density (and of its gradient, where the kernel uses it).
         energy: the Hamiltonian at the draw; minus the log density for kernels without momentum.
+
+    Example:
+        >>> from phalanx.kernels import Info
+        >>> Info._fields
+        ('acceptance_rate', 'diverging', 'num_steps', 'energy')
     """
 
     acceptance_rate: Array
@@ -58,6 +71,13 @@ class LaneState(NamedTuple):
         draw: number of the draw under way, `(lanes,)`.
         at: the last draw, where that one begins; it stays until that one ends, so that the draw can be made again.
         own: further state of the machine: vectors as `Vector`, all else as arrays `(..., lanes)`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from phalanx.kernels import LaneState, Point, Vector
+        >>> at = Point(Vector((jnp.zeros((2, 3)),)), jnp.zeros(3), Vector(()))
+        >>> LaneState(jnp.arange(3), at, own=()).draw + 1
+        Array([1, 2, 3], dtype=int32)
     """
 
     draw: Array
@@ -76,6 +96,12 @@ class Machine(Protocol):
         in_lock_step: true if a tick is a whole draw of every lane.
         uses_gradient: true if a step's evaluations are gradients.
         knows_mesh: true if it can move sharded variables; False for algorithms written for one device.
+
+    Example:
+        >>> import phalanx as phx
+        >>> machine = phx.nuts().machine
+        >>> machine.in_lock_step, machine.uses_gradient
+        (False, True)
     """
 
     in_lock_step: ClassVar[bool] = True
@@ -87,13 +113,13 @@ class Machine(Protocol):
         """The fewest coordinates that a position must have."""
         return 1
 
-    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Any:
+    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> PyTree:
         """Return the machine's further state for lanes at rest, about to begin their draws; by default empty."""
         return ()
 
     def tick(
-        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Any
-    ) -> tuple[LaneState, Bool[Array, "lanes"], Any]:
+        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: PyTree
+    ) -> tuple[LaneState, Bool[Array, "lanes"], PyTree]:
         """Advance all lanes by one tick.
 
         Args:
@@ -131,6 +157,12 @@ class Kernel:
             none.
         superchains: number of groups in which many chains start if the user gives no initial values, so that the
             verdict can compare groups of short chains; 0 if every chain has a start of its own.
+
+    Example:
+        >>> import phalanx as phx
+        >>> kernel = phx.hmc(num_steps=8)
+        >>> kernel.name, [type(tuner).__name__ for tuner in kernel.tuners]
+        ('hmc(num_steps=8, step_size=None)', ['Metric', 'StepSize'])
     """
 
     name: str = field(compare=False)

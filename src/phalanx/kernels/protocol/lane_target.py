@@ -21,6 +21,7 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import as_key
 from phalanx.mesh.position import ByVariable, Vector, VectorLayout, inner_products
 from phalanx.mesh.random_numbers import Words, standard_normals_from, threefry, uniforms_from
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class LaneTarget:
         return self.layout.coordinates
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> jnp.dtype:
         """Type of the coordinates."""
         return self.layout.dtype
 
@@ -155,11 +156,11 @@ class LaneTarget:
     def _with_vector(self, found: tuple[Total, ByVariable]) -> tuple[Total, Vector]:
         return found[0], self.layout.vector(found[1])
 
-    def _of_all(self, one: Callable[[Density, ByVariable], Any], position: Vector) -> Any:
+    def _of_all(self, one: Callable[[Density, ByVariable], Any], position: Vector) -> PyTree:
         """Return a function of one lane's density and position, evaluated for all lanes."""
         count = len(position.parts)
 
-        def of_parts(*parts: Array) -> Any:
+        def of_parts(*parts: Array) -> PyTree:
             density = self.density.with_own(dict(zip(self.own, parts[count:], strict=True)))
             return one(density, Vector(parts[:count], self.layout).by_variable())
 

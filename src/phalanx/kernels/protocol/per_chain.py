@@ -16,6 +16,7 @@ from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import over_lanes
 from phalanx.mesh.keys import Keys, as_key
 from phalanx.mesh.position import ByVariable
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
@@ -38,18 +39,18 @@ class PerChain(Machine):
     step: Callable[[Array, Any, Density, Any], tuple[Any, Any]]
     knows_mesh: ClassVar[bool] = False
 
-    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Any:
+    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> PyTree:
         """Return the algorithm's state at every lane's position."""
 
-        def one(key: Array, position: ByVariable) -> Any:
+        def one(key: Array, position: ByVariable) -> PyTree:
             return self.init(random.fold_in(key, 0), position, target.density)  # the key itself is the first draw's
 
         position = now.at.position.T.by_variable()
         return _lanes_last(over_lanes(one, target.count)(as_key(keys.of_draw(now.draw)), position))
 
     def tick(
-        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Any
-    ) -> tuple[LaneState, Bool[Array, "lanes"], Any]:
+        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: PyTree
+    ) -> tuple[LaneState, Bool[Array, "lanes"], PyTree]:
         """Make one step of every lane. The tuning is shared: it is closed over, not mapped."""
         before = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.own)
         step = over_lanes(lambda key, state: self.step(key, state, target.density, tuning), target.count)
@@ -60,5 +61,5 @@ class PerChain(Machine):
         return LaneState(now.draw + 1, at, _lanes_last(state)), jnp.ones(target.count, bool), info
 
 
-def _lanes_last(tree: Any) -> Any:
+def _lanes_last(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), tree)

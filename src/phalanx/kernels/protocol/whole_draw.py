@@ -16,6 +16,7 @@ from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, listed, step_size_of
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.random_numbers import Words
+from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -38,8 +39,8 @@ class LockStep(Machine):
     draw: Draw
 
     def tick(
-        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Any
-    ) -> tuple[LaneState, Bool[Array, "lanes"], Any]:
+        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: PyTree
+    ) -> tuple[LaneState, Bool[Array, "lanes"], PyTree]:
         """Make a draw of every lane."""
         at, info = self.draw(keys.of_draw(now.draw), now.at, target, tuning)
         return LaneState(now.draw + 1, at, now.own), jnp.ones(target.count, bool), info

@@ -19,9 +19,12 @@ from weakref import WeakValueDictionary
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Primitive
+from jax.stages import Compiled, Lowered
+from jax.typing import ArrayLike
 
 from phalanx.mesh.compatibility.workarounds import VARIABLE, Workaround
+from phalanx.mesh.specs import PyTree
 
 ARRAY_READERS = "jax.interpreters.xla.canonicalize_dtype_handlers"
 HOST_CONSTANT = "jax._src.literals.TypedNdArray"
@@ -150,7 +153,7 @@ _unknown: set[str] = set()
 _one_at_a_time = threading.RLock()
 
 
-def compile_with(lowered: Any, options: Options) -> Any:
+def compile_with(lowered: Lowered, options: Options) -> Compiled:
     """Return a compiled program; options that this XLA does not know are left out."""
     while True:
         try:
@@ -162,7 +165,7 @@ def compile_with(lowered: Any, options: Options) -> Any:
             _unknown.add(found[1])
 
 
-def stored(program: Any) -> tuple[bytes, Any, Any]:
+def stored(program: Compiled) -> tuple[bytes, PyTree, PyTree]:
     """Return an executable as bytes, and trees of the structures of its arguments and results."""
     if (serialize := find(STORE)) is None:
         raise NotImplementedError(NAMES[STORE])
@@ -206,7 +209,7 @@ def settings() -> dict[str, Any]:
     return {name: getattr(jax.config, name, value) for name, value in values.items()}
 
 
-def cpu_lowerings(version: str, primitives: Sequence[str]) -> dict[Any, Any]:
+def cpu_lowerings(version: str, primitives: Sequence[str]) -> dict[Primitive, Any]:
     """Return the lowering rules for CPUs, by primitive of linear algebra.
 
     Args:
@@ -228,7 +231,7 @@ def cpu_lowerings(version: str, primitives: Sequence[str]) -> dict[Any, Any]:
     return {primitive: lowerings["cpu"][primitive] for primitive in known if primitive in lowerings["cpu"]}
 
 
-def register_cpu_lowering(primitive: Any, rule: Any, inline: bool) -> None:
+def register_cpu_lowering(primitive: Primitive, rule: Callable[..., Any], inline: bool) -> None:
     """Replace the lowering rule of a primitive for CPUs."""
     find(REGISTER)(primitive, rule, platform="cpu", inline=inline)
 
@@ -266,7 +269,7 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
     )
 
 
-def tracked_axes(value: Any) -> frozenset[str]:
+def tracked_axes(value: ArrayLike) -> frozenset[str]:
     """Return the mesh axes along which JAX tracks that a value differs; none if it does not track them."""
     kind = jax.typeof(value)
     of = getattr(kind, "manual_axis_type", None)

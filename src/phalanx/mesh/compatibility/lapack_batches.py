@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 from jax import Array, lax
+from jax.extend.core import Primitive
 
 from phalanx.mesh.compatibility.jax_internals import cpu_lowerings, lower_function, register_cpu_lowering
 from phalanx.mesh.compatibility.workarounds import Workaround
@@ -56,7 +57,7 @@ def avoid_deadlock(version: str) -> None:
 class _InPieces:
     """A lowering rule that cuts batches into pieces which the calling thread computes."""
 
-    def __init__(self, primitive: Any, rule: Any):
+    def __init__(self, primitive: Primitive, rule: Any):
         self._primitive, self._rule = primitive, rule
 
     def __call__(self, context: Any, *operands: Any, **parameters: Any) -> Any:

@@ -21,9 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpyro
 from numpyro import handlers
-from numpyro.distributions import MaskedDistribution, MixtureGeneral, MixtureSameFamily
+from numpyro.distributions import Distribution, MaskedDistribution, MixtureGeneral, MixtureSameFamily
 
 from phalanx.mesh.compatibility.jax_internals import find
+from phalanx.mesh.specs import PyTree
 
 MESSENGER, APPLY = "numpyro.primitives.Messenger", "numpyro.primitives.apply_stack"
 VALIDATE = "numpyro.distributions.util.validate_sample"
@@ -68,7 +69,7 @@ def refuse_without(name: str) -> Any:
 class _Refused:
     """Base class of handlers for a NumPyro without one: entering such a handler raises."""
 
-    def __init__(self, fn: Any = None):
+    def __init__(self, fn: Distribution | None = None):
         del fn
 
     def __enter__(self) -> None:
@@ -133,13 +134,13 @@ def mask_of(distribution: MaskedDistribution) -> Any:
         ) from None
 
 
-def components_of(mixture: MixtureSameFamily | MixtureGeneral) -> list[Any]:
+def components_of(mixture: MixtureSameFamily | MixtureGeneral) -> list[Distribution]:
     """Return the components of a mixture; if they are of one family, one distribution over all of them."""
     same = isinstance(mixture, MixtureSameFamily)
     return [mixture.component_distribution] if same else list(mixture.component_distributions)
 
 
-def with_components(mixture: Any, components: Sequence[Any]) -> Any:
+def with_components(mixture: Any, components: Sequence[Distribution]) -> Distribution:
     """Return a mixture with other components of the same shapes."""
     same = isinstance(mixture, MixtureSameFamily)
     name, value = ("_component_distribution", components[0]) if same else ("_component_distributions", components)
@@ -228,7 +229,9 @@ class ScanMessage(NamedTuple):
         actions = [(kind, do) for kind, do in message["kwargs"]["substitute_stack"] if not isinstance(do, OnSites)]
         return cls(step, init, rows, length, reverse, actions)
 
-    def run_step(self, number: Any, carry: Any, row: Any, give: Callable[[Message], Any]) -> tuple[Any, Any, Any]:
+    def run_step(
+        self, number: PyTree, carry: PyTree, row: PyTree, give: Callable[[Message], Any]
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Return the next carry, the sites and the result of a step; `give` returns values of its sites, or None."""
         step: Any = self.step
         for kind, values in self.actions:
@@ -246,7 +249,7 @@ class ScanMessage(NamedTuple):
             carry, result = step(carry, row)
         return carry, refuse_without(PACKED)(recorder.trace), result
 
-    def outcome(self, carry: Any, sites: Any, results: Any) -> Any:
+    def outcome(self, carry: PyTree, sites: PyTree, results: PyTree) -> PyTree:
         """Return the value of the message: the last carry, the sites of all steps, and the results."""
         for site in sites.trace.values():
             if site["type"] == "sample":

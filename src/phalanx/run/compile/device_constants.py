@@ -5,8 +5,6 @@ Placing a number on every device takes a tenth of a millisecond, as long as a bl
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax import Array
@@ -14,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from phalanx.mesh.processes import to_devices
+from phalanx.mesh.specs import PyTree
 from phalanx.run.compile.lru_cache import Recent
 
 MOST, LARGEST = 1024, 4096
@@ -27,7 +26,7 @@ class DeviceConstants:
         self._mesh = mesh
         self._known: Recent[np.ndarray | Array] = Recent(MOST)
 
-    def __call__(self, values: Any, spec: PartitionSpec) -> Any:
+    def __call__(self, values: PyTree, spec: PartitionSpec) -> PyTree:
         """Return a tree of small arrays as arguments of a block, sharded by `spec`; JAX arrays are unchanged.
 
         A value is placed on the devices at its second use. At the first use the call of the block transfers it, which

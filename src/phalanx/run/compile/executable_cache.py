@@ -24,6 +24,7 @@ from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.compatibility import jax_internals
 from phalanx.mesh.keys import Keys
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.programs.closure_key import captured, captured_words
 from phalanx.programs.traced_program import TracedProgram
@@ -72,7 +73,7 @@ def settings() -> Hashable:
     return tuple((name, value if isinstance(value, Hashable) else repr(value)) for name, value in found.items())
 
 
-def is_ours(value: Any) -> bool:
+def is_ours(value: object) -> bool:
     """Return True if equality determines a value's program: if it has only plain values and functions of Phalanx."""
     if isinstance(value, PLAIN):
         return True
@@ -83,7 +84,7 @@ def is_ours(value: Any) -> bool:
     return is_of_a_library(value)
 
 
-def _is_record_of_ours(value: Any) -> bool:
+def _is_record_of_ours(value: object) -> bool:
     return type(value).__module__.startswith("phalanx.")
 
 
@@ -94,7 +95,7 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> tuple[Any, ...] | 
     words = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
     machine, gradient = Driver(kernel.machine), position if kernel.machine.uses_gradient else {}
 
-    def draw(arrays: Any, position: Any, total: Total, gradient: Any, words: Any, tuning: Any) -> Any:
+    def draw(arrays: PyTree, position: PyTree, total: Total, gradient: PyTree, words: PyTree, tuning: PyTree) -> PyTree:
         density = Density(whole.program, whole.layout, arrays, whole.undivided())
         target, keys = LaneTarget(density, 1), Keys(words)
         at = Point(target.layout.vector(position), total, target.layout.vector(gradient))
@@ -116,7 +117,7 @@ def _trace_of_reductions(reductions: Reductions, whole: TracedProgram) -> tuple[
     leaves = {**whole.values, **densities}
     values = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in leaves.items()}
 
-    def see(values: Mapping[str, Any], where: Any) -> Any:
+    def see(values: Mapping[str, Any], where: PyTree) -> PyTree:
         states = reductions.init(values)
         return states, reductions.update(states, values, where)
 
@@ -129,6 +130,6 @@ def _words(trace: tuple[Any, ...] | None) -> str:
     return "" if trace is None else trace[0].digest.hex()
 
 
-def _shapes(tree: Any) -> Hashable:
+def _shapes(tree: PyTree) -> Hashable:
     leaves, treedef = jax.tree.flatten(tree)
     return treedef, tuple((np.shape(leaf), leaf.dtype) for leaf in map(np.asarray, leaves))

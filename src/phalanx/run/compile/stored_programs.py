@@ -180,7 +180,7 @@ class _NoText(Exception):
     """A value that cannot be compared between processes."""
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Return a value as text that is equal in all processes, and differs for different values."""
     if isinstance(value, OfThisProcess):
         raise _NoText
@@ -206,7 +206,7 @@ def _text(value: Any) -> str:
     return _record(value)
 
 
-def _record(value: Any) -> str:
+def _record(value: object) -> str:
     """Return a record of JAX, a tree's structure, or an object of Phalanx without attributes, in its own words."""
     if isinstance(value, np.ndarray | jax.Array):  # their words leave out elements
         raise _NoText
@@ -217,7 +217,7 @@ def _record(value: Any) -> str:
     return text
 
 
-def _type(value: Any) -> str:
+def _type(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 

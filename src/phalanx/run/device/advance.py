@@ -20,6 +20,7 @@ from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
+from phalanx.mesh.specs import PyTree
 from phalanx.run.device.blocks import Blocks, ChainState
 from phalanx.run.device.sink import Draws, Sink
 
@@ -81,11 +82,11 @@ class Advance:
     tile: int
 
     def __call__(
-        self, seed: Array, arrays: Sequence[Array], tuning: Any, order: Order, chains: ChainState, sinks: SinkState
+        self, seed: Array, arrays: Sequence[Array], tuning: PyTree, order: Order, chains: ChainState, sinks: SinkState
     ) -> Advanced:
         """Advance the chains, tile by tile, until they have their draws or the ticks are used up."""
 
-        def one(part: Any) -> Advanced:
+        def one(part: PyTree) -> Advanced:
             chains, sinks, numbers, draws = part
             target, keys = self.blocks.lanes(arrays, numbers), self.blocks.keys(seed, numbers)
             own = order._replace(draws=draws, later=self.blocks.of_lanes(order.later, numbers))
@@ -111,7 +112,7 @@ class Advance:
         return SinkState(jnp.zeros(self.blocks.count, jnp.int32), states)
 
     def _tile(
-        self, target: LaneTarget, keys: Keys, tuning: Any, order: Order, chains: ChainState, sinks: SinkState
+        self, target: LaneTarget, keys: Keys, tuning: PyTree, order: Order, chains: ChainState, sinks: SinkState
     ) -> Advanced:
         machine = self.blocks.machine
 
@@ -131,7 +132,7 @@ class Advance:
         made = lax.while_loop(lambda now: order.asks(now.sinks.count, now.ticks), body, begun)
         return made._replace(ticks=made.ticks[None])
 
-    def _by_lane(self, tuning: Any, order: Order, count: Int[Array, "lanes"]) -> Any:
+    def _by_lane(self, tuning: PyTree, order: Order, count: Int[Array, "lanes"]) -> PyTree:
         """Return the tuning of each lane's next draw; draws beyond the order have the later step size."""
         if self.blocks.kernel.machine.in_lock_step or "step_size" not in tuning._fields:
             return tuning
@@ -148,10 +149,10 @@ class Advance:
         return SinkState(PartitionSpec(CHAIN), tuple(sink.specs for sink in self.sinks))
 
 
-def _lane_axes(specs: Any, tree: Any) -> Any:
+def _lane_axes(specs: PyTree, tree: PyTree) -> PyTree:
     """Return the dimension of the lanes in each array; `specs` may be a prefix of the tree."""
 
-    def of(spec: PartitionSpec, part: Any) -> Any:
+    def of(spec: PartitionSpec, part: PyTree) -> PyTree:
         return jax.tree.map(lambda _: tuple(spec).index(CHAIN), part)
 
     return jax.tree.map(of, specs, tree, is_leaf=lambda node: isinstance(node, PartitionSpec))

@@ -29,6 +29,7 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.position import ByVariable, Vector, VectorLayout
 from phalanx.mesh.random_numbers import rolled_hashes
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.programs.centring import CENTRING, Residuals, first_centring
 from phalanx.programs.shares import Latent
@@ -159,7 +160,7 @@ class Blocks:
         """Return every chain at an initial position with finite log density."""
         target, keys = self.lanes(arrays), self.keys(seed)
 
-        def find(key: Array, values: Any, own: dict[int, Array]) -> Any:
+        def find(key: Array, values: PyTree, own: dict[int, Array]) -> PyTree:
             uses_gradient = self.kernel.machine.uses_gradient
             return finite_start(target.density.with_own(own), uses_gradient, key, given._replace(values=values))
 
@@ -224,13 +225,13 @@ class Blocks:
         """Return the number of values outside of their support, by site and parameter."""
         return target.density.invalid()
 
-    def of_lanes(self, tuning: Any, chains: Int[Array, "lanes"]) -> Any:
+    def of_lanes(self, tuning: PyTree, chains: Int[Array, "lanes"]) -> PyTree:
         """Return a tuning, or an order, for the lanes with some chains of this device."""
         return tuning
 
     # -- partitions over the mesh -----------------------------------------------------------------------------
 
-    def on_mesh(self, f: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    def on_mesh(self, f: Callable[..., Any], in_specs: PyTree, out_specs: PyTree) -> Callable[..., Any]:
         """Return `f` as a function that runs on every device.
 
         `check_vma` is off: ordinary models raise errors under it. Gradients are correct nevertheless, since the share
@@ -295,10 +296,10 @@ class Blocks:
         by_name = {name: Residuals(*[self.target.sharding(name).spec(None, CHAIN)] * 3) for name in names}
         return AtPositions(PartitionSpec(None, CHAIN), self.batch_specs(), by_name)
 
-    def tuning_specs(self, tuning: Any) -> Any:
+    def tuning_specs(self, tuning: PyTree) -> PyTree:
         """Return the partition of a tuning: a metric is sharded as positions are, all else is replicated."""
 
-        def is_metric(node: Any) -> bool:
+        def is_metric(node: object) -> bool:
             return isinstance(node, LowRankMetric)
 
         return jax.tree.map(
@@ -316,10 +317,10 @@ class Blocks:
         return PartitionSpec()
 
     @cached_property
-    def _lane_state(self) -> Any:
+    def _lane_state(self) -> PyTree:
         """Shapes of the state of a device's lanes; found without tracing the log density."""
 
-        def start(arrays: Sequence[Array]) -> Any:
+        def start(arrays: Sequence[Array]) -> PyTree:
             zeros = self.layout.zeros(self.count)
             height = jnp.zeros(self.count, jnp.result_type(*zeros.values()))
             gradient = self.layout.vector(zeros if self.kernel.machine.uses_gradient else {})
@@ -335,10 +336,10 @@ class Blocks:
         return self._on_device(self.machine.rest, self._lane_state)
 
     @property
-    def _arrays(self) -> Any:
+    def _arrays(self) -> PyTree:
         return self.target.arguments.local_shapes()
 
-    def _on_device(self, f: Callable[..., Any], *arguments: Any) -> Any:
+    def _on_device(self, f: Callable[..., Any], *arguments: PyTree) -> PyTree:
         """Return the shapes of the results of `f` on a device."""
         axis_env = list(self.target.mesh.shape.items())
         return jax.make_jaxpr(f, axis_env=axis_env, return_shape=True)(*arguments)[1]

@@ -63,7 +63,7 @@ class RowLayout:
         """Number of columns before the statistics."""
         return self.parts * self.position.lengths[0]
 
-    def vector(self, rows: Any, part: int) -> Vector:
+    def vector(self, rows: Sequence[Array] | Sequence[np.ndarray], part: int) -> Vector:
         """Return the position (part 0) or gradient (part 1) in rows of one device, `(..., coordinates)`."""
         found = (r[..., part * n : (part + 1) * n] for r, n in zip(rows, self.position.lengths, strict=False))
         return Vector(tuple(found), self.position)
@@ -76,25 +76,25 @@ class RowLayout:
 
         return joined(0), joined(1) if self.parts == 2 else Vector((), self.position)
 
-    def statistics(self, rows: Any) -> dict[str, Any]:
+    def statistics(self, rows: Sequence[Array] | Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the statistics in rows on the host by name; those in two floats as float64."""
         return {
             name: self.total(rows, name).in_double() if name in TOTALS else self._column(rows, number)
             for number, name in enumerate(self.stats)
         }
 
-    def total(self, rows: Any, name: str) -> Total:
+    def total(self, rows: Sequence[Array] | Sequence[np.ndarray], name: str) -> Total:
         """Return a statistic in two floats."""
         fine = len(self.stats) + self.totals.index(name)
         return Total(self._column(rows, self.stats.index(name)), self._column(rows, fine))
 
-    def columns(self, stats: Mapping[str, Any]) -> list[Any]:
+    def columns(self, stats: Mapping[str, Any]) -> list[Array]:
         """Return the columns of statistics on a device: the inverse of `statistics`."""
         totals = {name: x if isinstance(x := stats[name], Total) else Total.of(x) for name in self.totals}
         whole = [totals[name].coarse if name in totals else stats[name] for name in self.stats]
         return [*whole, *(total.fine for total in totals.values())]
 
-    def _column(self, rows: Any, number: int) -> Any:
+    def _column(self, rows: Sequence[Array] | Sequence[np.ndarray], number: int) -> Any:
         return rows[0][..., self.start_of_stats + number]
 
 

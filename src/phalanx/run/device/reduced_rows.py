@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import ShapeDtypeStruct
+from jax import Array, ShapeDtypeStruct
 
 from phalanx.exactness.proof.proof import read_kinds_of
 from phalanx.jaxprs.branches import MOST_SITES, NATURAL, Branches
@@ -53,7 +53,7 @@ def mixed_parts(
     wanted = [sorted(found).index(name) for name in open_ones]
     sides = [Branches(program, [True] * len(names), wanted) for program in (whole, local)]
 
-    def on_device(codes: Any, values: Sequence[Any]) -> list[Any]:
+    def on_device(codes: Array, values: Sequence[Array]) -> list[Array]:
         here = [_chains_last(rows_here, value, shardings[n]) for n, value in zip(names, values, strict=True)]
         results = zip(open_ones, sides[1](here, codes), strict=True)
         return [_chains_last(all_rows, result, found[name]) for name, result in results]
@@ -65,7 +65,9 @@ def mixed_parts(
     return _differing(ways, sides[0], [whole_shapes[name] for name in names], open_ones)
 
 
-def _differing(ways: Sequence[Any], branches: Branches, shapes: Sequence[Any], names: Sequence[str]) -> list[str]:
+def _differing(
+    ways: Sequence[Any], branches: Branches, shapes: Sequence[ShapeDtypeStruct], names: Sequence[str]
+) -> list[str]:
     natural = np.full(MOST_SITES, NATURAL, np.int32)
     differ, seen = dict[str, None](), set[str]()
     for number in (0, 1):
@@ -109,6 +111,6 @@ def _whole(shape: ShapeDtypeStruct, sharding: RowSharding) -> ShapeDtypeStruct:
     return ShapeDtypeStruct((chains, sharding.rows, *rest[1:]), shape.dtype) if sharding.axes else shape
 
 
-def _chains_last(f: Callable[[Any, RowSharding], Any], values: Any, sharding: RowSharding) -> Any:
+def _chains_last(f: Callable[[Any, RowSharding], Any], values: Array, sharding: RowSharding) -> Array:
     """Apply `f`, which works on leading rows, to values whose rows come after their chains."""
     return jnp.swapaxes(f(jnp.swapaxes(values, 0, 1), sharding), 0, 1) if sharding.axes else values

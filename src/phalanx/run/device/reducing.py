@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.space import RowSharding
+from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reducer import density_name
 from phalanx.reducers.reductions import Reductions, States
 from phalanx.run.device.blocks import Blocks
@@ -54,7 +55,7 @@ class Reducing:
         return self.reductions.update(state, values, draws.kept)
 
     @property
-    def specs(self) -> Any:
+    def specs(self) -> PyTree:
         """Partition of the states: that of sharded rows is sharded as they are."""
         return jax.tree.map(lambda place: place.spec, self.places)
 

@@ -11,6 +11,7 @@ from jax import Array
 
 from phalanx.kernels.protocol.kernel import Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.mesh.specs import PyTree
 from phalanx.run.device.thinning import SinceKept
 
 if TYPE_CHECKING:
@@ -40,15 +41,15 @@ class Draws(NamedTuple):
 class Sink(Protocol):
     """Receiver of draws on a device. Every array of its state has a dimension of lanes."""
 
-    def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> Any:
+    def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> PyTree:
         """Return the state without draws, given the number of draws of each chain that were reduced before."""
         ...
 
-    def update(self, state: Any, draws: Draws, target: LaneTarget) -> Any:
+    def update(self, state: PyTree, draws: Draws, target: LaneTarget) -> PyTree:
         """Return the state after a tick."""
         ...
 
     @property
-    def specs(self) -> Any:
+    def specs(self) -> PyTree:
         """Partition of the state over the mesh."""
         ...

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec
 from phalanx.jaxprs.dependence import Axes, varying_axes
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reducer import Reduce, Reducer, is_of_user
 from phalanx.reducers.reductions import Reductions, parts_of
 from phalanx.run.device.reduced_rows import mixed_parts
@@ -162,7 +163,7 @@ def _sharding_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes,
     )
 
 
-def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding: RowSharding) -> Any:
+def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding: RowSharding) -> PyTree:
     # wrapped, since a reducer's function may be a callable tuple, which JAX refuses
     state = jax.eval_shape(lambda draw: reducer.init(draw), shape)
     if not sharding.axes:
@@ -176,7 +177,7 @@ def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding
     return _with_pooled(reducer, state, places, whole)
 
 
-def _with_pooled(reducer: Reducer, state: Any, places: Any, whole: ShapeDtypeStruct) -> Any:
+def _with_pooled(reducer: Reducer, state: PyTree, places: PyTree, whole: ShapeDtypeStruct) -> PyTree:
     """Return the placements with their attributes `pooled` and `empty` set."""
     chains, *rest = whole.shape
     more = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((2 * chains, *rest), whole.dtype))
@@ -189,7 +190,7 @@ def _with_pooled(reducer: Reducer, state: Any, places: Any, whole: ShapeDtypeStr
     return jax.tree.map(lambda place, leaf: replace(place, empty=np.asarray(leaf)[:1]), places, nothing)
 
 
-def split_pooled(places: Any, state: Any) -> list[Any]:
+def split_pooled(places: PyTree, state: PyTree) -> list[PyTree]:
     """Return one state for each device, which merge to `state`.
 
     Arrays with an entry for each chain are in the first state; in the others they are as for chains without draws.
@@ -223,7 +224,7 @@ def _place(
 
 
 def _check_rows_apart(
-    what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: Any, places: Any, sharding: RowSharding
+    what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: PyTree, places: PyTree, sharding: RowSharding
 ) -> None:
     """Raise if a part of the state without rows would differ from device to device."""
     leaves = [frozenset(place.sharding.axes) for place in jax.tree.leaves(places)]

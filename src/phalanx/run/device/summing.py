@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from phalanx.adaptation.moments import VectorMoments
 from phalanx.adaptation.tuner import Sums
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
+from phalanx.mesh.specs import PyTree
 from phalanx.run.device.recorder import TOTALS, RowLayout, Rows
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Summing:
         # subtracted from all draws: variances would lose digits as differences of large squares
         origins = [jnp.where(jnp.isfinite(part[0, 0]), part[0, 0], 0.0).astype(jnp.float64) for part in parts]
 
-        def add(slot: Array, sums: Any) -> Any:
+        def add(slot: Array, sums: PyTree) -> PyTree:
             *now, figures = (
                 lax.dynamic_index_in_dim(part, slot, keepdims=False).astype(jnp.float64) for part in (*parts, stats)
             )

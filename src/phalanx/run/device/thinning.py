@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from phalanx.mesh.specs import PyTree
+
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
@@ -23,7 +25,7 @@ class SinceKept(NamedTuple):
         """Return the totals of `count` lanes that just kept a draw."""
         return cls(jnp.zeros(count, jnp.int32), jnp.zeros(count, jnp.int32), jnp.zeros(count, bool))
 
-    def after(self, done: Bool[Array, "lanes"], info: Any) -> SinceKept:
+    def after(self, done: Bool[Array, "lanes"], info: PyTree) -> SinceKept:
         """Return the totals after the draws of the lanes that are `done`."""
         return SinceKept(
             self.draws + done,

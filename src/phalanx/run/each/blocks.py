@@ -23,6 +23,7 @@ from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.keys import Keys
 from phalanx.mesh.processes import to_devices, to_host
+from phalanx.mesh.specs import PyTree
 from phalanx.run.device.blocks import Blocks, InitResult
 from phalanx.run.device.recorder import TOTALS, RowLayout, Rows
 
@@ -105,7 +106,7 @@ class EachBlocks(Blocks):
         numbers = (chains // self.chains_of_one).astype(jnp.uint32)
         return Keys.of_chains(jnp.asarray(seed, jnp.uint32) + numbers, chains % self.chains_of_one)
 
-    def of_lanes(self, tuning: Any, chains: Int[Array, "lanes"]) -> Any:
+    def of_lanes(self, tuning: PyTree, chains: Int[Array, "lanes"]) -> PyTree:
         """Return the tuning of each lane's data set; a variance of the metric as `(coordinates, lanes)`."""
         here = self._sets_of(chains)
 
@@ -126,7 +127,7 @@ class EachBlocks(Blocks):
         """Return the partition of chains at their initial positions."""
         return super().init_specs()._replace(invalid=OF_CHAINS)
 
-    def tuning_specs(self, tuning: Any) -> Any:
+    def tuning_specs(self, tuning: PyTree) -> PyTree:
         """Return the partition of a tuning: step sizes and metrics are those of a device's data sets."""
         if isinstance(tuning, LowRankMetric):
             specs = jax.tree.map(lambda _: SHARED, tuning)
@@ -155,7 +156,7 @@ class EachBlocks(Blocks):
         return EachSumming(self.row_layout, self.chains_of_one)
 
     @property
-    def _arrays(self) -> Any:
+    def _arrays(self) -> PyTree:
         assert isinstance(self.target, EachTarget)
         return self.target.local_shapes()
 
@@ -192,7 +193,7 @@ class EachSumming:
         def of_sets(x: Array) -> Array:
             return x.reshape(sets, self.chains, x.shape[-1]).sum(1)
 
-        def add(slot: Array, sums: Any) -> Any:
+        def add(slot: Array, sums: PyTree) -> PyTree:
             now, figures = (
                 lax.dynamic_index_in_dim(part, slot, keepdims=False).astype(jnp.float64) for part in (vectors, stats)
             )

@@ -177,7 +177,9 @@ class DataSets:
                     f"along axis {axis}. Data sets of several lengths: each= with the name of a column."
                 )
             if not -array.ndim <= axis < array.ndim:
-                raise ValueError(f"each: {name} has shape {array.shape}, and no axis {axis}.")
+                raise ValueError(
+                    f"each: {name} has shape {array.shape}, and no axis {axis}. Give the number of one of its axes."
+                )
             own[name] = np.array(np.moveaxis(array, axis, 0))  # a copy: the caller's array may change
         counts = {name: len(array) for name, array in own.items()}
         if len(set(counts.values())) > 1:
@@ -188,7 +190,7 @@ class DataSets:
         return cls(names, own, shared, None, frozenset(), {})
 
 
-def _is_axis(axis: Any) -> bool:
+def _is_axis(axis: object) -> bool:
     return isinstance(axis, int | np.integer) and not isinstance(axis, bool)
 
 
@@ -213,7 +215,7 @@ def _levels(column: str, values: Any) -> tuple[Int[np.ndarray, "rows"], tuple[An
     return codes, tuple(names.tolist())
 
 
-def _array(name: str, value: Any) -> Shaped[np.ndarray, "..."]:
+def _array(name: str, value: object) -> Shaped[np.ndarray, "..."]:
     """Return an argument in a type that JAX computes with; an array without elements if it is no array."""
     if not (is_data(value) or isinstance(value, np.ndarray) or hasattr(value, "__array__")):
         return np.zeros(0)  # a tree, such as a dict or a list of arrays
@@ -244,7 +246,7 @@ def _refuse_missing_names(column: str, values: Any) -> None:
         )
 
 
-def _refuse_rows_within(name: str, value: Any, rows: int) -> None:
+def _refuse_rows_within(name: str, value: object, rows: int) -> None:
     """Raise if an argument that all data sets share is a tree with an entry for each row."""
     leaves = [] if is_data(value) or hasattr(value, "shape") else jax.tree.leaves(value)
     if (isinstance(value, list | tuple) and len(value) == rows) or any(
@@ -262,5 +264,5 @@ def _kind(value: Any) -> str:
     return "a number" if np.ndim(value) == 0 else "an array without entries"
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     return np.array(value) if isinstance(value, np.ndarray) else value

@@ -62,7 +62,7 @@ class ModelOnSets:
 
     @classmethod
     def of(
-        cls, model: Program, data: Any, each: Each, mesh: Mesh | None, given: GivenNames, learns: bool = False,
+        cls, model: Program, data: object, each: Each, mesh: Mesh | None, given: GivenNames, learns: bool = False,
         evenly: bool = False,
     ) -> ModelOnSets:  # fmt: skip
         """Divide the data, and trace the model on one data set.
@@ -111,7 +111,7 @@ class ModelOnSets:
         """The data of the first data set, with the rows that fill it up."""
         return _filled(self.sets, 0)
 
-    def arrays_of(self, number: int) -> list[Any]:
+    def arrays_of(self, number: int) -> list[Array]:
         """Return the arrays of one data set."""
         return [array[number] if place in self.own else array for place, array in enumerate(self.arrays)]
 
@@ -201,7 +201,7 @@ def _check_mesh(mesh: Mesh, sets: DataSets, evenly: bool) -> None:
 
 
 def _check_indices(
-    indices: IndexCheck, arguments: Arguments, arrays: Sequence[Any], own: Sequence[int], sets: DataSets
+    indices: IndexCheck, arguments: Arguments, arrays: Sequence[Array], own: Sequence[int], sets: DataSets
 ) -> None:
     """Raise if an index in the data of some data set is out of range."""
     if not indices.applies:

@@ -25,6 +25,7 @@ from phalanx.inputs.arguments import ADDED, split_arguments
 from phalanx.language.handlers import under
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
+from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 from phalanx.run.each.data_sets import DataSets
 
@@ -48,7 +49,7 @@ def with_real_rows(model: Program, most: int) -> Program:
     """Return the model with an argument `REAL`, and with observations of rows that only fill a data set up left out."""
 
     @wraps(model)
-    def ragged(**data: Any) -> Any:
+    def ragged(**data: Any) -> PyTree:
         real = data.pop(REAL)
 
         def left_out(variable: RandomVariable, forward: Forward) -> RandomVariable:

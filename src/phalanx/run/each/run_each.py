@@ -53,7 +53,7 @@ BLOCK_DRAWS = 64
 
 
 def run_each(
-    run: RunOptions, model: Program, data: Any, each: Each, kernel: Kernel | None, num_chains: int, seed: int,
+    run: RunOptions, model: Program, data: object, each: Each, kernel: Kernel | None, num_chains: int, seed: int,
     mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames,
     reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, check: str, matmul_precision: str,
 ) -> Posteriors:  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def kernel_of_each(kernel: Kernel, sets: int) -> Kernel:
     )
 
 
-def _of_each(tuner: Tuner) -> Any:
+def _of_each(tuner: Tuner) -> Tuner:
     if not isinstance(tuner, Metric):
         return tuner
     if tuner.kind == "dense":

@@ -13,6 +13,7 @@ from phalanx.adaptation.tuner import Sums
 from phalanx.adaptation.warm_up import WarmUp
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.processes import to_host
+from phalanx.mesh.specs import PyTree
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.recorded import HostBlock
@@ -174,7 +175,7 @@ class Warming:
         return self._next_round(state)
 
     def _noted(
-        self, used: Any, iterations: int, sums: Sums, tuning: Any, relocations: list[Relocation]
+        self, used: PyTree, iterations: int, sums: Sums, tuning: PyTree, relocations: list[Relocation]
     ) -> dict[str, Any]:  # fmt: skip
         """Return the round's entry in the record; `used` is its tuning, `tuning` that of the next round."""
         noted = {

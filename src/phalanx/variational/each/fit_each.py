@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+import optax
+from jax import Array
 from jax.sharding import Mesh
 
 from phalanx.density.given_names import Coords, Dims, GivenNames
@@ -42,6 +44,9 @@ from phalanx.variational.objective import Objective
 from phalanx.variational.result import Fit
 from phalanx.variational.unbounded import check_bounded
 
+if TYPE_CHECKING:
+    import optax
+
 NUMBERS = 2**24
 """Most numbers in draws that are made at once, over all data sets."""
 
@@ -68,8 +73,9 @@ class FitOptions:
 
 
 def fit_each(
-    model: Program, guide: Any, data: Any, each: Each, mesh: Mesh | None, optimizer: Any, options: FitOptions,
-    steps_of: StepsOf, refused: Mapping[str, Any],
+    model: Program, guide: Any, data: object, each: Each, mesh: Mesh | None,
+    optimizer: optax.GradientTransformationExtraArgs | str | None, options: FitOptions, steps_of: StepsOf,
+    refused: Mapping[str, Any],
 ) -> Fits:  # fmt: skip
     """Return the fits of many data sets; see `phx.fit`."""
     began = time.perf_counter()
@@ -194,7 +200,7 @@ class _Result:
         return {name: blanked(np.concatenate([part[name] for part in parts], axis=1), self.failed) for name in names}
 
 
-def _invalid(programs: LanePrograms, checks: DataChecks, arrays: Sequence[Any]) -> dict[int, str]:
+def _invalid(programs: LanePrograms, checks: DataChecks, arrays: Sequence[Array]) -> dict[int, str]:
     """Return the data sets with an index or a value out of range, with the reason."""
     sets, arguments, found = programs.on_sets.sets, programs.pair.problem.arguments, {}
     for number in np.flatnonzero(programs.invalid(checks, arrays)[: sets.count]):
@@ -220,7 +226,9 @@ def _misfits(flags: Sequence[Misfits], sets: int) -> dict[int, str]:
     return found
 
 
-def _check(options: FitOptions, optimizer: Any, refused: Mapping[str, Any]) -> None:
+def _check(
+    options: FitOptions, optimizer: optax.GradientTransformationExtraArgs | str | None, refused: Mapping[str, Any]
+) -> None:
     for name, value in refused.items():
         if value is not None:
             raise ValueError(

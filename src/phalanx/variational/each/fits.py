@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,7 @@ class Fits:
             f"{int(self.steps.max()):,} steps; {self.timing.total:.1f} s>"
         )
 
-    def of(self, name: Any) -> Fit:
+    def of(self, name: Hashable) -> Fit:
         """Return the fit of one data set: that of `phx.fit` on it alone with the seed of this call plus its number.
 
         Args:
@@ -136,7 +136,7 @@ class Fits:
         index = MultiIndex.from_product([self.sets, rows], names=["set", "quantity"])
         return DataFrame(figures.reshape(-1, len(COLUMNS)), index=index, columns=list(COLUMNS))
 
-    def verdicts(self, names: Iterable[Any] | None = None) -> DataFrame:
+    def verdicts(self, names: Iterable[Hashable] | None = None) -> DataFrame:
         """Judge the fit of each data set, as `Fit.verdict` does, one after the other.
 
         Args:

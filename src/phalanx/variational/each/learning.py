@@ -18,6 +18,7 @@ from jax import Array
 from phalanx.errors.words import count as counted
 from phalanx.learning.loop import Stop
 from phalanx.mesh.processes import to_host
+from phalanx.mesh.specs import PyTree
 from phalanx.run.compile.block_length import Pace
 from phalanx.variational.drawing import change_between
 from phalanx.variational.each.programs import LaneOrder, LanePrograms, room_of
@@ -131,7 +132,9 @@ class LearningOfSets:
         """Return the state to begin with."""
         return start
 
-    def begin(self, free: dict[str, Any], sets: Any, arrays: tuple[Array, ...], without: frozenset[int]) -> SetsCourse:
+    def begin(
+        self, free: dict[str, Any], sets: np.ndarray, arrays: tuple[Array, ...], without: frozenset[int]
+    ) -> SetsCourse:
         """Return the state of lanes of these data sets at initial parameters; those in `without` do not move."""
         count = len(self.seeds)
         moves = (np.arange(len(sets)) < count) & ~np.isin(sets, list(without))
@@ -261,7 +264,7 @@ class LearningOfSets:
         arrays = self.programs.arrays(sets)
         return course._replace(state=state, sets=sets, moves=np.arange(count) < len(moving), arrays=arrays)
 
-    def _seeds_of(self, sets: Int[np.ndarray, "lanes"]) -> Any:
+    def _seeds_of(self, sets: Int[np.ndarray, "lanes"]) -> np.ndarray:
         return self.seeds[sets]
 
 
@@ -276,7 +279,7 @@ def _bounds_of(course: SetsCourse, lane: int, begin: int) -> Losses:
     return Losses.of(found[::-1])
 
 
-def _with(of_sets: Any, numbers: Sequence[int] | np.ndarray, values: Any) -> Any:
+def _with(of_sets: PyTree, numbers: Sequence[int] | np.ndarray, values: PyTree) -> PyTree:
     """Return a tree of arrays with a leading dimension of data sets, with other values for some of them."""
 
     def replaced(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:

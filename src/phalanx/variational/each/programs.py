@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.specs import PyTree
 from phalanx.run.each.model_on_sets import ModelOnSets
 from phalanx.variational.beginning import Misfits, first_values
 from phalanx.variational.data_checks import DataChecks
@@ -75,7 +76,7 @@ class LanePrograms:
     ) -> tuple[Params, Misfits, Misfits]:
         """Return initial parameters on the real line, and flags of values of `init=` that do not fit."""
 
-        def of_lanes(seeds: Array, arrays: Sequence[Array], given: Params) -> Any:
+        def of_lanes(seeds: Array, arrays: Sequence[Array], given: Params) -> PyTree:
             return self._mapped(lambda seed, own: first_values(self.pair, seed, own, given), arrays)(seeds)
 
         return self._call(of_lanes, (OF_LANES, self._specs, SHARED), OF_LANES, seeds, arrays, given)
@@ -97,12 +98,12 @@ class LanePrograms:
         """Make steps; return the state, and bounds `(step, lane)`, NaN of lanes that do not move."""
         room = room_of(len(seeds))
 
-        def of_lanes(state: FitState, seeds: Array, arrays: Sequence[Array], order: LaneOrder) -> Any:
+        def of_lanes(state: FitState, seeds: Array, arrays: Sequence[Array], order: LaneOrder) -> PyTree:
             lanes = seeds.shape[0]
             state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
             made = StepBounds(*(jnp.full((room, lanes), jnp.nan) for _ in range(2)))
 
-            def one(state: FitState, seed: Array, moves: Array, rate: Array, own: Sequence[Array]) -> Any:
+            def one(state: FitState, seed: Array, moves: Array, rate: Array, own: Sequence[Array]) -> PyTree:
                 key = step_key(seed, state.step)
                 after, bound = steps.one(state, steps.noise(key), self.pair.problem.step_data(own, key), rate)
                 moves = moves & (state.failing < PATIENCE)
@@ -176,9 +177,9 @@ class LanePrograms:
         return tuple(OF_LANES if number in self.on_sets.own else SHARED for number in range(len(arrays)))
 
     def _call(
-        self, f: Callable[..., Any], in_specs: Any, out_specs: Any, *arguments: Any, what: Any = None,
+        self, f: Callable[..., Any], in_specs: PyTree, out_specs: PyTree, *arguments: PyTree, what: Any = None,
         identity: Callable[[], Hashable | None] | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> PyTree:  # fmt: skip
         """Call a program, which is compiled once for each shape of its arguments and for each `what`.
 
         The pair determines it, unless there is another `identity`.

@@ -19,6 +19,7 @@ from phalanx.language import refusals
 from phalanx.language.parameters import Parameter, initialized, with_parameters
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, Tracer
+from phalanx.mesh.specs import PyTree
 from phalanx.variational.guides import coverage
 from phalanx.variational.guides.coordinates import Latents
 from phalanx.variational.guides.guide import Guide, Traits
@@ -123,7 +124,7 @@ class ProgramGuide(Guide):
         minibatch = problem.minibatch
         assert minibatch is not None
 
-        def guide(**data: Any) -> Any:
+        def guide(**data: Any) -> PyTree:
             return initialized(self.program, random.key(0), {})(**self.asked(data))
 
         of_guide = minibatch.terms_of_rows(guide, problem.arguments, "guide")

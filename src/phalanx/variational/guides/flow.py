@@ -19,6 +19,7 @@ from numpyro.distributions.transforms import ComposeTransform, Transform
 
 from phalanx.flows import Couplings, InverseAutoregressive, digits
 from phalanx.language.parameters import Parameter
+from phalanx.mesh.specs import PyTree
 from phalanx.variational.guides.coordinates import (
     Latents,
     by_name,
@@ -138,7 +139,7 @@ class Flow(Guide):
         first, second = params["weights"]
         return ComposeTransform([InverseAutoregressive(first, forward[::-1]), InverseAutoregressive(second, forward)])
 
-    def _steps(self, weights: Any, mine: Latents) -> Any:
+    def _steps(self, weights: PyTree, mine: Latents) -> Any:
         if self.transform == COUPLING:
             stay = _stays(mine).sum(1)[:, None, None]
             return _steps(weights, stay, stay)
@@ -146,7 +147,7 @@ class Flow(Guide):
         after = np.tile(before[:, ::-1][:, : size_of(mine)], 2)
         return [_steps(w, size_of(mine), heard) for w, heard in zip(weights, (after, before), strict=True)]
 
-    def _initial_weights(self, mine: Latents) -> Any:
+    def _initial_weights(self, mine: Latents) -> PyTree:
         keys = random.split(random.key(0))
         if self.transform == COUPLING:
             return Couplings.init(keys[0], _stays(mine), self.hidden)
@@ -157,7 +158,7 @@ def _stays(mine: Latents) -> np.ndarray:
     return digits([math.prod(latent.unconstrained_shape) for latent in mine], WITHIN)
 
 
-def _steps(weights: Any, to_hidden: int | np.ndarray, to_outputs: int | np.ndarray) -> dict[str, Any]:
+def _steps(weights: PyTree, to_hidden: int | np.ndarray, to_outputs: int | np.ndarray) -> dict[str, Any]:
     """Return the factor on the change of each weight, given the number of coordinates that the network's layers read.
 
     Weights have no widths to measure changes by. A term of a sum of n terms changes by 1/n as much, so that all sums

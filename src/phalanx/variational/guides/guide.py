@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from jax import Array, lax
 
 from phalanx.language.parameters import Parameter
+from phalanx.mesh.specs import PyTree
 from phalanx.variational.guides.coordinates import Latents
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.start import Beginning, ModelStart
@@ -81,11 +82,11 @@ class Guide(Protocol):
         """Return initial values of the parameters."""
         ...
 
-    def noise(self, key: Array, latents: Latents) -> Any:
+    def noise(self, key: Array, latents: Latents) -> PyTree:
         """Return the random numbers of a draw, or the key itself: all of a draw but the parameters."""
         ...
 
-    def draw(self, params: Params, noise: Any, latents: Latents) -> dict[str, Array]:
+    def draw(self, params: Params, noise: PyTree, latents: Latents) -> dict[str, Array]:
         """Return a draw by variable, a differentiable function of the parameters."""
         ...
 
@@ -94,7 +95,7 @@ class Guide(Protocol):
         ...
 
     def draw_with_density(
-        self, params: Params, noise: Any, latents: Latents, held: bool
+        self, params: Params, noise: PyTree, latents: Latents, held: bool
     ) -> tuple[dict[str, Array], Array]:
         """Return a draw and its log density, for guides whose noise makes the density cheaper.
 

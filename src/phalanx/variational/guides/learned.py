@@ -18,7 +18,7 @@ from numpyro.distributions.transforms import Transform
 
 from phalanx.distributions.bijections import bijection_onto
 from phalanx.language.parameters import Parameter
-from phalanx.mesh.specs import layout_of
+from phalanx.mesh.specs import PyTree, layout_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -71,13 +71,13 @@ class Learned:
         """Return the layout of points of the real line; a spec of more dimensions than an array has is an error."""
         return {name: self._laid_out(mesh, name, free[name]) for name in self.parameters}
 
-    def _laid_out(self, mesh: Mesh, name: str, value: Any) -> Any:
+    def _laid_out(self, mesh: Mesh, name: str, value: PyTree) -> PyTree:
         return tree_map_with_path(
             lambda path, leaf, spec: _sharding(mesh, f"{name!r}{keystr(path)}", spec, leaf),
             value, layout_of(value, self.parameters[name].spec, f"Parameter {name!r}"),
         )  # fmt: skip
 
-    def _each(self, name: str, apply: Callable[[Transform, Array], ArrayLike], value: Any) -> Any:
+    def _each(self, name: str, apply: Callable[[Transform, Array], ArrayLike], value: PyTree) -> PyTree:
         transform = bijection_onto(self.parameters[name].constraint)
         return jax.tree.map(lambda leaf: jnp.asarray(apply(transform, leaf)), value)
 
@@ -102,7 +102,7 @@ def begun_with(init: Params, values: Params) -> dict[str, Any]:
     return {name: init.get(name, value) for name, value in values.items()}
 
 
-def _form(value: Any) -> str:
+def _form(value: PyTree) -> str:
     """Return the structure of a value, in words."""
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: f"of shape {jnp.shape(leaf)}", value))
     return leaves[0] if jax.tree_util.treedef_is_leaf(tree) else str(jax.tree.unflatten(tree, leaves))

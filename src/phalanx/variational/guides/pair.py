@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.language.parameters import with_parameters
 from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation, to_unconstrained
 from phalanx.run.compile.executable_cache import is_ours
 from phalanx.variational.guides.aligned import Alignment, ProgramGuide
@@ -56,16 +57,16 @@ class Pair:
             )
         return Learned({**mine, **of_model})
 
-    def noise(self, key: Array) -> Any:
+    def noise(self, key: Array) -> PyTree:
         """Return the random numbers of a draw, or the key itself."""
         return self.guide.noise(key, self._latents)
 
-    def draw(self, params: Params, noise: Any, data: Values) -> dict[str, Array]:
+    def draw(self, params: Params, noise: PyTree, data: Values) -> dict[str, Array]:
         """Return a draw from the guide, a differentiable function of the parameters."""
         return self._at(data).draw(params, noise, self._latents)
 
     def draw_weighed(
-        self, params: Params, noise: Any, data: Values, held: bool = False
+        self, params: Params, noise: PyTree, data: Values, held: bool = False
     ) -> tuple[dict[str, Array], Shaped[Array, ""]]:
         """Return the same draw and its log density under the guide, of parameters that are constants if `held`."""
         return self._at(data).draw_with_density(params, noise, self._latents, held)
@@ -193,12 +194,12 @@ def log_score(pair: Pair, params: Params, draw: Mapping[str, Array], data: Value
     return replace(pair.program, data=data).log_score(params, draw)
 
 
-def noise_of(pair: Pair, key: Array, count: int) -> Any:
+def noise_of(pair: Pair, key: Array, count: int) -> PyTree:
     """Return the noise of `count` particles."""
     return jax.vmap(lambda i: pair.noise(random.fold_in(key, i)))(numbered(pair, count))
 
 
-def antithetic_noise_of(pair: Pair, key: Array, count: int) -> Any:
+def antithetic_noise_of(pair: Pair, key: Array, count: int) -> PyTree:
     """Return noise in pairs of opposite signs, one after the other; both devices of a pair draw it."""
 
     def one(number: Array) -> Any:

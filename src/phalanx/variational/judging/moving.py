@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from jax import Array, ShapeDtypeStruct, lax, random
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.learning.ascent import LogDensity
 from phalanx.learning.compiled import Compiled
+from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation
 from phalanx.variational.drawing import STREAM, Drawing
 from phalanx.variational.guides.coordinates import flat
@@ -182,7 +183,7 @@ def lanes_of(arrays: Sequence[Array]) -> int:
     return LANES_OF_FEW if numbers_of(arrays) <= FEW_NUMBERS else LANES
 
 
-def in_lanes(f: Callable[..., T], rows: Any, lanes: int) -> T:
+def in_lanes(f: Callable[..., T], rows: PyTree, lanes: int) -> T:
     """Map `f` over rows, `lanes` at once."""
     parted = jax.tree.map(lambda leaf: leaf.reshape(-1, lanes, *leaf.shape[1:]), rows)
     found = lax.map(jax.vmap(f), parted)

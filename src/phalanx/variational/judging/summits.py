@@ -103,7 +103,7 @@ def _falls(
     return ~is_resolved(height) | jnp.all((falls > FALLS) | ~jnp.any(directions, 1))
 
 
-def is_resolved(height: Any) -> Any:
+def is_resolved(height: Any) -> Array:
     """Return whether rounding errors of a log density of this size are small beside a fall."""
     return abs(height) * np.finfo(height.dtype).eps * ROUNDED < FALLS / 4
 

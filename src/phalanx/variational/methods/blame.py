@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, random
 
 from phalanx.language.parameters import with_parameters
+from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 from phalanx.programs.validity import VALUE, Doubt, doubts_of, improper_parameters, nan_hint, say_improper
 from phalanx.variational.guides.learned import Params
@@ -67,7 +68,7 @@ class Blame:
         key, pair = step_key(seed, state.step - 1), self.steps.pair
         data, params = pair.problem.step_data(arrays, key), pair.learned.constrain(state.free)
 
-        def one(noise: Any) -> dict[str, Array]:
+        def one(noise: PyTree) -> dict[str, Array]:
             draw = pair.draw(params, noise, data)
             return {**pair.log_model(params, draw, data), "": pair.log_guide(params, draw, data)}
 

@@ -15,7 +15,7 @@ Source:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ FIRST_MATCHES = 50
 
 def match_scores(
     pair: Pair, state: FitState, noise: Float[Array, "particle coordinate"], data: Values, rate: ArrayLike
-) -> tuple[dict[str, Any], Float[Array, "particle"]]:
+) -> tuple[Values, Float[Array, "particle"]]:
     """Make a step of a normal with a full covariance to the scores at its draws; return the bound of each, too.
 
     Noise comes in pairs of opposite signs: the scores of pairs determine the mean of a normal posterior without noise.

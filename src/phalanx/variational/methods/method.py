@@ -23,7 +23,19 @@ class FitMethod(Method[S], Protocol[S]):
 
 
 class FitError(ValueError):
-    """A fit whose loss is no longer finite; `fit` is the fit before that."""
+    """A fit whose loss is no longer finite; `fit` is the fit before that.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
+        >>> def model():
+        ...     x = phx.sample("x", dist.Normal(0.0, 1.0))
+        ...     phx.factor("domain", jnp.log(x - 100.0))
+        >>> try:
+        ...     phx.fit(model, phx.guides.mean_field, num_steps=10, progress=False)
+        ... except phx.FitError as error:
+        ...     print(sorted(error.fit.params))
+        ['x.loc', 'x.scale']
+    """
 
     fit: Fit
 

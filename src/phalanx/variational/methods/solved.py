@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from phalanx.learning.loop import Stop
+from phalanx.mesh.specs import PyTree
 from phalanx.variational.methods.step import Losses
 from phalanx.variational.result import FitOutcome
 
@@ -21,26 +22,26 @@ class Solved(NamedTuple):
     seen: int = 0
     unsettled: str = ""
 
-    def init(self, start: dict[str, Any]) -> dict[str, Any]:
+    def init(self, start: dict[str, PyTree]) -> dict[str, Any]:
         """Return the parameters."""
         return start
 
-    def step(self, state: dict[str, Any], say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    def step(self, state: dict[str, PyTree], say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
         """Yield no state."""
         return iter(())
 
-    def done(self, state: dict[str, Any]) -> bool:
+    def done(self, state: dict[str, PyTree]) -> bool:
         """Return True."""
         return True
 
-    def report(self, state: dict[str, Any]) -> NoReturn:
+    def report(self, state: dict[str, PyTree]) -> NoReturn:
         """Raise: there are no blocks of steps."""
         raise NotImplementedError
 
-    def stop(self, state: dict[str, Any], reason: Stop) -> str:
+    def stop(self, state: dict[str, PyTree], reason: Stop) -> str:
         """Return no line."""
         return ""
 
-    def outcome(self, state: dict[str, Any], stopped: Stop | None) -> FitOutcome:
+    def outcome(self, state: dict[str, PyTree], stopped: Stop | None) -> FitOutcome:
         """Return the parameters."""
         return FitOutcome(state, Losses.of(), seen=self.seen, unsettled=self.unsettled)

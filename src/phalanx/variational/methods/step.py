@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from phalanx.jaxprs.canonical import form_of
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.mesh.compatibility.workarounds import Workaround
+from phalanx.mesh.specs import PyTree
 from phalanx.run.compile.executable_cache import is_ours
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, antithetic_noise_of, key_of, moved, noise_of, values_moved
@@ -182,7 +183,7 @@ class Steps:
         known = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
         return jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if known else jnp.full((), jnp.nan)
 
-    def noise(self, key: Array) -> Any:
+    def noise(self, key: Array) -> PyTree:
         """Return the noise of the particles of a step."""
         made, odd = antithetic_noise_of if self.is_antithetic else noise_of, self.num_particles % 2
         return made(self.pair, key, self.num_particles + (odd if self.rule else 0))
@@ -193,7 +194,7 @@ class Steps:
         in_pairs = self.num_particles >= 4 and self.num_particles % 2 == 0
         return self.rule is not None or (in_pairs and self.objective.averages and self.pair.guide.traits.is_antithetic)
 
-    def _is_small(self, arrays: Any) -> bool:
+    def _is_small(self, arrays: PyTree) -> bool:
         """Return whether a step on these arrays is faster in one thread, which XLA must be made to choose."""
         mesh = self.pair.problem.mesh
         on_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
@@ -204,7 +205,7 @@ class Steps:
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.noise, key)))
 
     def one(
-        self, state: FitState, noise: Any, data: Values, rate: ArrayLike
+        self, state: FitState, noise: PyTree, data: Values, rate: ArrayLike
     ) -> tuple[FitState, Float[Array, "estimate"]]:
         """Make one step with particles of this noise; return the bound of each, too."""
         if self.rule is not None:
@@ -218,7 +219,12 @@ class Steps:
         return self._stepped(state, free, optimizer, finite, bound)
 
     def _stepped(
-        self, state: FitState, free: Params, optimizer: Any, finite: Bool[Array, ""], bound: Float[Array, "estimate"]
+        self,
+        state: FitState,
+        free: Params,
+        optimizer: Any,
+        finite: Bool[Array, ""],
+        bound: Float[Array, "estimate"],
     ) -> tuple[FitState, Float[Array, "estimate"]]:
         """Return the state after a step to `free`, which is left out if it is not finite."""
         averaged = state.averaged + 1
@@ -229,7 +235,7 @@ class Steps:
         return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)
 
     def _loss_and_gradient(
-        self, free: Params, noise: Any, data: Values
+        self, free: Params, noise: PyTree, data: Values
     ) -> tuple[Float[Array, ""], Float[Array, "estimate"], dict[str, Any]]:
         """Return the loss, the bound of each particle, and the gradient by a change of the parameters, at zero.
 
@@ -269,7 +275,7 @@ def step_key(seed: Array, step: Int[Array, "..."]) -> Array:
     return jax.vmap(lambda step: random.fold_in(key, step))(step) if step.ndim else random.fold_in(key, step)
 
 
-def all_finite(tree: Any) -> Bool[Array, ""]:
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
     """Return whether every number is finite (0 * x == 0).
 
     Rows are multiplied by zeros in a matrix product, which on a CPU takes a third of the time of a sum. The product of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -18,6 +18,9 @@ from phalanx.variational.guides.learned import Params
 from phalanx.variational.methods.step import FitState, Steps
 from phalanx.variational.objective import particles
 from phalanx.variational.problem import Problem
+
+if TYPE_CHECKING:
+    import optax
 
 ALONE = "optimizer_alone"
 """Key of the optimiser's trace on fixed parameters, compared if another guide or model changes its usual trace."""
@@ -109,7 +112,7 @@ def _traces(steps: Steps, state: FitState, rate: float) -> dict[str, Any]:
     }
 
 
-def _optimizer_alone(optimizer: Any, rate: float) -> Any:
+def _optimizer_alone(optimizer: optax.GradientTransformationExtraArgs, rate: float) -> Any:
     """Trace the optimiser on one parameter; None where its state depends on the parameters' names."""
     like = {"x": np.zeros(3, np.float32)}
     try:
