@@ -1,7 +1,11 @@
-"""The eight models of docs/coming-from: sampled, judged, checked, and held to the answers of NumPyro's NUTS."""
+"""The eight models of docs/coming-from: sampled, judged, checked, and held to the answers of NumPyro's NUTS.
+
+The same models as the pages on other libraries write them have the same log densities, where a library is installed.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from numpyro.infer import MCMC, NUTS
 from tests.test_docs import as_script, blocks
 
 import phalanx as phx
+from phalanx.density.imputation import impute
 from phalanx.diagnostics.convergence import mcse
 
 PAGES = Path(__file__).parents[2] / "docs/coming-from"
@@ -126,3 +131,100 @@ def test_it_agrees_with_numpyro(name):
     assert max(apart.values()) < UNLIKE, apart
     assert np.max(posterior.summary()["r_hat"].to_numpy()) < 1.05
     assert replicated and all(np.isfinite(values).all() for values in replicated.values())
+
+
+def points(name: str) -> list[tuple[dict[str, np.ndarray], dict[str, Any], float, float]]:
+    """Return three points: unconstrained and constrained values, the log density of the model, and the log Jacobian."""
+    model, data, rng = ours()[name], ours()["DATA"][name], np.random.default_rng(0)
+    if name == "hidden_markov":
+        model = phx.marginalize(model)
+    if name == "zero_inflated":
+        model, data, _ = impute(model, data)
+    tape = phx.trace(phx.seed(model, 0))(**data)
+    shapes = {key: v.shape for key, v in tape.items() if v.is_latent and not jnp.issubdtype(v.dtype, jnp.integer)}
+    found = []
+    for _ in range(3):
+        at = {unconstrained(k): 0.3 * rng.normal(size=() if k == "corr" else s) for k, s in shapes.items()}
+        values, jacobian = constrained({key: jnp.asarray(value, jnp.float32) for key, value in at.items()})
+        density = float(phx.log_joint(model)(values, **data))
+        found.append((at, {key: np.asarray(v, np.float64) for key, v in values.items()}, density, float(jacobian)))
+    return found
+
+
+def of_pymc(name: str, at: dict[str, np.ndarray], values: dict[str, Any]) -> tuple[dict[str, np.ndarray], float]:
+    """Return the values of PyMC's coordinates, and the logarithm of the volume that they have in place of ours."""
+    ends = {"log": "_log__", "logit": "_logodds__"}
+    point = {key: value for key, value in at.items() if key.partition("_")[0] not in (*ends, "atanh")}
+    for key, value in at.items():
+        kind, _, rest = key.partition("_")
+        if kind in ends:
+            point[rest + ends[kind]] = value
+    if name == "varying_slopes":  # the Cholesky factor of the covariance, with the logarithm of its diagonal
+        factor = values["scale"][:, None] * values["corr"]
+        del point["scale_log__"]
+        point["chol_cholesky-cov-packed__"] = np.array([np.log(factor[0, 0]), factor[1, 0], np.log(factor[1, 1])])
+        return point, -float(np.log(values["scale"][1]))
+    if name == "stochastic_volatility":  # the path itself
+        path, before = [], 0.0
+        for z in point.pop("z"):
+            before = values["persistence"] * before + values["scale"] * z
+            path.append(before)
+        return {**point, "path": np.array(path)}, -len(path) * float(np.log(values["scale"]))
+    if name == "zero_inflated":
+        point["x_unobserved"] = point.pop("x_missing")
+    return point, 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # PyMC says that it imputes, and has no BLAS
+@pytest.mark.parametrize("name", NAMES)
+def test_the_log_densities_of_the_page_on_pymc_are_those_of_the_models(name):
+    pytest.importorskip("pymc", reason="PyMC is not installed")
+    data = ours()["DATA"][name]
+    log_density, away = theirs("pymc.md")[name](**data).compile_logp(), []
+    for at, values, density, jacobian in points(name):
+        point, volume = of_pymc(name, at, values)
+        away.append(float(log_density(point)) - density - jacobian - volume)
+    assert np.ptp(away) < 2e-2, away  # up to a constant: PyMC's prior of a correlation is not normalised
+
+
+def programs() -> dict[str, str]:
+    """Return the programs of the page on Stan by title, the first line of each."""
+    texts = [text for _, text in blocks((PAGES / "stan.md").read_text(), {"stan"})]
+    return {text.splitlines()[0].removeprefix("// ").lower().replace("-", " "): text for text in texts}
+
+
+def for_stan(name: str) -> dict[str, Any]:
+    """Return the data of a Stan program, which counts from 1."""
+    data = {key: np.asarray(value) for key, value in ours()["DATA"][name].items()}
+    if name == "zero_inflated":
+        gap, seen = np.isnan(data["x"]), ~np.isnan(data["count"])
+        return {
+            "N": int((~gap).sum()), "M": int(gap.sum()), "C": int(seen.sum()), "seen_x": np.flatnonzero(~gap) + 1,
+            "gap_x": np.flatnonzero(gap) + 1, "x_seen": data["x"][~gap], "seen_count": np.flatnonzero(seen) + 1,
+            "count": data["count"][seen].astype(int),
+        }  # fmt: skip
+    counted = {key: data[key] + 1 for key in ("group", "person", "item") if key in data}
+    rows = len(next(iter(data.values())))
+    return {**data, **counted, "N": rows, "T": rows}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_log_densities_of_the_page_on_stan_are_those_of_the_models(name):
+    """Up to a constant, which Stan leaves out; the differential equation is solved by steps of other lengths."""
+    stanli = pytest.importorskip("stanli", reason="stanli, an interpreter of Stan programs, is not installed")
+    (text,) = (text for title, text in programs().items() if title.startswith(name.replace("_", " ")))
+    wanted = {key: value for key, value in for_stan(name).items() if re.search(rf"\b{key}\b", text)}
+    try:
+        model = stanli.Model(stan_code=text, data={k: np.asarray(v).tolist() for k, v in wanted.items()})
+    except RuntimeError as error:  # of what its interpreter lacks, as hmm_marginal
+        pytest.skip(str(error))
+    away = []
+    for at, values, density, jacobian in points(name):
+        if "corr" in values:  # whose rows must have length 1 in float64
+            rho = np.tanh(at["atanh_rho"])
+            values["corr"] = np.array([[1.0, 0.0], [rho, np.sqrt(1.0 - rho**2)]])
+        found, _ = model.log_prob_grad(model.unconstrain(values))
+        away.append(float(found) - density - jacobian)
+    assert np.ptp(away) < (0.1 if name == "differential_equation" else 5e-3), away

@@ -39,6 +39,7 @@ from phalanx.variational.judging.summits import (
     is_summit_of_many,
     longest_of,
 )  # fmt: skip
+from phalanx.variational.monitoring.recording import names_for
 from phalanx.variational.problem import Problem, Values
 
 if TYPE_CHECKING:

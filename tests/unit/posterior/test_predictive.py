@@ -458,4 +458,4 @@ def test_entries_have_the_names_of_the_data_they_are_drawn_for():
     assert posterior.predictive({"x": X + 1}).labels == {"twice": (terms,), "y": (None,)}  # other houses
     named = pd.DataFrame(X, columns=[*terms], index=pd.Index([f"flat {n}" for n in range(ROWS)], name="flat"))
     found = phx.predictive(model, {"x": named}, num_draws=2)
-    assert found.labels["w"] == (terms,) and found.labels["y"][0][0] == "flat 0"
+    assert found.labels["w"] == (terms,) and found.labels["y"] == (tuple(named.index),)

@@ -158,7 +158,7 @@ def latent_in_scan():
 
 
 def sampled_in_lax_scan():
-    jax.lax.scan(lambda c, y: (phx.sample("state", dist.Normal(c, 1.0)), None), 0.0, jnp.asarray(Y))
+    jax.lax.scan(lambda c, y: (phx.sample("state", dist.Normal(c, 1.0)), None), jnp.zeros(()), jnp.asarray(Y))
 
 
 def latent_in_cond():

@@ -106,7 +106,7 @@ def test_exchanged_labels_are_named():
 
     with jax.numpy_rank_promotion("allow"):  # of NumPyro's mixtures
         fit = phx.fit(mixture, phx.guides.laplace(), {"y": y}, **named("mean", ["low", "high"]), progress=False)
-    verdict = fit.verdict()
+        verdict = fit.verdict()
     assert "missed modes" in str(verdict.headline) and "elements low and high of share, mean exchanged" in str(verdict)
 
 
