@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
@@ -30,6 +32,7 @@ def data(y):
     return run(data={"y": y})
 
 
+WRONG: Any = 3
 DAYS = np.array(["2020-01-01", "2020-01-03"], "datetime64[D]")
 SETS = {"y": np.zeros((2, 3)), "g": np.array([1, "a"], object)}
 
@@ -59,7 +62,7 @@ OF_RUNS = {
     "until": (run(until=phx.until(r_hat=1.1), keep=[]), "until: r_hat= and ess= need stored draws.*Keep a variable"),
     "tuning": (run(tuning=3), "tuning: expected a posterior, whose tuning to use; got 3"),
     "superchains": (lambda: phx.superchains(1), "superchains: count must be 2 or more"),
-    "centring": (lambda: phx.nuts(centring=3), 'centring must be "auto", names of variables'),
+    "centring": (lambda: phx.nuts(centring=WRONG), 'centring must be "auto", names of variables'),
     "edges": (
         lambda: phx.reducers.histogram(np.array(["a"])),
         r"edges must be numbers, such as \[-1.0, 0.0, 1.0\]; got",
@@ -73,9 +76,9 @@ OF_FITS = {
     "until": (fit(until=3), r"until: expected phx.until\(seconds=...\), False .*got 3"),
     "steps": (fit(each={"y": 0}, num_steps=0), "num_steps: with each= expected one step or more; got 0"),
     "transform": (lambda: phx.guides.flow(transform="spline"), "guides: transform must be .*got 'spline'"),
-    "network": (lambda: phx.network("net", 3), r"phx.network.*expected a network, such as phx.networks.from_nnx"),
+    "network": (lambda: phx.network("net", WRONG), r"phx.network.*expected a network, such as phx.networks.from_nnx"),
     "random network": (
-        lambda: phx.random_network("net", 3, 4), "random_network.*such as phx.networks.from_nnx.*got 3 and 4",
+        lambda: phx.random_network("net", WRONG, WRONG), "random_network.*such as phx.networks.from_nnx.*got 3 and 3",
     ),
 }  # fmt: skip
 
