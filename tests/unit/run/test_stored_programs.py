@@ -225,7 +225,8 @@ def test_runs_on_many_data_sets_are_read(files, compiled):
     np.testing.assert_array_equal(first, second)
     changed = draws(data + 1)
     assert len(compiled) == 1 and not np.array_equal(changed, first)
-    draws(data[:, :2]), draws(data[0], each=None)
+    draws(data[:, :2])
+    draws(data[0], each=None)
     assert len(compiled) == len(list(files.iterdir())) == 3
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
@@ -25,7 +27,7 @@ def files(tmp_path, monkeypatch):
     return tmp_path
 
 
-def model_of(scale=1.0, prior=dist.Normal):
+def model_of(scale=1.0, prior: Any = dist.Normal):
     def model(y):
         mean = phx.sample("mean", prior(0.0, scale))
         phx.sample("y", dist.Normal(mean, 1.0), obs=y)
@@ -33,7 +35,7 @@ def model_of(scale=1.0, prior=dist.Normal):
     return model
 
 
-def fitted(model=None, guide=None, y=Y, **options):
+def fitted(model=None, guide=None, y: Any = Y, **options):
     model = model_of() if model is None else model
     guide = phx.guides.mean_field() if guide is None else guide
     return phx.fit(model, guide, {"y": y}, **{**SHORT, **options})
