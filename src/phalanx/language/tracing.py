@@ -162,7 +162,7 @@ def deterministic(name: str, value: Any) -> Any:
     return send(RandomVariable(name, None, value, observed=True)).value
 
 
-def factor(name: str, log_density: ArrayLike) -> None:
+def factor(name: str, log_density: ArrayLike | Blocked) -> None:
     """Add a term to the log density: a likelihood or a constraint that no distribution expresses.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding
-from jax.stages import Lowered
+from jax.stages import Lowered, Traced
 
 from phalanx.jaxprs.canonical import form_of
 from phalanx.mesh.compatibility.jax_internals import OF_FEW_NUMBERS, PLAIN, RARELY, Options

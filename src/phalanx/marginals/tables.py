@@ -2,8 +2,8 @@
 
 Each array becomes a `ValueTable`, with an axis for each entry of a discrete variable that its elements depend on. Every
 equation is evaluated once, by `jax.vmap` over the axes of its operands, so that an array of N rows that depends on N
-entries, each row on its own, takes K evaluations and not K**N. Where an operation mixes entries, such as a sum over
-them, the result depends on all of them and has an axis for each: that is refused if it is too large.
+entries, each row on its own, takes K evaluations and not K**N. An operation that mixes entries, such as their sum,
+has a result with an axis for each: that is refused if it is too large.
 """
 
 from __future__ import annotations
@@ -115,8 +115,7 @@ class Tabulation(Interpreter[ValueTable]):
     """
 
     def __init__(self, sites: Sequence[Site], given: Mapping[Var, ValueTable], indices: list[Any] | None = None):
-        self.sites, self.given = sites, given
-        self.indices: list[Any] = [] if indices is None else indices
+        self.sites, self.given, self.indices = sites, given, [] if indices is None else indices
         self._known: dict[Any, tuple[list[ValueTable], list[ValueTable]]] = {}
 
     def named(self, variable: Var, value: ValueTable) -> ValueTable:
@@ -145,8 +144,7 @@ class Tabulation(Interpreter[ValueTable]):
 
     def _without_axes(self, equation: JaxprEqn, inputs: list[ValueTable]) -> list[ValueTable]:
         arrays = [table.array for table in not_literal(equation, inputs)]
-        outputs: list[Any] = [atom.aval for atom in equation.outvars]
-        if all(map(_is_constant, arrays)) and all(map(_is_whole_number, outputs)):
+        if all(map(_is_constant, arrays)) and all(_is_whole_number(aval_of(atom)) for atom in equation.outvars):
             with jax.ensure_compile_time_eval():  # an index, such as the -1 of z[-1]
                 return list(map(ValueTable, alone(equation)(*arrays)))
         if equation.primitive.name in CALLS:
