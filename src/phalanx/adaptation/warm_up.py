@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.typing import ArrayLike
 
 from phalanx.adaptation.schedule import windows
 from phalanx.adaptation.stuck_chains import Relocation, StuckChains
@@ -189,6 +188,6 @@ class WarmUp:
         return min(1 if every_draw else math.ceil(made / ROUNDS) + 1, left)
 
 
-def _as_type(mine: ArrayLike, known: ArrayLike) -> ArrayLike:
+def _as_type(mine: PyTree, known: PyTree) -> PyTree:
     """Return a state in the class of `mine`, since a file does not contain the classes of users."""
     return type(mine)(*known) if isinstance(known, tuple) and not isinstance(known, type(mine)) else known

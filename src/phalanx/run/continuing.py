@@ -315,7 +315,7 @@ def _like(template: PyTree, tree: PyTree, what: str) -> PyTree:
     return jax.tree.unflatten(wanted, map(_as_key, leaves, jax.tree.leaves(template)))
 
 
-def _as_key(leaf: ArrayLike, like: Any) -> ArrayLike:
+def _as_key(leaf: PyTree, like: Any) -> PyTree:
     if not is_key(like) or is_key(leaf):
         return leaf
     return jax.random.wrap_key_data(jnp.asarray(leaf), impl=jax.random.key_impl(like))

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.particles.closed_forms import X, Y, regression
 
 import phalanx as phx
-from phalanx.particles import programs
+from phalanx.run.compile import stored_programs
 
 DATA = {"x": X, "y": Y}
 
@@ -21,7 +21,7 @@ def compiles_nothing(monkeypatch):
     def fail(*_):
         raise AssertionError("something is compiled")
 
-    monkeypatch.setattr(programs, "compiled", fail)
+    monkeypatch.setattr(stored_programs, "compiled", fail)
 
 
 def observing(prior):
