@@ -70,7 +70,9 @@ def main() -> None:
     }  # fmt: skip
     print(json.dumps(found, indent=2))
     if given.out:
-        given.out.write_text(json.dumps({"name": "loo", "found": [found]}, indent=1) + "\n")
+        known = json.loads(given.out.read_text())["found"] if given.out.exists() else []
+        kept = [one for one in known if one["observations"] != given.rows]  # of other sizes
+        given.out.write_text(json.dumps({"name": "loo", "found": [*kept, found]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
