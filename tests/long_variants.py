@@ -410,7 +410,6 @@ unit/run/test_stored_programs.py
     test_a_damaged_file_is_written_anew
     test_the_draws_are_those_of_compiled_programs[stored-rwmh]
     test_the_draws_are_those_of_compiled_programs[folded-rwmh]
-    test_programs_that_call_lapack_are_compiled_in_every_process
 unit/run/test_stream.py
     test_reducers_know_all_draws_so_far
     test_data_that_are_in_memory_already_are_not_asked_for_again
