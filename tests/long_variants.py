@@ -123,6 +123,7 @@ unit/cli/test_sample.py
     test_ctrl_c_in_sampling_is_status_130_with_the_draws_written
 unit/demos/test_movielens.py
     test_the_most_probable_position_is_one_where_the_gradient_vanishes
+    test_what_is_hidden_changes_nothing
 unit/density/test_imputation.py
     test_draws_are_those_of_the_posterior
     test_predictions_are_of_the_whole_variable
@@ -366,6 +367,7 @@ unit/run/test_each.py
     test_initial_values_are_those_of_each_data_set
     test_a_data_set_has_the_draws_of_a_run_of_its_own[kernel1]
     test_a_data_set_has_the_draws_of_a_run_of_its_own[kernel3]
+    test_the_posterior_of_a_data_set_knows_its_data
 unit/run/test_executable_cache.py
     test_a_second_call_is_of_what_is_in_an_array_then[float32]
     test_a_second_call_is_of_what_is_in_an_array_then[float64]
@@ -404,6 +406,8 @@ unit/run/test_mcmc.py
 unit/run/test_state_after_every_block.py
     test_after_every_block_in_a_new_process[nuts-folded]
     test_after_every_block_in_a_new_process[nuts-stored]
+    test_after_every_block_in_a_new_process[nuts, centring-folded]
+    test_after_every_block_in_a_new_process[nuts, centring-stored]
 unit/run/test_stored_programs.py
     test_other_models_and_sizes_have_other_files
     test_a_kernel_of_the_user_is_compiled_in_every_process
@@ -420,6 +424,7 @@ unit/run/test_stream_checkpoint.py
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[stored]
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[both]
     test_the_block_that_was_left_is_yielded_again
+    test_ctrl_c_yields_what_was_made_once
 unit/run/test_summing.py
     test_sums_on_any_mesh_are_those_of_all_draws
 unit/run/test_threads.py
@@ -480,6 +485,7 @@ unit/variational/test_fixed_draws.py
     test_of_a_normal_the_answer_is_the_exact_one
     test_losses_verdict_and_evidence_are_as_of_every_fit
     test_a_draw_without_a_density_is_an_error_that_keeps_what_was_begun_with
+    test_another_seed_and_other_data_compile_nothing
 unit/variational/test_importance.py
     test_parameters_are_those_of_a_fit_or_given
     test_weights_that_are_nearly_equal_have_no_tail_to_be_afraid_of
@@ -493,6 +499,7 @@ unit/variational/test_judge.py
     test_a_heavy_tail_is_never_good
     test_a_mode_of_little_mass_is_none
     test_a_mode_without_draws_is_found_and_named[0.5-10.0]
+    test_findings_and_pictures_name_entries_as_tables_do
 unit/variational/test_likelihood.py
     test_a_few_rows_at_a_time
     test_rows_over_data_and_weights_over_model
@@ -517,6 +524,7 @@ unit/variational/test_maximize.py
     test_init_chooses_among_modes
     test_a_kink_is_a_maximum
     test_a_maximum_at_the_edge_of_a_support_is_there[distribution0-0.0]
+    test_a_plateau_beside_a_large_log_density_is_none
 unit/variational/test_minibatch.py
     test_the_gradient_is_that_of_all_rows_in_expectation[amortised]
 unit/variational/test_new_rows.py
@@ -574,6 +582,27 @@ unit/variational/test_unbounded.py
     test_transformed_values_are_taken[softplus]
     test_transformed_values_are_taken[square]
     test_variables_that_are_positive_are_taken[half]
+unit/variational/test_fit_each.py
+    test_any_division_gives_the_fits_of_its_parts
+    test_data_sets_of_several_lengths_have_the_fits_of_their_own_rows
+    test_summaries_are_those_of_the_draws
+    test_each_data_set_ends_when_its_own_guide_has_settled
+    test_a_data_set_that_cannot_begin_spoils_no_other
+    test_another_call_compiles_nothing_and_options_are_those_of_a_fit
+    test_a_guide_that_takes_rows_is_refused_where_lengths_differ
+unit/run/test_save_warmup.py
+    test_without_tuners_warm_up_and_draws_are_those_of_one_run
+unit/run/test_each_store.py
+    test_no_data_set_is_far_ahead_of_another
+unit/adaptation/test_step_size.py
+    test_chains_that_begin_far_away_arrive
+unit/language/test_random_variable.py
+    test_data_stretch_batch_dimensions_of_size_one
+unit/run/test_centring.py
+    test_tuning_of_other_positions_is_refused[was2-now2]
+    test_the_tuning_of_a_posterior_has_its_centring
+    test_files_containers_and_predictions_know_nothing_of_it
+    test_a_variable_without_elements_is_left_alone
 """
 
 
