@@ -16,6 +16,8 @@ author = "The Phalanx maintainers"
 copyright = "The Phalanx maintainers, Apache-2.0"
 version = release = phalanx.__version__
 
+# Not MyST-NB, which runs pages when the site is built: tests run the blocks of all pages, and pictures and printed
+# results of longer runs are committed, so that the site is built in minutes, without data.
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton"]
 extensions += ["docstrings", "gallery", "links", "mathml"]
 
