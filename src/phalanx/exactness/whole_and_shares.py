@@ -45,7 +45,7 @@ class TooLarge(Exception):
 
 @dataclass
 class Unproved:
-    """What is not proved about a program and its shares.
+    """Terms and values of a program whose shares are not proved to add up.
 
     Attributes:
         program, sizes, shares: the program, the devices along each mesh axis, and the shares to test.

@@ -110,9 +110,10 @@ class Reductions:
         """Raise if a reducer compares groups of chains, and chains do not start in as many groups."""
         for name, entry in self.entries:
             if entry.reducer.superchains not in (0, superchains):
+                starts = f"start in {superchains} groups" if superchains else "start separately"
                 raise ValueError(
                     f"reducers[{name!r}]: {entry.reducer} compares groups of chains with a common start, and these "
-                    f"chains start separately: the groups would agree even if they depend on their starts. Give "
+                    f"chains {starts}: the groups would agree even if they depend on their starts. Give "
                     f"init=phx.superchains({entry.reducer.superchains}), or use rhat()."
                 )
 

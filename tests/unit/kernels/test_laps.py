@@ -121,3 +121,11 @@ def test_short_chains_in_superchains_certify_a_run_or_refuse_it():
         assert "high R-hat" in [finding.topic for finding in spoiled.verdict().findings]
     given = sampler.run(0, init={"x": 0.0}, num_warmup=2, num_samples=8, progress=False)
     assert given.record.superchains == 0
+
+
+def test_a_reducer_of_other_groups_is_refused():
+    with pytest.raises(ValueError, match=r"these chains start in 16 groups: .* Give init=phx.superchains\(8\)"):
+        phx.mcmc(
+            lambda: phx.sample("x", dist.Normal(0.0, 1.0).expand([2])), kernel=phx.laps(), num_chains=64,
+            reducers={"r": phx.reducers.rhat(superchains=8)}, num_warmup=10, num_samples=2, progress=False,
+        )  # fmt: skip
