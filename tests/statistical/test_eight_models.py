@@ -1,4 +1,4 @@
-"""The eight models of docs/coming-from: sampled, judged, checked, and held to the answers of NumPyro's NUTS.
+"""The eight models of docs/coming-from: sampled, judged, checked, compared, and held to the answers of NumPyro's NUTS.
 
 The same models as the pages on other libraries write them have the same log densities, where a library is installed.
 """
@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpyro.infer import MCMC, NUTS
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS, log_likelihood
 from tests.test_docs import as_script, blocks
 
 import phalanx as phx
 from phalanx.density.imputation import impute
 from phalanx.diagnostics.convergence import mcse
+from phalanx.posterior.criticism.loo import _container
 
 PAGES = Path(__file__).parents[2] / "docs/coming-from"
 NAMES = (
@@ -31,6 +33,20 @@ UNLIKE = 5.0
 
 STEEP = ("varying_slopes", "stochastic_volatility", "horseshoe")
 """Models with steep funnels, in which both samplers take smaller steps."""
+
+SIMPLER: dict[str, dict[str, Any]] = {
+    "varying_slopes": {"z": np.zeros((15, 2), np.float32)},
+    "gaussian_process": {"length": np.float32(0.01)},
+    "stochastic_volatility": {"z": np.zeros(100, np.float32)},
+    "horseshoe": {"z": np.zeros(20, np.float32)},
+    "item_response": {"sharpness": np.ones(10, np.float32)},
+    "differential_equation": {"rates": np.array([0.5, 0.3, 0.3, 0.7], np.float32)},
+    "zero_inflated": {"slope": np.float32(0.0)},
+}
+"""Values of a variable that leave out what makes the model its own: groups, smoothness, the covariate."""
+
+ROUNDING = 1.0
+"""Largest difference, in nats, of a comparison of models by two samplers' draws whose importance weights are good."""
 
 SIZES: dict[str, Any] = {"num_warmup": 500, "num_samples": 2000, "num_chains": 4}
 
@@ -131,6 +147,40 @@ def test_it_agrees_with_numpyro(name):
     assert max(apart.values()) < UNLIKE, apart
     assert np.max(posterior.summary()["r_hat"].to_numpy()) < 1.05
     assert replicated and all(np.isfinite(values).all() for values in replicated.values())
+
+
+def their_elpd(model: Any, peer: MCMC, data: dict[str, Any]) -> tuple[float, bool]:
+    """Return the elpd of NumPyro's draws by ArviZ, and True if all its importance weights are good."""
+    arviz = pytest.importorskip("arviz")
+    terms = log_likelihood(model, peer.get_samples(group_by_chain=True), batch_ndims=2, **data)
+    seen = {name: ~np.isnan(data[name]) for name in terms if np.ndim(terms[name]) > 2}
+    parts = [np.asarray(one)[..., seen[name]] if name in seen else one[..., None] for name, one in terms.items()]
+    found = [arviz.loo(_container(arviz, np.concatenate(parts, -1)), pointwise=True)]
+    return float(found[0].elpd_loo if "elpd_loo" in dir(found[0]) else found[0].elpd), not found[0].warning
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # ArviZ's own
+@pytest.mark.parametrize("name", list(SIMPLER))
+def test_it_is_compared_with_a_simpler_model_as_numpyro_is(name):
+    data, kernel = ours()["DATA"][name], phx.nuts(target_acceptance=0.95)
+    missing = "impute" if name == "zero_inflated" else None
+    posteriors, elpd, good = {}, {}, []
+    for kind, values in {"whole": {}, "simpler": SIMPLER[name]}.items():
+        model = phx.do(ours()[name], values) if values else ours()[name]
+        posteriors[kind] = phx.mcmc(model, data, kernel=kernel, missing=missing, progress=False, **SIZES)
+        written = handlers.do(theirs()[name], data=values) if values else theirs()[name]
+        peer = MCMC(NUTS(written, target_accept_prob=0.95), chain_method="vectorized", progress_bar=False, **SIZES)
+        peer.run(jax.random.key(1), **data)
+        elpd[kind], is_good = their_elpd(written, peer, data)
+        good.append(is_good)
+    found = phx.compare(posteriors)
+    print(name, found, elpd, good, flush=True)
+    gap = found["elpd"]["whole"] - found["elpd"]["simpler"]
+    if all(good) and not found["bad_k"].any():
+        assert gap == pytest.approx(elpd["whole"] - elpd["simpler"], abs=ROUNDING)
+    else:  # estimates by weights that are too few are told apart only where the models are
+        assert found["warning"].any() and np.sign(gap) == np.sign(elpd["whole"] - elpd["simpler"])
 
 
 def points(name: str) -> list[tuple[dict[str, np.ndarray], dict[str, Any], float, float]]:

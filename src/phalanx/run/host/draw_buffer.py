@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jax import Array
@@ -32,6 +32,38 @@ STAT_TYPES = {
     "reached_max_depth": np.bool_,
 }
 """Types of statistics that are not real numbers; blocks record all statistics as floats."""
+
+
+class Places(NamedTuple):
+    """Places of a block's draws in arrays `(chain, draw, ...)`, the same for all variables.
+
+    Attributes:
+        first: draw of the first slot, if no chain is ahead of another or has fewer draws in the block; else None.
+        chain, draw: places of the draws, chain by chain, so that writing is fast.
+        row: number of each among the slots, `slot * chains + chain`.
+    """
+
+    first: int | None
+    chain: Integer[np.ndarray, "draws"]
+    draw: Integer[np.ndarray, "draws"]
+    row: Integer[np.ndarray, "draws"]
+
+    @classmethod
+    def of(cls, filled: Bool[np.ndarray, "slots held"], counts: Integer[np.ndarray, "held"]) -> Places:
+        """Return the places behind the first `counts` draws of each chain."""
+        if filled.all() and (counts == counts[0]).all():
+            none = np.zeros(0, np.int64)
+            return cls(int(counts[0]), none, none, none)
+        chain, slot = np.nonzero(filled.T)
+        return cls(None, chain, counts[chain] + slot, slot * len(counts) + chain)
+
+    def write(self, rows: Shaped[np.ndarray, "slots held *shape"], into: Shaped[np.ndarray, "held room *shape"]) -> None:
+        """Write the draws into an array."""
+        if self.first is not None:
+            into[:, self.first : self.first + len(rows)] = np.swapaxes(rows, 0, 1)
+        else:
+            flat = rows.reshape(rows.shape[0] * rows.shape[1], *rows.shape[2:])
+            into[self.chain, self.draw] = np.take(flat, self.row, axis=0)
 
 
 @dataclass(frozen=True)
@@ -69,29 +101,25 @@ class DrawBuffer:
         """
         filled, draws, stats = block.filled, dict(stored.draws), dict(stored.stats)
         known = stored.counts - stored.moved
-        own, needed = self.held.part(known), int((known + counts).max())
+        places, needed = Places.of(filled, self.held.part(known)), int((known + counts).max())
         values, stored_stats = dict(values), block.stats
         if (jacobian := values.pop(CENTRING, None)) is not None:  # the log density is that of the model's own positions
             less = fetch_held(jacobian, len(filled), self.held)
             stored_stats = {**stored_stats, "log_density": stored_stats["log_density"] - less}
         for name, array in values.items():
             rows = self.target.trim(name, fetch_held(array, len(filled), self.held), leading=2)
-            draws[name] = self._written(draws.get(name), own, rows, filled, needed)
+            draws[name] = self._written(draws.get(name), places, rows, needed)
         for name, rows in stored_stats.items():
             rows = rows.astype(STAT_TYPES.get(name, rows.dtype))
-            stats[name] = self._written(stats.get(name), own, rows, filled, needed)
+            stats[name] = self._written(stats.get(name), places, rows, needed)
         return Stored(draws, stats, stored.counts + counts, stored.divergences + divergences, stored.moved)
 
     def _written(
-        self, array: Shaped[np.ndarray, "held room *shape"] | None, counts: Integer[np.ndarray, "held"],
-        rows: Shaped[np.ndarray, "slots held *shape"], filled: Bool[np.ndarray, "slots held"], needed: int,
+        self, array: Shaped[np.ndarray, "held room *shape"] | None, places: Places,
+        rows: Shaped[np.ndarray, "slots held *shape"], needed: int,
     ) -> Shaped[np.ndarray, "held new_room *shape"]:  # fmt: skip
         into = self._with_room(array, needed, rows)
-        if filled.all() and (counts == counts[0]).all():  # no chain is ahead of another
-            into[:, counts[0] : counts[0] + len(rows)] = np.swapaxes(rows, 0, 1)
-        else:
-            slot, chain = np.nonzero(filled)
-            into[chain, counts[chain] + slot] = rows[slot, chain]
+        places.write(rows, into)
         return into
 
     def _with_room(
