@@ -57,7 +57,9 @@ class Places(NamedTuple):
         chain, slot = np.nonzero(filled.T)
         return cls(None, chain, counts[chain] + slot, slot * len(counts) + chain)
 
-    def write(self, rows: Shaped[np.ndarray, "slots held *shape"], into: Shaped[np.ndarray, "held room *shape"]) -> None:
+    def write(
+        self, rows: Shaped[np.ndarray, "slots held *shape"], into: Shaped[np.ndarray, "held room *shape"]
+    ) -> None:
         """Write the draws into an array."""
         if self.first is not None:
             into[:, self.first : self.first + len(rows)] = np.swapaxes(rows, 0, 1)
