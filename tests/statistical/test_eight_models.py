@@ -45,8 +45,8 @@ SIMPLER: dict[str, dict[str, Any]] = {
 }
 """Values of a variable that leave out what makes the model its own: groups, smoothness, the covariate."""
 
-ROUNDING = 1.0
-"""Largest difference, in nats, of a comparison of models by two samplers' draws whose importance weights are good."""
+MOST_APART = 2.0
+"""Nats between comparisons of two models by two samplers' draws: five times their difference between seeds."""
 
 SIZES: dict[str, Any] = {"num_warmup": 500, "num_samples": 2000, "num_chains": 4}
 
@@ -179,7 +179,7 @@ def test_it_is_compared_with_a_simpler_model_as_numpyro_is(name):
     of = {kind: found.loc[kind].to_dict() for kind in posteriors}
     gap, expected = of["whole"]["elpd"] - of["simpler"]["elpd"], elpd["whole"] - elpd["simpler"]
     if all(good) and not any(row["bad_k"] for row in of.values()):
-        assert gap == pytest.approx(expected, abs=ROUNDING)
+        assert gap == pytest.approx(expected, abs=MOST_APART)
     else:  # estimates by few weights agree on no more than which model is better
         assert np.sign(gap) == np.sign(expected)
 
