@@ -1,13 +1,12 @@
 """Pathfinder as far as 1,000 draws and, of Phalanx, their verdict: against BlackJAX's with 8 paths, and PyMC's with 64.
 
 All resample their draws by smoothed importance weights. Phalanx's time contains the verdict on the draws, which neither
-of the others gives: Markov moves of 2,000 draws, and a search for other modes. In a second call this is nearly all of
-the time: 1.5 of 1.65 s on the regression. Draws are equally good if the weights have the same tail index, k-hat; the
-settings contain the medians over five seeds of Phalanx's and BlackJAX's. BlackJAX's is compiled once. With 64 paths, in
-float32, it had not ended after 200 s on eight schools and 90 s on the regression (one seed each). So second calls are
-compared with 8 paths; with 64 it is ended after half a minute, and its row says that the ratio is a bound. PyMC's (of
-`pymc-extras`, in an environment of its own, `--peers`) does not report k-hat, compiles in every call, and is slower if
-PyTensor finds no BLAS, which its wheels lack.
+of the others gives: Markov moves of 2,000 draws, and a search for other modes. Draws are equally good if the weights
+have the same tail index, k-hat; the settings contain the medians over five seeds of Phalanx's and BlackJAX's.
+BlackJAX's is compiled once. With 64 paths, in float32, it had not ended after 200 s on eight schools and 90 s on the
+regression (one seed each). So second calls are compared with 8 paths; with 64 it is ended after half a minute, and its
+row says that the ratio is a bound. PyMC's (of `pymc-extras`, in an environment of its own, `--peers`) does not report
+k-hat, compiles in every call, and is slower if PyTensor finds no BLAS, which its wheels lack.
 """
 
 from __future__ import annotations
