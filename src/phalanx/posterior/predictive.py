@@ -89,7 +89,7 @@ def predictive(
     program = ModelAtDraws.of("predictive", model, data, target=target, known=known, inferred=latents, at=at)
     values = {name: array for name, array in draws.items() if name in at}
     is_own = model is None and data is None
-    again = _Again(program, stale_latents(program, values, observed) if at and not is_own else frozenset())
+    again = _PredictedDraw(program, stale_latents(program, values, observed) if at and not is_own else frozenset())
     found = evaluate(program, again, values, sizes, seed=seed, keep=keep, reducers=reducers, numbers=numbers)
     lasting = [
         dim for name, values in draws.items() if name in latents for dim in of_run.dims_of(name, values.ndim - 2)
@@ -139,7 +139,7 @@ def check_num_draws(num_draws: object) -> None:
 
 
 @dataclass(frozen=True)
-class _Again:
+class _PredictedDraw:
     """Program evaluated at one draw, with its observed variables sampled anew.
 
     Attributes:

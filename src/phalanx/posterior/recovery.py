@@ -82,7 +82,7 @@ def recover(posterior: Posterior, *, seed: int = 0) -> dict[str, np.ndarray]:
     sizes = posterior.num_chains, posterior.num_draws
     if not sizes[0] * sizes[1]:
         raise ValueError(f"phx.recover: there are no draws: {sizes[0]} chains of {sizes[1]} draws.")
-    again = _Again(target.program, target.arguments, target.mesh)
+    again = _RecoveredDraw(target.program, target.arguments, target.mesh)
     arrays = _placed(target)
     return over_draws(again, draws, sizes, seed=seed, batch_size=MOST_DRAWS, given=arrays, mesh=target.mesh)
 
@@ -93,7 +93,7 @@ def _placed(target: Target) -> tuple[Array, ...]:
 
 
 @dataclass(frozen=True)
-class _Again:
+class _RecoveredDraw:
     """The discrete variables of a program given the values of one draw."""
 
     program: Marginal

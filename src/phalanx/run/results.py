@@ -9,8 +9,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jax import Array
 
 from phalanx.adaptation.stuck_chains import Relocation
+from phalanx.exactness.sharding_check import ShardingCheck
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.processes.together import OwnDraws
@@ -23,6 +25,14 @@ from phalanx.run.state import RunState
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped
+
+
+class Data(NamedTuple):
+    """Data of a run: arrays on the devices, the check of their shares, and the record of the sampler."""
+
+    arrays: tuple[Array, ...]
+    rows: ShardingCheck
+    record: RunRecord
 
 
 class Clock:

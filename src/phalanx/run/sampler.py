@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax import Array
 
@@ -42,18 +42,10 @@ from phalanx.run.phases.streaming import RunStream, StreamBlock
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.report import Progress, RunReport
 from phalanx.run.progress.watchdog import watched
-from phalanx.run.results import Clock, RunResults, RunStart
+from phalanx.run.results import Clock, Data, RunResults, RunStart
 from phalanx.run.state import Aim, RunState
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
-
-
-class Data(NamedTuple):
-    """Data of a run: arrays on the devices, the check of their shares, and the record of the sampler."""
-
-    arrays: tuple[Array, ...]
-    rows: ShardingCheck
-    record: RunRecord
 
 
 @dataclass
@@ -74,6 +66,12 @@ class Sampler:
         indices: check of the indices in other data.
         traces: returns digests of the traces of model, kernel and reducers, by name.
         continued: default arguments of `posterior.continue_run`.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> sampler = phx.compile(lambda: phx.sample("x", dist.Normal(0.0, 1.0)))
+        >>> [sampler.run(seed, num_samples=10, progress=False).timing.compilations > 0 for seed in range(2)]
+        [True, False]
     """
 
     executables: Executables
