@@ -172,9 +172,10 @@ def row(name: str, method: str, seed: int) -> dict[str, Any]:
     off = None if case.evidence is None else abs(evidence.log_evidence - case.evidence) / evidence.error
     is_near = off is None or off < TOLERATED or off * evidence.error < 1e-3
     covers = is_near or not evidence.reliable
+    k_hat = round(evidence.k_hat, 2) if np.isfinite(evidence.k_hat) else None
     return {
         **fields, "outcome": f"{'right' if right else 'wrong'} and {grade}", "shift": round(shift, 3),
-        "growth": round(growth, 3), "k_hat": round(evidence.k_hat, 2), "evidence_covers": bool(covers),
+        "growth": round(growth, 3), "k_hat": k_hat, "evidence_covers": bool(covers),
         "findings": [finding.topic for finding in verdict.findings],
         "fit": round(fitted, 1), "judged": round(judged, 1),
     }  # fmt: skip

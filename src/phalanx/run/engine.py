@@ -154,6 +154,7 @@ class Engine:
         sent = Order(*map(self.executables.sent.array, order, order_specs(self.blocks)))
         tuning = self._placed_tuning(state.tuning)
         advanced: Advanced = program(self._sent_seed, self.arrays, tuning, sent, state.chains, sinks)
+        state.stored.settle()  # while the devices make the block
         ticks = int(to_host(advanced.ticks).max())  # waits for the block to end
         self.executables.pace.learn(ticks, time.perf_counter() - began)
         return state._replace(chains=advanced.chains, sinks=advanced.sinks), ticks

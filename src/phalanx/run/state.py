@@ -67,6 +67,23 @@ class Reduced(NamedTuple):
         return self.accepted / self.made if self.made else None
 
 
+class LateCopy:
+    """Copy of one block's draws to their places, which the host makes while the devices make the next block.
+
+    Args:
+        copy: makes the copy; a second call makes the same again.
+    """
+
+    def __init__(self, copy: Callable[[], None]):
+        self._copy: Callable[[], None] | None = copy
+
+    def finish(self) -> None:
+        """Make the copy, unless it is made."""
+        if self._copy is not None:
+            self._copy()
+            self._copy = None  # not earlier, so that Ctrl-C leaves it for the next call
+
+
 class Stored(NamedTuple):
     """Stored draws on the host.
 
@@ -76,6 +93,7 @@ class Stored(NamedTuple):
         counts: draws of each of all chains; the arrays may have room for more.
         divergences: number of divergent draws.
         moved: draws of each chain that were moved to a store; the arrays begin behind them.
+        late: copy of the last block's draws into the arrays; all that reads them makes it first.
     """
 
     draws: Mapping[str, Shaped[np.ndarray, "chains draws *shape"]]
@@ -83,6 +101,7 @@ class Stored(NamedTuple):
     counts: Integer[np.ndarray, "chains"]
     divergences: int = 0
     moved: int = 0
+    late: LateCopy | None = None
 
     @classmethod
     def nothing(cls, num_chains: int) -> Stored:
@@ -108,13 +127,13 @@ class Stored(NamedTuple):
     def whole_of_each(self) -> Stored:
         """All draws of every chain, without room for more."""
         draws, stats = self._cut(0, int(self.counts.max()))
-        return self._replace(draws=draws, stats=stats)
+        return self._replace(draws=draws, stats=stats, late=None)
 
     @property
     def rest(self) -> Stored:
         """The draws after the first `count`, which only some chains have."""
         draws, stats = self._cut(self.count, int(self.counts.max()))
-        return self._replace(draws=draws, stats=stats, moved=self.count)
+        return self._replace(draws=draws, stats=stats, moved=self.count, late=None)
 
     def apart(self) -> Stored:
         """Return the same draws in arrays of their own, so that the memory of others is given back."""
@@ -142,7 +161,13 @@ class Stored(NamedTuple):
 
         return self._replace(draws=joined(draws, self.draws), stats=joined(stats, self.stats), moved=0)
 
+    def settle(self) -> None:
+        """Make the copy of the last block's draws."""
+        if self.late is not None:
+            self.late.finish()
+
     def _cut(self, begin: int, end: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        self.settle()
         cut = slice(begin - self.moved, end - self.moved)
         draws, stats = ({name: values[:, cut] for name, values in of.items()} for of in (self.draws, self.stats))
         return draws, stats

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
+
 import numpy as np
+import numpyro.distributions as dist
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import phalanx as phx
+from phalanx.run import engine
 from phalanx.run.host.draw_buffer import Places
+from phalanx.run.state import LateCopy
 
 BLOCKS = st.integers(1, 5).flatmap(
     lambda chains: st.tuples(
@@ -35,3 +43,52 @@ def test_every_draw_follows_those_of_its_chain(block):
     places.write(rows, into)
     np.testing.assert_array_equal(into, expected)
     assert (places.first is None) == ((made < slots).any() or (counts != counts[0]).any())
+
+
+def test_a_block_is_copied_while_the_devices_make_the_next(monkeypatch):
+    events, finish, wait = [], LateCopy.finish, engine.to_host
+
+    def copying(self):
+        events.extend(["copy"] * (self._copy is not None))
+        finish(self)
+
+    def waiting(value):
+        events.append("wait")
+        return wait(value)
+
+    def beginning(program):
+        def run(*arguments):
+            events.append("block")
+            return program(*arguments)
+
+        return run
+
+    sampler = phx.compile(lambda: phx.sample("x", dist.Normal(0.0, 1.0).expand([500])), num_chains=4)
+    expected = sampler.run(num_warmup=0, num_samples=1500, progress=False)
+    executables = copy(sampler.executables)  # other tests may use the same
+    vars(executables)["record"] = beginning(executables.record)
+    sampler = replace(sampler, executables=executables)
+    monkeypatch.setattr(LateCopy, "finish", copying)
+    monkeypatch.setattr(engine, "to_host", waiting)
+    posterior = sampler.run(num_warmup=0, num_samples=1500, progress=False)
+    sampled = events[events.index("copy") - 1 :]  # the first blocks have no draws before them
+    blocks = sampled.count("block")
+    assert blocks > 2
+    assert sampled == ["block", "copy", "wait"] * blocks + ["copy"]
+    np.testing.assert_array_equal(posterior["x"], expected["x"])
+
+
+def test_a_copy_that_was_interrupted_is_made_again():
+    calls = []
+
+    def interrupted_once():
+        calls.append(len(calls))
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    late = LateCopy(interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        late.finish()
+    late.finish()
+    late.finish()
+    assert calls == [0, 1]

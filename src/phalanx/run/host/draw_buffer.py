@@ -17,7 +17,7 @@ from phalanx.density.target import Target
 from phalanx.mesh.chains import HeldChains
 from phalanx.programs.centring import CENTRING
 from phalanx.run.host.recorded import HostBlock, fetch_held
-from phalanx.run.state import Stored
+from phalanx.run.state import LateCopy, Stored
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Integer, Shaped
@@ -92,7 +92,7 @@ class DrawBuffer:
         self, stored: Stored, values: Mapping[str, Array], block: HostBlock, counts: Integer[np.ndarray, "chains"],
         divergences: int,
     ) -> Stored:  # fmt: skip
-        """Return the stored draws after a block.
+        """Return the stored draws after a block, which are copied by `Stored.settle`.
 
         Args:
             stored: the draws before.
@@ -101,20 +101,26 @@ class DrawBuffer:
             counts: number of its draws, of each of all chains.
             divergences: number of divergent ones.
         """
-        filled, draws, stats = block.filled, dict(stored.draws), dict(stored.stats)
-        known = stored.counts - stored.moved
-        places, needed = Places.of(filled, self.held.part(known)), int((known + counts).max())
-        values, stored_stats = dict(values), block.stats
-        if (jacobian := values.pop(CENTRING, None)) is not None:  # the log density is that of the model's own positions
-            less = fetch_held(jacobian, len(filled), self.held)
-            stored_stats = {**stored_stats, "log_density": stored_stats["log_density"] - less}
-        for name, array in values.items():
-            rows = self.target.trim(name, fetch_held(array, len(filled), self.held), leading=2)
-            draws[name] = self._written(draws.get(name), places, rows, needed)
-        for name, rows in stored_stats.items():
-            rows = rows.astype(STAT_TYPES.get(name, rows.dtype))
-            stats[name] = self._written(stats.get(name), places, rows, needed)
-        return Stored(draws, stats, stored.counts + counts, stored.divergences + divergences, stored.moved)
+        stored.settle()
+        draws, stats, known = dict(stored.draws), dict(stored.stats), stored.counts - stored.moved
+
+        def copy() -> None:
+            filled, of_variables, stored_stats = block.filled, dict(values), block.stats
+            places, needed = Places.of(filled, self.held.part(known)), int((known + counts).max())
+            if (jacobian := of_variables.pop(CENTRING, None)) is not None:
+                less = fetch_held(jacobian, len(filled), self.held)  # the density is that of the model's own positions
+                stored_stats = {**stored_stats, "log_density": stored_stats["log_density"] - less}
+            for name, array in of_variables.items():
+                rows = self.target.trim(name, fetch_held(array, len(filled), self.held), leading=2)
+                draws[name] = self._written(draws.get(name), places, rows, needed)
+            for name, rows in stored_stats.items():
+                rows = rows.astype(STAT_TYPES.get(name, rows.dtype))
+                stats[name] = self._written(stats.get(name), places, rows, needed)
+
+        late = LateCopy(copy)
+        if self.held.is_shared:  # processes exchange rows by a program, which must not run beside the next block
+            late.finish()
+        return Stored(draws, stats, stored.counts + counts, stored.divergences + divergences, stored.moved, late)
 
     def _written(
         self, array: Shaped[np.ndarray, "held room *shape"] | None, places: Places,

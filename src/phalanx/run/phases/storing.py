@@ -115,10 +115,9 @@ class Storing:
         """Return the values of variables in recorded rows, and the reducers' states after them."""
         executables, arrays = self._engine.executables, self._engine.arrays
         assert executables.constrain is not None
-        values = executables.constrain(arrays, rows)
+        # programs may sum over devices, and would wait for each other for ever if they ran at the same time
+        values = jax.block_until_ready(executables.constrain(arrays, rows))
         if executables.reduce is None:
             return values, None
-        # both programs may sum over devices; running at the same time they could deadlock
-        jax.block_until_ready(values)
         before = executables.sent.array(state.stored.counts.astype(np.int32), PartitionSpec(CHAIN))
         return values, jax.tree.map(to_host, executables.reduce(arrays, rows, count, before))
