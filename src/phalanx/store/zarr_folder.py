@@ -77,7 +77,7 @@ class ZarrFolder:
     _words: SharedWords = field(init=False)
     _arrays: dict[tuple[str, str], Any] = field(default_factory=dict)
     _tails: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
-    """Draws behind the last full chunk of each array."""
+    """Room for a chunk of each array; its first draws are those behind the last full chunk."""
     _written: set[Path] = field(default_factory=set)
     """Files that may not be on the disk yet."""
     _lock: int | None = None
@@ -153,8 +153,9 @@ class ZarrFolder:
             self.owned = self.owned.fitting({array.chunks[0] for array in found.values()})
             for key, array in found.items():
                 self._arrays[key] = array.with_config(ALL_CHUNKS)
-                full = count - count % array.chunks[1]
-                self._tails[key] = self.owned.read(array, slice(full, count))
+                behind = self.owned.read(array, slice(count - count % array.chunks[1], count))
+                self._tails[key] = _room(array, behind)
+                self._tails[key][:, : behind.shape[1]] = behind
             self._make_room(max(self.room, count))
 
     def discard(self) -> None:
@@ -201,7 +202,7 @@ class ZarrFolder:
             self._make_arrays(groups)
         elif not self._arrays:
             self._open_arrays(self.room)
-            self._tails = {(group, name): groups[group][name][:, :0] for group, name in self._arrays}
+            self._tails = {(g, name): _room(array, groups[g][name]) for (g, name), array in self._arrays.items()}
         if self.count + number > self.room:
             self._make_room(max(self.count + number, 2 * self.room))
         for group, arrays in groups.items():
@@ -257,8 +258,8 @@ class ZarrFolder:
 
     def _write_tails(self) -> None:
         for (group, name), tail in self._tails.items():
-            if tail.shape[1]:
-                self._write(group, name, self._arrays[group, name], self.count - tail.shape[1], tail)
+            if behind := self.count % tail.shape[1]:
+                self._write(group, name, self._arrays[group, name], self.count - behind, tail[:, :behind])
         self._sync()
 
     def _sync(self) -> None:
@@ -280,7 +281,7 @@ class ZarrFolder:
         for group, arrays in groups.items():
             made = self._make_group(group, arrays, max(self.room, 1))
             self._arrays |= {(group, name): array for name, array in made.items()}
-            self._tails |= {(group, name): values[:, :0] for name, values in arrays.items()}
+            self._tails |= {(group, name): _room(array, arrays[name]) for name, array in made.items()}
         self._words.leave(ROOM, str(self.room))
 
     def _make_group(self, group: str, arrays: Mapping[str, np.ndarray], room: int) -> dict[str, Any]:
@@ -331,13 +332,15 @@ class ZarrFolder:
         self._words.leave(ROOM, str(room))
 
     def _append(self, group: str, name: str, values: np.ndarray) -> None:
-        array, tail = self._arrays[group, name], self._tails[group, name]
-        begin, size = self.count - tail.shape[1], array.chunks[1]
-        whole = np.concatenate([tail, values], axis=1) if tail.shape[1] else values
-        full = whole.shape[1] - whole.shape[1] % size
-        if full:
-            self._write(group, name, array, begin, whole[:, :full])
-        self._tails[group, name] = whole[:, full:].copy()  # not a view, which would keep the block in memory
+        tail, count = self._tails[group, name], self.count
+        size = tail.shape[1]
+        while values.shape[1]:
+            behind = count % size
+            some, values = values[:, : size - behind], values[:, size - behind :]
+            tail[:, behind : behind + some.shape[1]] = some
+            count += some.shape[1]
+            if not count % size:
+                self._write(group, name, self._arrays[group, name], count - size, tail)
 
     def _write(self, group: str, name: str, array: Any, begin: int, values: np.ndarray) -> None:
         end, size = begin + values.shape[1], array.chunks[1]
@@ -347,6 +350,14 @@ class ZarrFolder:
                 found = self.path / group / name / "c" / str(chains) / str(number)
                 if found.exists():
                     self._written.update([found, *found.rglob("*")])
+
+
+def _room(array: Any, like: np.ndarray) -> np.ndarray:
+    """Return room for a chunk of an array, for as many chains as an array like `like` has.
+
+    It is filled, so that the process takes the memory now and does not grow while it runs.
+    """
+    return np.full((len(like), array.chunks[1], *array.shape[2:]), 0, array.dtype)
 
 
 def _codecs() -> list[Any]:

@@ -60,7 +60,7 @@ def _stored(
     stored: list[dict[str, StoredArray]] = []
     for group in groups:
         try:
-            found = dict(arrays_in(root[group]))
+            found = _in_order(dict(arrays_in(root[group])), entries.get(ARRAYS, {}).get(group, {}))
         except Exception as error:  # of many classes: metadata are parsed here
             raise ValueError(f"{called} is damaged: its group {group} cannot be read ({error}).") from error
         _check_kinds(found, entries, group, called)
@@ -70,6 +70,11 @@ def _stored(
         stored.append({name: StoredArray(array, lengths[name]) for name, array in found.items()})
     draws, stats = stored or ({}, {})
     return draws, stats
+
+
+def _in_order(found: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays in the order in which the run made them; Zarr lists them in any order."""
+    return {name: found[name] for name in [*(n for n in made if n in found), *sorted(found.keys() - made.keys())]}
 
 
 def _check_kinds(found: Mapping[str, Any], entries: Mapping[str, Any], group: str, called: str) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 import phalanx as phx
 from phalanx.run.host import draw_store
+from phalanx.store import owned_chains, zarr_reading
 
 zarr = pytest.importorskip("zarr")
 ROOT = Path(__file__).parents[3]
@@ -82,6 +83,23 @@ def test_stored_draws_are_those_of_a_run_in_memory(tmp_path, options):
         opened["mean"][:, :, 7]
 
 
+def test_chunks_are_filled_one_after_the_other(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(owned_chains, "CHUNK_BYTES", 200)  # of 6 draws of `mean`, and 50 of a flag
+    run(store=tmp_path / "run.zarr")
+    assert_equal(phx.open(tmp_path / "run.zarr"), whole)
+    assert len(list((tmp_path / "run.zarr/posterior/mean/c/0").iterdir())) == 15
+    assert len(list((tmp_path / "run.zarr/sample_stats/diverging/c/0").iterdir())) == 2
+
+
+def test_arrays_are_in_the_order_of_the_run_however_they_are_listed(tmp_path, monkeypatch):
+    run(store=tmp_path / "run.zarr")
+    first, listed = phx.open(tmp_path / "run.zarr"), zarr_reading.arrays_in
+    monkeypatch.setattr(zarr_reading, "arrays_in", lambda group: sorted(listed(group), reverse=True))
+    second = phx.open(tmp_path / "run.zarr")
+    assert list(second.draws) == list(first.draws) == ["mean", "scale", "part/level"]
+    assert list(second.stats) == list(first.stats)
+
+
 def test_a_run_under_way_is_read_and_holds_no_draws_in_memory(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(draw_store, "SECONDS", 0.0)
     seen, held = [], []
@@ -126,7 +144,8 @@ class Lost(Exception):
     pass
 
 
-def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(tmp_path, whole):
+def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(owned_chains, "CHUNK_BYTES", 200)
     choose = random.Random(3)
     places = {"store": tmp_path / "run.zarr", "checkpoint": phx.checkpoint(tmp_path / "run", seconds=0.0)}
 
