@@ -9,16 +9,19 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
 import phalanx as phx
 
+OUTCOMES = [f"{truth} and {grade}" for truth in ("right", "wrong") for grade in ("good", "usable", "not good")]
 FOLDER, SIZE, TOLERATED = Path(__file__).parent, 200_000, 4.0
 RANDOM = np.random.default_rng(0)
 Draws = dict[str, np.ndarray]
@@ -184,23 +187,26 @@ def row(name: str, method: str, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Fit all posteriors, or those named."""
     file, *names = sys.argv[1:] or [str(FOLDER / "results" / "fit_verdicts.json")]
-    rows = []
+    runs = []
     for name in names or CASES:
         for method in METHODS:
             for seed in range(2 if method == "pathfinder" else 1):
-                rows.append(row(name, method, seed))
-                print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
-                Path(file).write_text(json.dumps(summed(rows), indent=1) + "\n")
-    print(summed(rows)["totals"])
+                runs.append(row(name, method, seed))
+                print("  ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
+                Path(file).write_text(json.dumps(summed(runs), indent=1) + "\n")
+    print(summed(runs)["totals"])
 
 
-def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the table of fits, and the number of fits by outcome."""
-    totals: dict[str, int] = {}
-    for one in rows:
-        totals[one["outcome"]] = totals.get(one["outcome"], 0) + 1
-    totals["evidence off and called reliable"] = sum(not one.get("evidence_covers", True) for one in rows)
-    return {"fits": len(rows), "totals": totals, "rows": rows}
+def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return all fits, the number of fits by outcome, and the table for README.md."""
+    totals = Counter(one["outcome"] for one in runs)
+    off = sum(not one.get("evidence_covers", True) for one in runs)
+    by_method = [(name, Counter(one["outcome"] for one in runs if one["method"] == name)) for name in METHODS]
+    lines = [[name, *(str(of[outcome]) for outcome in OUTCOMES)] for name, of in (*by_method, ("all", totals))]
+    return {
+        "name": "fit_verdicts", "fits": len(runs), "totals": {**totals, "evidence off and called reliable": off},
+        "jax": jax.__version__, "runs": runs, "table": {"columns": ["fit", *OUTCOMES], "lines": lines},
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
