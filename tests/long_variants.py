@@ -29,6 +29,8 @@ conformance/test_guides.py
     test_draws_are_those_of_the_density[full_rank]
     test_every_guide_has_the_members[a stranger's]
     test_density_from_the_way_of_drawing_is_the_same[full_rank]
+    test_the_same_seed_draws_the_same[full_rank]
+    test_the_same_seed_draws_the_same[a stranger's]
 conformance/test_large_totals.py
     test_draws_are_those_of_a_log_density_without_the_constant[nuts]
     test_differences_of_nearby_points_are_right_to_a_hundredth[4-True]
@@ -142,6 +144,7 @@ unit/distributions/test_bijections.py
     test_a_cholesky_factor_has_each_number_once_and_comes_back[6]
     test_a_cholesky_factor_has_each_number_once_and_comes_back[5]
     test_a_cholesky_factor_has_each_number_once_and_comes_back[2]
+    test_round_trip_and_determinant[0.5]
 unit/distributions/test_blocked.py
     test_any_block_gives_the_same[1]
     test_rows_that_do_not_divide_on_any_mesh[sizes0]
@@ -169,6 +172,7 @@ unit/ensembles/test_checkpoint.py
     test_a_folder_of_an_earlier_release_is_continued
     test_float64_and_half_precision_are_resumed
     test_nested_values_and_none_at_all_are_resumed
+    test_a_checkpoint_of_another_training_is_refused_and_what_differs_is_named[seed]
 unit/ensembles/test_ensemble.py
     test_a_saved_ensemble_goes_on_elsewhere
     test_every_member_is_the_network_trained_alone[dropout-2-4]
@@ -229,6 +233,7 @@ unit/learning/test_ascent.py
     test_hessians_are_whole_whatever_is_left_of_the_last_lanes[8]
     test_hessians_are_whole_whatever_is_left_of_the_last_lanes[9]
     test_the_maximum_of_a_regression_is_found_from_zero[None]
+    test_hessians_are_whole_whatever_is_left_of_the_last_lanes[23]
 unit/learning/test_compiled.py
     test_what_is_told_apart_is_compiled_anew[options0]
     test_what_a_model_reads_from_outside_is_read_anew[family]
@@ -272,6 +277,7 @@ unit/networks/test_pixels.py
     test_drawing_with_the_cache_draws_what_it_draws_without[window, logistics]
     test_half_precision_is_computed_in_and_not_kept
     test_at_no_temperature_each_pixel_is_the_most_probable[0.0]
+    test_gradients_of_levels_are_those_of_a_softmax[1.0]
 unit/particles/test_smc.py
     test_persistent_sampling_weighs_the_particles_of_all_temperatures
     test_the_evidence_has_a_closed_form[regression]
@@ -317,6 +323,7 @@ unit/report/test_write.py
     test_one_file_that_needs_nothing_beside_it
 unit/run/test_bad_input.py
     test_a_gradient_that_is_not_finite
+    test_a_log_density_that_is_not_finite_at_the_start_names_the_variables[nan-nan]
 unit/run/test_checkpoint.py
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[until-0.0]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[folded-0.0]
@@ -328,6 +335,7 @@ unit/run/test_checkpoint.py
     test_another_run_is_refused_with_both_values[seed]
     test_another_tuning_is_refused
     test_a_folder_that_cannot_be_written_is_reported_and_the_run_ends
+    test_models_and_reducers_that_differ_a_little_are_refused[mcmc]
 unit/run/test_compilation.py
     test_what_adds_up_over_cpu_devices_is_not_kept[data-mcmc-sums-compiled-afresh-3]
     test_what_adds_up_over_cpu_devices_is_not_kept[chain-mcmc--5]
@@ -348,6 +356,7 @@ unit/run/test_continue_run.py
     test_a_run_in_another_floating_point_type_is_refused
     test_from_a_file_in_another_sampler[nuts]
     test_reducers_count_what_thinning_left_over
+    test_one_number_that_differs_in_its_last_digit_is_refused[x-2999]
 unit/run/test_display.py
     test_a_model_that_is_compiled_says_so
 unit/run/test_draw_store.py
@@ -463,6 +472,10 @@ unit/variational/test_data_checks.py
     test_values_of_new_rows_are_looked_at[y]
     test_what_a_parameter_has_a_say_in_is_left_to_the_density
     test_a_value_is_refused_where_the_support_says_so
+    test_codes_of_no_group_are_refused[program-batches]
+    test_codes_of_no_group_are_refused[likelihood-all rows]
+    test_codes_of_no_group_are_refused[likelihood-minibatches]
+    test_codes_of_no_group_are_refused[amortised-batches]
 unit/variational/test_fit.py
     test_a_support_may_depend_on_another_variable
     test_of_no_steps_a_guide_that_is_solved_is_the_one_given
@@ -568,6 +581,7 @@ unit/variational/test_steps.py
     test_those_of_objectives_that_are_no_averages_and_of_other_guides_do_not
     test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[4-True]
     test_the_density_along_the_path_is_that_of_the_draw
+    test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[2-False]
 unit/variational/test_stream.py
     test_a_list_begins_anew_and_an_iterator_ends_the_fit
     test_what_needs_all_rows_is_refused_and_the_rest_is_there
@@ -582,6 +596,14 @@ unit/variational/test_unbounded.py
     test_transformed_values_are_taken[softplus]
     test_transformed_values_are_taken[square]
     test_variables_that_are_positive_are_taken[half]
+    test_variables_that_are_positive_are_taken[far from zero]
+    test_other_rates_are_taken[sgd]
+    test_transformed_values_are_taken[held]
+    test_transformed_values_are_taken[norm]
+    test_transformed_values_are_taken[product]
+    test_transformed_values_are_taken[clip]
+    test_transformed_values_are_taken[relu]
+    test_transformed_values_are_taken[maximum]
 unit/variational/test_fit_each.py
     test_any_division_gives_the_fits_of_its_parts
     test_data_sets_of_several_lengths_have_the_fits_of_their_own_rows
@@ -603,6 +625,18 @@ unit/run/test_centring.py
     test_the_tuning_of_a_posterior_has_its_centring
     test_files_containers_and_predictions_know_nothing_of_it
     test_a_variable_without_elements_is_left_alone
+    test_tuning_of_other_positions_is_refused[auto-None]
+unit/cli/test_saved.py
+    test_a_run_that_has_ended[store and checkpoint]
+    test_a_run_that_has_ended[checkpoint]
+    test_a_run_that_goes_on[store and checkpoint]
+    test_a_run_that_goes_on[checkpoint]
+unit/programs/test_centring.py
+    test_density_is_that_of_the_model_times_the_jacobian[multivariate]
+unit/variational/test_stored_fits.py
+    test_a_fit_that_an_earlier_process_compiled_is_read[each]
+    test_what_changes_a_fit_compiles_it_anew[model]
+    test_what_changes_a_fit_compiles_it_anew[guide]
 """
 
 

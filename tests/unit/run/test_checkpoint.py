@@ -283,6 +283,13 @@ def test_a_loaded_run_knows_its_data(tmp_path):
 
 def test_a_damaged_folder_is_refused_or_the_save_before_is_used(tmp_path, monkeypatch):
     always(monkeypatch)
+    offer = module.RunCheckpoint.offer
+
+    def offer_to_an_idle_disk(self, report):
+        self._writer.wait()
+        offer(self, report)
+
+    monkeypatch.setattr(module.RunCheckpoint, "offer", offer_to_an_idle_disk)
     expected = run(checkpoint=tmp_path / "run")
     names = sorted(path.name for path in (tmp_path / "run").iterdir() if path.name != "lock")
     outcomes = set()

@@ -63,14 +63,17 @@ def test_a_block_is_copied_while_the_devices_make_the_next(monkeypatch):
 
         return run
 
-    sampler = phx.compile(lambda: phx.sample("x", dist.Normal(0.0, 1.0).expand([500])), num_chains=4)
-    expected = sampler.run(num_warmup=0, num_samples=1500, progress=False)
+    def model():
+        phx.sample("x", dist.Normal(0.0, 1.0).expand([3000]))  # few draws fill a block
+
+    sampler = phx.compile(model, kernel=phx.rwmh(0.1), num_chains=4)
+    expected = sampler.run(num_warmup=0, num_samples=300, progress=False)
     executables = copy(sampler.executables)  # other tests may use the same
     vars(executables)["record"] = beginning(executables.record)
     sampler = replace(sampler, executables=executables)
     monkeypatch.setattr(LateCopy, "finish", copying)
     monkeypatch.setattr(engine, "to_host", waiting)
-    posterior = sampler.run(num_warmup=0, num_samples=1500, progress=False)
+    posterior = sampler.run(num_warmup=0, num_samples=300, progress=False)
     sampled = events[events.index("copy") - 1 :]  # the first blocks have no draws before them
     blocks = sampled.count("block")
     assert blocks > 2
