@@ -21,8 +21,12 @@ CACHE_BYTES = 2**17
 ARRAYS = 16
 """Estimated number of arrays of the size of a position that a draw uses."""
 
-RECORDED_TOGETHER = 128
-"""Lanes of a tile if draws are recorded, one lane after the other; see `benchmarks/tiles.py`."""
+TOGETHER = 128
+"""Lanes of a tile if draws are recorded, one lane after the other; see `benchmarks/tiles.py`. If they are reduced, the
+fewest: with some 20 lanes of wide positions the processor waits for single operations longer than for memory."""
+
+MOST_BYTES = 2**23
+"""Bytes of the state of a tile that only `TOGETHER` makes larger than `CACHE_BYTES`."""
 
 
 class Tiles(NamedTuple):
@@ -36,8 +40,9 @@ class Tiles(NamedTuple):
         """Return the tiles of a run; `stores_draws` decides which of them `PHALANX_TILE` sets."""
         count, given = blocks.count, given_tile()
         if blocks.on_cpu and Workaround.TILES.is_on:
-            lane = 4 * ARRAYS * sum(blocks.layout.lengths)
-            tiles = cls(tile_of(count, RECORDED_TOGETHER), tile_of(count, max(1, CACHE_BYTES // max(lane, 1))))
+            lane = max(1, 4 * ARRAYS * sum(blocks.layout.lengths))
+            lanes = max(1, CACHE_BYTES // lane, min(TOGETHER, MOST_BYTES // lane))
+            tiles = cls(tile_of(count, TOGETHER), tile_of(count, lanes))
         else:
             tiles = cls(count, count)
         if not given:
