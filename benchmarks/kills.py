@@ -112,7 +112,7 @@ def _mark_saves(marks: Marks) -> None:
         finally:
             marks.saving.value = 0
 
-    setattr(Saves, "write", marked)  # noqa: B010
+    setattr(Saves, "write", marked)  # noqa: B010, type checkers refuse an assignment to a method
 
 
 def arrays_of(posterior: Any) -> list[np.ndarray]:

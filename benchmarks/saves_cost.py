@@ -102,6 +102,7 @@ def share(at_least: float, folder: Path) -> list[dict[str, Any]]:
 
         return count
 
+    # type checkers refuse an assignment to a method
     setattr(RunCheckpoint, "offer", counted(RunCheckpoint.offer))  # noqa: B010
     setattr(RunFolder, "write", counted(RunFolder.write))  # noqa: B010
     for what, run_to in overhead_cases(at_least):

@@ -75,7 +75,7 @@ if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when
     from phalanx.posterior.recovery import recover as recover
     from phalanx.variational.each.fits import Fits as Fits
     from phalanx.variational.fit import fit as fit
-    from phalanx.variational.guides import constructors as guides  # noqa: F401
+    from phalanx.variational.guides import constructors as guides  # noqa: F401, public under this name
     from phalanx.variational.importance import importance as importance
     from phalanx.variational.maximum import maximize as maximize
     from phalanx.variational.methods.method import FitError as FitError

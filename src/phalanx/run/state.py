@@ -148,10 +148,9 @@ class Stored(NamedTuple):
         return self if held.is_whole else self._mapped(held.part)
 
     def _mapped(self, of: Callable[[np.ndarray], np.ndarray]) -> Stored:
-        return self._replace(
-            draws={name: of(values) for name, values in self.draws.items()},
-            stats={name: of(values) for name, values in self.stats.items()},
-        )
+        self.settle()
+        draws, stats = ({name: of(values) for name, values in kind.items()} for kind in (self.draws, self.stats))
+        return self._replace(draws=draws, stats=stats, late=None)
 
     def after(self, draws: DrawsByName, stats: DrawsByName) -> Stored:
         """Return the inverse of `rest`, given the first draws of every chain and their statistics."""

@@ -26,7 +26,7 @@ TOGETHER = 128
 fewest: with some 20 lanes of wide positions the processor waits for single operations longer than for memory."""
 
 MOST_BYTES = 2**23
-"""Bytes of the state of a tile that only `TOGETHER` makes larger than `CACHE_BYTES`."""
+"""Bytes of the largest state of a tile that is filled up to `TOGETHER` lanes although a core's cache is smaller."""
 
 
 class Tiles(NamedTuple):
