@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -117,12 +118,13 @@ class WarmUp:
 
     def searching(self, state: WarmUpState) -> bool:
         """Return True if the next round is a single short draw, from which only tuners that search learn."""
-        return bool(np.any(self.searching_sets(state)))
+        found = self.searching_sets(state)
+        return found if isinstance(found, bool) else bool(np.any(found))
 
     def searching_sets(self, state: WarmUpState) -> Any:
         """Return the same for each of many data sets; those that are not searching wait for the others."""
         searches = (tuner.searches(known) for tuner, known in zip(self._tuners, state.states, strict=True))
-        return functools.reduce(np.logical_or, searches, False)
+        return functools.reduce(operator.or_, searches, False)  # np.logical_or takes long for two numbers
 
     def ends_window(self, state: WarmUpState) -> bool:
         """Return True if the next round ends a window whose draws are needed for the next window."""

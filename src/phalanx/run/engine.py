@@ -46,7 +46,7 @@ class Engine:
         self.seed, self.arrays = np.uint32(seed), arrays
         self.centring = first_centring(self.blocks.target.program)
         """Centring of the partially centred variables, which is among the arrays; see `programs.centring`."""
-        self._sent_seed = executables.sent.array(self.seed, PartitionSpec())
+        self._sent_seed = to_devices(self.seed, shardings(executables.blocks.target.mesh, PartitionSpec()))
         self._tuning: Any = None
         """The tuning that was placed last; `_sent_tuning` is the same on the devices."""
         self._sent_tuning: Any = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from phalanx.mesh.processes import agreed
 
 BLOCK_SECONDS = 0.5
-"""Time of a block: short enough for progress and Ctrl-C, long enough that calls take little of it."""
+"""Most time of a block: short enough for progress and Ctrl-C, long enough that calls take little of it."""
 
 
 class Pace:
@@ -16,8 +16,9 @@ class Pace:
 
     @property
     def ticks(self) -> int:
-        """Number of ticks of the next block, equal in all processes."""
-        return int(agreed(max(1, int(BLOCK_SECONDS / self._seconds))))
+        """Number of ticks of the next block, equal in all processes: a power of two, which blocks often share."""
+        most = int(BLOCK_SECONDS / self._seconds)
+        return int(agreed(1 << max(most.bit_length() - 1, 0)))
 
     def learn(self, ticks: int, seconds: float) -> None:
         """Update the estimate by a block's time and the ticks that it made."""

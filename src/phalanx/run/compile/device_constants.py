@@ -18,19 +18,22 @@ from phalanx.run.compile.lru_cache import Recent
 MOST, LARGEST = 1024, 4096
 """Maximal number of arrays in the cache, and maximal bytes of one."""
 
+USES = 2
+"""Uses of a value before it is placed: a step size of warm-up has two, of chains that run ahead and of the next round."""
+
 
 class DeviceConstants:
     """Cache of arrays on the devices of a mesh, by value."""
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
-        self._known: Recent[np.ndarray | Array] = Recent(MOST)
+        self._known: Recent[int | Array] = Recent(MOST)  # an array, or its uses so far
 
     def __call__(self, values: PyTree, spec: PartitionSpec) -> PyTree:
         """Return a tree of small arrays as arguments of a block, sharded by `spec`; JAX arrays are unchanged.
 
-        A value is placed on the devices at its second use. At the first use the call of the block transfers it, which
-        is faster: most step sizes are used once. With several processes every value is placed at once.
+        A value is placed on the devices once it was used `USES` times. Before, the call of the block transfers it, which
+        takes a fraction of the time. With several processes every value is placed at once.
         """
         return jax.tree.map(lambda value: value if isinstance(value, Array) else self.array(value, spec), values)
 
@@ -41,8 +44,9 @@ class DeviceConstants:
         known = self._known.look_up(key)
         if isinstance(known, Array):
             return known
-        if known is not None or jax.process_count() > 1:
-            value = to_devices(value, NamedSharding(self._mesh, spec))
+        uses, sent = known or 0, value
+        if uses >= USES or jax.process_count() > 1:
+            sent = to_devices(value, NamedSharding(self._mesh, spec))
         if value.nbytes <= LARGEST:
-            self._known.keep(key, value)
-        return value
+            self._known.keep(key, sent if isinstance(sent, Array) else uses + 1)
+        return sent

@@ -102,7 +102,8 @@ class Executables:
     def summed(self, rows: Rows, first: int, count: int) -> Sums:
         """Return sums over `count` recorded draws of each chain, starting with draw `first`."""
         assert self.sums is not None
-        return self.blocks.summing.fetched(self.sums(rows, np.int32(first), np.int32(first + count)))
+        slots = [self.sent.array(np.int32(number), PartitionSpec()) for number in (first, first + count)]
+        return self.blocks.summing.fetched(self.sums(rows, *slots))
 
     @cached_property
     def prior(self) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from phalanx.adaptation.stuck_chains import Relocation, StuckChains
 from phalanx.adaptation.tuner import Sums
 from phalanx.adaptation.warm_up import WarmUp
 from phalanx.kernels.protocol.kernel import Kernel
-from phalanx.mesh.processes import to_host
+from phalanx.mesh.processes import to_devices, to_host
 from phalanx.mesh.specs import PyTree
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
@@ -122,12 +122,14 @@ class Warming:
 
     def _with_empty_slots(self, state: RunState) -> RunState:
         """Return the state after moving the draws from the sinks to the window; all chains have the same number."""
-        warming = state.warming
+        warming, sinks = state.warming, state.sinks
         assert warming is not None
-        if state.sinks is not None and not self._warm_up.searching(warming.schedule):
-            window = warming.window.with_draws(state.sinks, self._engine.blocks.row_layout)
-            state, warming = self._kept(state), warming._replace(window=window)
-        return state._replace(sinks=None, warming=warming._replace(filled=0))
+        if sinks is not None and self._warm_up.searching(warming.schedule):  # its draws are overwritten
+            sinks = sinks._replace(count=to_devices(np.zeros(sinks.count.shape, np.int32), sinks.count.sharding))
+        elif sinks is not None:
+            window = warming.window.with_draws(sinks, self._engine.blocks.row_layout)
+            state, warming, sinks = self._kept(state), warming._replace(window=window), None
+        return state._replace(sinks=sinks, warming=warming._replace(filled=0))
 
     def _kept(self, state: RunState) -> RunState:
         """Return the state with the draws in the sinks, if a run keeps those of warm-up."""
