@@ -19,7 +19,7 @@ MOST, LARGEST = 1024, 4096
 """Maximal number of arrays in the cache, and maximal bytes of one."""
 
 USES = 2
-"""Uses of a value before it is placed: a step size of warm-up has two, of chains that run ahead and of the next round."""
+"""Uses of a value before it is placed: a step size has two, by chains that run ahead and in the round after."""
 
 
 class DeviceConstants:
@@ -32,8 +32,8 @@ class DeviceConstants:
     def __call__(self, values: PyTree, spec: PartitionSpec) -> PyTree:
         """Return a tree of small arrays as arguments of a block, sharded by `spec`; JAX arrays are unchanged.
 
-        A value is placed on the devices once it was used `USES` times. Before, the call of the block transfers it, which
-        takes a fraction of the time. With several processes every value is placed at once.
+        A value is placed on the devices after `USES` uses. Before, the call of the block transfers it, which takes a
+        fraction of the time. With several processes every value is placed at once.
         """
         return jax.tree.map(lambda value: value if isinstance(value, Array) else self.array(value, spec), values)
 
