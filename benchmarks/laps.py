@@ -56,13 +56,14 @@ def of_blackjax(entry: Any, length: int, seed: int) -> tuple[Draws, float]:
     import numpyro
     from blackjax.adaptation.laps import laps
     from numpyro.infer.util import initialize_model
+    from tests.statistical.posteriordb.entries import ENTRIES
 
     sys.path.insert(0, str(Path(__file__).parent / "reference"))
     import numpyro_models  # pyright: ignore[reportMissingImports]  # of `reference`
 
     numpyro.enable_validation(False)  # starts where an equation overflows are tried again, not refused
-    model = getattr(numpyro_models, entry.program.__module__.rpartition(".")[2])
-    found = initialize_model(jax.random.key(0), model, model_kwargs=entry.data())
+    name = next(name for name, known in ENTRIES.items() if known is entry)  # several have one program
+    found = initialize_model(jax.random.key(0), getattr(numpyro_models, name), model_kwargs=entry.data())
     assert found.postprocess_fn is not None
     leaves, tree = jax.tree.flatten(found.param_info.z)
 
