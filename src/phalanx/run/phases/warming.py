@@ -121,10 +121,13 @@ class Warming:
         return state._replace(warming=warming)
 
     def _with_empty_slots(self, state: RunState) -> RunState:
-        """Return the state after moving the draws from the sinks to the window; all chains have the same number."""
+        """Return the state after moving the draws from the sinks to the window; all chains have the same number.
+
+        Those of a search for a step size are dropped.
+        """
         warming, sinks = state.warming, state.sinks
         assert warming is not None
-        if sinks is not None and self._warm_up.searching(warming.schedule):  # its draws are overwritten
+        if sinks is not None and self._warm_up.searching(warming.schedule):  # the next draws overwrite them
             sinks = sinks._replace(count=to_devices(np.zeros(sinks.count.shape, np.int32), sinks.count.sharding))
         elif sinks is not None:
             window = warming.window.with_draws(sinks, self._engine.blocks.row_layout)
