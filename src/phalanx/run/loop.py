@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from phalanx.run.host.draw_store import DrawStore, warmup_step_sizes
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.init_values import Initial
 from phalanx.run.phases.folding import Folding
-from phalanx.run.phases.phase import Phase, Shown
+from phalanx.run.phases.phase import Phase
 from phalanx.run.phases.storing import Storing
 from phalanx.run.phases.warming import Discarding, Warming
 from phalanx.run.progress.report import Progress, RunReport
@@ -28,13 +28,6 @@ from phalanx.run.until import Until
 
 UNTIL_ROOM = 1024
 """Initial room of the draw buffer, in draws of each chain, if `until` decides the number of draws."""
-
-
-def blocks(engine: Engine, phase: Phase, state: RunState) -> Iterator[tuple[RunState, Shown]]:
-    """Yield the state after each block of a phase, and what the phase shows."""
-    while (goal := phase.goal(state)) is not None:
-        state, shown = phase.after(engine.advance(state, goal, phase.folds))
-        yield state, shown
 
 
 class Run:
@@ -131,12 +124,15 @@ class Run:
             watch = None if until is None else until.watch(engine.blocks.names)
             phase = Storing(engine, buffer, thin, watch, self.store)
         self.state = phase.begin(self.state)
-        with ended_by_interrupt(lambda: self._interrupted(phase)):
-            self._go_through(phase)
+        try:
+            with ended_by_interrupt(lambda: self._interrupted(phase)):
+                self._go_through(phase)
+        finally:
+            self._move_to_store()
 
     def _go_through(self, phase: Phase) -> None:
-        for state, shown in blocks(self.engine, phase, self.state):
-            self.state = state
+        while (goal := phase.goal(self.state)) is not None:
+            self.state, shown = phase.after(self.engine.advance(self.state, goal, phase.folds))
             if shown.rates.size:  # in a short block no draw may have ended
                 self._acceptance = float(np.mean(shown.rates))
             report = RunReport(
@@ -146,6 +142,11 @@ class Run:
             for look in self._looks:
                 look(report)
             self.interrupts.agree()
+
+    def _move_to_store(self) -> None:
+        """Move the last block's draws, which a phase leaves in memory while the devices make the next, to the store."""
+        if self.store is not None:
+            self.state = self.store.take(self.state)
 
     def _interrupted(self, phase: Storing | Folding) -> None:
         """Keep the draws so far; without draws re-raise the interrupt."""
@@ -171,7 +172,7 @@ class Run:
 
     @property
     def value(self) -> RunState:
-        """The current state as arrays on the host that depend on no mesh.
+        """The current state as arrays on the host that depend on no mesh; draws for a store are moved to it before.
 
         Raises:
             ValueError: when a second Ctrl-C ended the run within a block.
@@ -182,4 +183,5 @@ class Run:
                 "valid, but the run cannot be continued. Start another run from the last draws, with init=posterior "
                 "and tuning=posterior."
             )
+        self._move_to_store()
         return self.engine.fetched(self.state)

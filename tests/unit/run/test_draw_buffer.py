@@ -45,7 +45,10 @@ def test_every_draw_follows_those_of_its_chain(block):
     assert (places.first is None) == ((made < slots).any() or (counts != counts[0]).any())
 
 
-def test_a_block_is_copied_while_the_devices_make_the_next(monkeypatch):
+@pytest.mark.parametrize("stores", [False, True])
+def test_a_block_is_copied_while_the_devices_make_the_next(monkeypatch, tmp_path, stores):
+    if stores:
+        pytest.importorskip("zarr")
     events, finish, wait = [], LateCopy.finish, engine.to_host
 
     def copying(self):
@@ -73,7 +76,8 @@ def test_a_block_is_copied_while_the_devices_make_the_next(monkeypatch):
     sampler = replace(sampler, executables=executables)
     monkeypatch.setattr(LateCopy, "finish", copying)
     monkeypatch.setattr(engine, "to_host", waiting)
-    posterior = sampler.run(num_warmup=0, num_samples=300, progress=False)
+    places = {"store": tmp_path / "run.zarr"} if stores else {}
+    posterior = sampler.run(num_warmup=0, num_samples=300, progress=False, **places)
     sampled = events[events.index("copy") - 1 :]  # the first blocks have no draws before them
     blocks = sampled.count("block")
     assert blocks > 2

@@ -80,6 +80,7 @@ class Storing:
 
     def after(self, state: RunState) -> tuple[RunState, Shown]:
         """Return the state after the draws of a block are stored, in each process those of the chains that it holds."""
+        state = self._moved(state)  # those of the block before, copied to the host while the devices made this one
         assert state.sinks is not None
         blocks, counts = self._engine.blocks, to_host(state.sinks.count)
         block = HostBlock.held(state.sinks, blocks.row_layout, counts, blocks.held)
@@ -96,7 +97,7 @@ class Storing:
         stored = state.stored
         rates = np.full(min(totals.draws, 1), totals.accepted / max(totals.draws, 1))
         shown = Shown(stored.count, self._buffer.total, rates, stored.divergences)
-        return self._stopped(state if self._store is None else self._store.take(state)), shown
+        return self._stopped(state), shown
 
     def interrupted(self, state: RunState) -> str:
         """Return the line to show when the run is interrupted."""
@@ -106,10 +107,16 @@ class Storing:
         """Return the state with `stopped` set if the condition to stop is met."""
         if state.stopped or self._watch is None:
             return state
+        if state.stored.count >= state.next_look:
+            state = self._moved(state)
         held = self._engine.blocks.held
         read = self._store.read if self._store is not None else lambda: of_all_chains(*state.stored.whole, held)
         met, next_look = self._watch.look(state.stored.count, state.next_look, read)
         return state._replace(stopped=met, next_look=next_look)
+
+    def _moved(self, state: RunState) -> RunState:
+        """Return the state without the draws that every chain has, if there is a store for them."""
+        return state if self._store is None else self._store.take(state)
 
     def _read(self, state: RunState, rows: Rows, count: Int[Array, "chains"]) -> tuple[dict[str, Array], Any]:
         """Return the values of variables in recorded rows, and the reducers' states after them."""
