@@ -154,8 +154,9 @@ class Nuts(Machine):
 def _extend(now: LaneState, target: LaneTarget, tuning: Tuning) -> tuple[Tree, PhasePoint]:
     """Return the tree, begun where no draw is under way, and the leapfrog that extends it."""
     own: State = now.own
-    momentum, energy = tuning.metric.momentum(own.normals), own.kinetic - now.at.log_density
-    tree = own.tree.begun(own.num_steps == 0, now.at, momentum, energy, tuning.step_size).directed(own.words[1])
+    starts, energy = own.num_steps == 0, own.kinetic - now.at.log_density
+    momentum = tuning.metric.momentum(own.normals, starts)
+    tree = own.tree.begun(starts, now.at, momentum, energy, tuning.step_size).directed(own.words[1])
     return tree, leapfrog(tree.moving_end, tree.direction * tree.step_size, target, tuning.metric)
 
 

@@ -35,7 +35,7 @@ class Workaround(Enum):
     """Lanes are the last axis of all values in a log density; `jax.vmap` would make them the first."""
 
     ROWS_OF_LANES = "rows-of-lanes"
-    """Positions of a few lanes are stored lane by lane for a product with a matrix: columns are slower."""
+    """Vectors of a few lanes are stored lane by lane for a product with a matrix: columns are slower."""
 
     PRODUCTS_AS_THEY_ARE = "products-as-they-are"
     """The gradient of a matrix over blocks of rows is transposed once at the end, not in every product."""
