@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh
+from numpy.linalg import eigh  # SciPy's has threads of its own, which wait for a core that NumPy's threads use
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -162,14 +162,22 @@ def _few(
 def _span(
     x: Float64[np.ndarray, "draw coordinate"], g: Float64[np.ndarray, "draw coordinate"], rank: int
 ) -> Float64[np.ndarray, "coordinate found"] | None:
-    """Return an orthonormal basis of the directions in which draws, or gradients, vary most."""
+    """Return an orthonormal basis of the directions in which draws, or gradients, vary most; None if none vary."""
     most = min(rank, len(x) // 4)
     if most == 0:
         return None
-    leading = [np.linalg.svd(rows, full_matrices=False)[2][:most] for rows in (x, g)]
-    basis, triangle = np.linalg.qr(np.concatenate(leading).T)
+    basis, triangle = np.linalg.qr(np.concatenate([_leading(x, most), _leading(g, most)], 1))
     diagonal = np.abs(np.diag(triangle))
-    return basis[:, diagonal > 1e-6 * diagonal.max(initial=0.0)]
+    spans = diagonal > 1e-6 * diagonal.max(initial=0.0)
+    return basis[:, spans] if spans.any() else None
+
+
+def _leading(rows: Float64[np.ndarray, "draw size"], most: int) -> Float64[np.ndarray, "size most"]:
+    """Return the unit vectors along which rows vary most, by the smaller of their two matrices of inner products."""
+    if len(rows) >= rows.shape[1]:
+        return eigh(rows.T @ rows)[1][:, -most:]
+    squares, weights = eigh(rows @ rows.T)
+    return rows.T @ weights[:, -most:] / np.sqrt(np.maximum(squares[-most:], np.finfo(float).tiny))
 
 
 def _shrunk(rows: Float64[np.ndarray, "draw size"]) -> Float64[np.ndarray, "size size"]:

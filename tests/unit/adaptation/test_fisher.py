@@ -84,6 +84,13 @@ def test_a_metric_is_never_indefinite_nor_worse_conditioned_than_the_limit(count
     assert values.min() > 0 and values.max() / values.min() <= 1.01 * CONDITION
 
 
+@pytest.mark.parametrize("count, size", [(40, 30), (20, 30), (300, 30)])
+def test_draws_of_a_chain_that_never_moved_have_no_correlations(count, size):
+    same = np.tile(np.random.default_rng(4).normal(size=size), (count, 1))
+    found = correlations(same, np.zeros_like(same), np.ones(size), rank=size, always=False)
+    assert not found.correlated and np.isfinite(found.directions).all() and np.isfinite(found.variances).all()
+
+
 def test_what_cannot_be_told_stays():
     before = np.array([3.0, 4.0, 5.0])
     np.testing.assert_array_equal(scales(np.array([0.0, np.nan, 4.0]), np.array([1.0, 1.0, 1.0]), before), [3, 4, 2])
