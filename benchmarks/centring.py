@@ -1,11 +1,12 @@
 """Effective samples per gradient of hierarchies: written centred, non-centred, and centred with `centring="auto"`.
 
-Gradients are counted, not seconds. Each entry is the median over seeds: effective samples of the worst quantity per
-gradient, and the verdicts.
+Each entry has medians over seeds: effective samples of the worst quantity per gradient, and the seconds of a call that
+compiles nothing, with the verdicts. The last model has no hierarchy, so that `centring="auto"` has nothing to choose.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -124,26 +125,70 @@ def slopes(centred: bool) -> tuple[Model, dict[str, Any]]:
     return model, {"y": y.astype(np.float32)}
 
 
+def many(centred: bool) -> tuple[Model, dict[str, Any]]:
+    """A thousand groups of one row each: the data say little of each."""
+    import numpyro.distributions as dist
+
+    import phalanx as phx
+
+    rng = np.random.default_rng(0)
+    y = 1.0 + 0.3 * rng.normal(size=1000) + rng.normal(size=1000)
+
+    def model(y: Any) -> None:
+        mu, tau = phx.sample("mu", dist.Normal(0.0, 5.0)), phx.sample("tau", dist.HalfNormal(2.0))
+        phx.sample("y", dist.Normal(group("theta", mu, tau, 1000, centred), 1.0).to_event(1), obs=y)
+
+    return model, {"y": y.astype(np.float32)}
+
+
+def regression(_: bool) -> tuple[Model, dict[str, Any]]:
+    """A linear regression of 20 columns, without a hierarchy."""
+    import numpyro.distributions as dist
+
+    import phalanx as phx
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 20))
+
+    def model(x: Any, y: Any) -> None:
+        weight = phx.sample("weight", dist.Normal(0.0, 1.0).expand([20]).to_event(1))
+        phx.sample("y", dist.Normal(x @ weight, phx.sample("noise", dist.HalfNormal(1.0))).to_event(1), obs=y)
+
+    y = x @ rng.normal(size=20) + rng.normal(size=500)
+    return model, {"x": x.astype(np.float32), "y": y.astype(np.float32)}
+
+
 MODELS = {
     "eight schools": schools, "Neal's funnel, 10-d": funnel, "10 machines x 200 rows": machines,
-    "30 groups of 1 to 300 rows": uneven, "radon, varying slopes, LKJ": slopes,
+    "30 groups of 1 to 300 rows": uneven, "radon, varying slopes, LKJ": slopes, "1,000 groups of a row": many,
+    "regression, 20 columns": regression,
 }  # fmt: skip
 WAYS = ("centred", "non-centred", "centring")
 
 
-def measured(name: str, way: str, seed: int, options: Any) -> tuple[float, str, float]:
-    """Return effective samples per gradient of the worst quantity, the grade of the verdict, and lane efficiency."""
+Run = tuple[float, str, float, float]
+"""Effective samples per gradient of the worst quantity, the verdict's grade, lane efficiency, and seconds."""
+
+
+def measured(name: str, way: str, options: Any) -> list[Run]:
+    """Return the runs of all seeds, in one process after a first one that compiles."""
     import phalanx as phx
     from phalanx.diagnostics import ess
 
     model, data = MODELS[name](way != "non-centred")
     kernel = phx.nuts(centring="auto") if way == "centring" else phx.nuts()
-    run = phx.mcmc(
-        model, data, kernel=kernel, seed=seed, num_chains=options.chains, num_samples=options.draws, progress=False
-    )
-    own = {key: values for key, values in run.draws.items() if key not in ("factor",) and not key.endswith("z")}
-    worst = min(float(np.min(ess(values))) for values in own.values())
-    return worst / float(run.stats["num_steps"].sum()), run.verdict().grade, run.timing.lane_efficiency
+    runs: list[Run] = []
+    for seed in [0, *range(options.rounds)]:
+        began = time.perf_counter()
+        run = phx.mcmc(
+            model, data, kernel=kernel, seed=seed, num_chains=options.chains, num_samples=options.draws, progress=False
+        )
+        seconds = time.perf_counter() - began
+        own = {key: values for key, values in run.draws.items() if key not in ("factor",) and not key.endswith("z")}
+        worst = min(float(np.min(ess(values))) for values in own.values())
+        per_gradient = worst / float(run.stats["num_steps"].sum())
+        runs.append((per_gradient, run.verdict().grade, run.timing.lane_efficiency, seconds))
+    return runs[1:]
 
 
 def main() -> None:
@@ -153,19 +198,24 @@ def main() -> None:
     options = parser.parse_args()
     watch, found = side_by_side.Watch(), {}
     for name in MODELS:
-        found[name] = {way: [measured(name, way, seed, options) for seed in range(options.rounds)] for way in WAYS}
+        found[name] = {way: measured(name, way, options) for way in WAYS}
         print(name, {way: np.median([run[0] for run in runs]) for way, runs in found[name].items()}, flush=True)
     lines = [[name, *(_cell(found[name][way]) for way in WAYS)] for name in MODELS]
-    columns = ["effective samples per gradient (verdicts)", "written centred", "written non-centred", 'centring="auto"']
+    columns = [
+        "effective samples per gradient, seconds (verdicts)",
+        "written centred",
+        "written non-centred",
+        'centring="auto"',
+    ]
     settings = {key: getattr(options, key) for key in ("rounds", "chains", "draws")}
     more = {"table": {"columns": columns, "lines": lines}, "runs": found}
     side_by_side.write(Path(__file__).stem, [], settings, watch, options.results, **more)
 
 
-def _cell(runs: list[tuple[float, str, float]]) -> str:
-    grades = Counter(grade for _, grade, _ in runs)
+def _cell(runs: list[Run]) -> str:
+    grades = Counter(run[1] for run in runs)
     said = ", ".join(f"{grades[grade]} {grade}" for grade in ("good", "usable", "not good") if grades[grade])
-    return f"{np.median([run[0] for run in runs]):.4f} ({said})"
+    return f"{np.median([run[0] for run in runs]):.4f}, {np.median([run[3] for run in runs]):.2f} s ({said})"
 
 
 if __name__ == "__main__":
