@@ -18,9 +18,10 @@ def metric_of(random, size, rank, rest, correlated=True):
     scale, variances = random.uniform(0.5, 2, size), random.uniform(0.2, 5, rank)
     directions = np.linalg.qr(random.normal(size=(size, rank)))[0]
     parts = Vector((jnp.asarray(scale[:, None], jnp.float32),))
-    made = (jnp.asarray(part, jnp.float32) for part in (directions, variances, rest))
+    columns, along, outside = (jnp.asarray(part, jnp.float32) for part in (directions, variances, rest))
+    metric = LaneMetric(parts, columns, along, outside, jnp.asarray(correlated))
     within = rest * np.eye(size) + (directions * (variances - rest)) @ directions.T
-    return LaneMetric(parts, *made, jnp.asarray(correlated)), within if correlated else np.eye(size), scale
+    return metric, within if correlated else np.eye(size), scale
 
 
 def inverse_root(matrix):
