@@ -238,7 +238,7 @@ def test_groups_of_chains_that_started_apart_are_refused():
     asked = {"keep": [], "reducers": {"r": R.rhat(superchains=2)}, "kernel": phx.rwmh(0.8), **SIZES}
     with pytest.raises(ValueError, match=r"these chains start separately.*init=phx\.superchains\(2\)"):
         phx.mcmc(model, **asked)
-    with pytest.raises(ValueError, match="these chains start separately"):
+    with pytest.raises(ValueError, match="these chains start in 4 groups"):
         phx.mcmc(model, init=phx.superchains(4), **asked)
     assert np.isfinite(phx.mcmc(model, init=phx.superchains(2), **asked).reduced["r"]["x"]).all()
 
