@@ -337,7 +337,7 @@ unit/run/test_checkpoint.py
     test_a_folder_that_cannot_be_written_is_reported_and_the_run_ends
     test_models_and_reducers_that_differ_a_little_are_refused[mcmc]
 unit/run/test_compilation.py
-    test_what_adds_up_over_cpu_devices_is_not_kept[data-mcmc-sums-compiled-afresh-3]
+    test_what_adds_up_over_cpu_devices_is_not_kept[data-mcmc-sums-compiled-afresh-0]
     test_what_adds_up_over_cpu_devices_is_not_kept[chain-mcmc--5]
     test_what_adds_up_over_cpu_devices_is_not_kept[data-fit--0]
     test_double_precision_where_the_user_enables_it

@@ -46,7 +46,7 @@ def test_a_kernel_that_is_kept_compiles_once():
     first, second = (
         phx.mcmc(model, kernel=kernel, num_warmup=2, num_samples=2, seed=seed, progress=False) for seed in (0, 1)
     )
-    assert (first.timing.compilations, second.timing.compilations) == (3, 0)
+    assert first.timing.compilations > 0 and second.timing.compilations == 0
 
 
 def test_an_algorithm_that_is_no_markov_kernel_of_one_chain_is_refused():
