@@ -37,7 +37,7 @@ def flown(steps, step_size):
         lanes, dynamics = LaneTarget(target.on_device(arrays), 5), Microcanonical()
         metric = LaneMetric.of(None, lanes)
         random = np.random.default_rng(0)
-        x, z = (Vector((jnp.asarray(random.normal(size=(4, 5)), jnp.float32),)) for _ in range(2))
+        x, z = (Vector((jnp.asarray(random.normal(size=(4, 5)), jnp.float32),), lanes.layout) for _ in range(2))
         begin = dynamics.begin(Point(x, *lanes.value_and_grad(x)), z, lanes, metric)
         size = jnp.float32(step_size)
         end = lax.fori_loop(0, steps, lambda _, phase: dynamics.leapfrog(phase, size, lanes, metric), begin)
