@@ -153,7 +153,7 @@ def test_a_fit_from_a_file_is_drawn_from_by_no_steps(full_rank, tmp_path):
     assert not again.is_proposal and again.posterior(100).draws["w"].shape[:2] == (1, 100)
     assert again.evidence().log_evidence == pytest.approx(full_rank.evidence().log_evidence, abs=1e-3)
     (finding,) = again.verdict().findings
-    assert finding.problem.startswith("The fit made no steps and did not look")
+    assert finding.problem.startswith("The fit made no steps and did not check")
     assert phx.Fit.load(again.save(tmp_path / "again")).steps == 0
     assert "no steps" in again.report(tmp_path / "again.html").read_text(encoding="utf-8")
 

@@ -98,7 +98,7 @@ def test_the_bound_does_not_depend_on_how_draws_are_cut(mean_field):
         fixed = pair_of(mean_field, chunk)
 
         def look(change, fixed=fixed, chunk=chunk):
-            draws = fixed.hold(np.uint32(3), np.uint32(0), np.int32(24 // chunk))  # pyright: ignore[reportArgumentType]  # a host's numbers will do
+            draws = fixed.hold(jnp.uint32(3), jnp.uint32(0), jnp.int32(24 // chunk))
             value, slope = jax.value_and_grad(fixed.value(mean_field.free, draws, mean_field.arrays))(change)
             return *fixed.look(change, mean_field.free, draws, mean_field.arrays), value, slope
 
