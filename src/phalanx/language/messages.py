@@ -106,6 +106,18 @@ def send(variable: RandomVariable) -> RandomVariable:
     return _variable(message).complete()
 
 
+class _Ours(dict[str, Any]):
+    """Part of a message that NumPyro does not know, mostly arrays.
+
+    NumPyro's `cond` compares messages of its branches, and cannot compare arrays.
+    """
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Ours) and self["axes"] == other["axes"]
+
+
 class _Seeds(threading.local):
     count: int = 0
 
@@ -219,11 +231,11 @@ def _apply(message: Message) -> None:
 def _message(variable: RandomVariable, like: Message | None = None) -> Message:
     """Return a variable as NumPyro's message, with the fields of `like` that only handlers read."""
     common = {"name": variable.name, "value": variable.value}
-    own = {
-        "axes": variable.axes, "natural": variable.natural, "parameter": variable.parameter, "given": variable.is_given,
-        "centring": variable.centring, "density_at": (variable.logit, variable.residual, variable.value),
-        "set_to": variable.set_to,
-    }  # fmt: skip
+    own = _Ours(
+        axes=variable.axes, natural=variable.natural, parameter=variable.parameter, given=variable.is_given,
+        centring=variable.centring, density_at=(variable.logit, variable.residual, variable.value),
+        set_to=variable.set_to,
+    )  # fmt: skip
     if variable.parameter is not None:  # a deterministic site, whose value may be set later
         like = {"args": (), "cond_indep_stack": [], **(like or {}), "kwargs": {"rng_key": variable.key}}
         return {**like, **common, "type": "deterministic", "fn": _no_value, "phalanx": own}

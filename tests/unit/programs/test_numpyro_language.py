@@ -33,7 +33,7 @@ def numpyro_promotes():
         yield
 
 
-QUICK = {"scoped"}
+QUICK = {"scoped", "branches"}
 CASES = [pytest.param(m, marks=[] if m.__name__ in QUICK else pytest.mark.slow, id=m.__name__) for m in models.MODELS]
 
 
