@@ -1,7 +1,8 @@
 """Effective samples per gradient of hierarchies: written centred, non-centred, and centred with `centring="auto"`.
 
 Each entry has medians over seeds: effective samples of the worst quantity per gradient, and the seconds of a call that
-compiles nothing, with the verdicts. The last model has no hierarchy, so that `centring="auto"` has nothing to choose.
+compiles nothing, with the verdicts; the ways take turns. The last model has no hierarchy, so that `centring="auto"` has
+nothing to choose.
 """
 
 from __future__ import annotations
@@ -170,25 +171,27 @@ Run = tuple[float, str, float, float]
 """Effective samples per gradient of the worst quantity, the verdict's grade, lane efficiency, and seconds."""
 
 
-def measured(name: str, way: str, options: Any) -> list[Run]:
-    """Return the runs of all seeds, in one process after a first one that compiles."""
+def measured(name: str, options: Any) -> dict[str, list[Run]]:
+    """Return the runs of all seeds by way; the ways take turns, after a first turn that compiles."""
     import phalanx as phx
     from phalanx.diagnostics import ess
 
-    model, data = MODELS[name](way != "non-centred")
-    kernel = phx.nuts(centring="auto") if way == "centring" else phx.nuts()
-    runs: list[Run] = []
+    models = {way: MODELS[name](way != "non-centred") for way in WAYS}
+    kernels = {way: phx.nuts(centring="auto" if way == "centring" else None) for way in WAYS}
+    runs: dict[str, list[Run]] = {way: [] for way in WAYS}
     for seed in [0, *range(options.rounds)]:
-        began = time.perf_counter()
-        run = phx.mcmc(
-            model, data, kernel=kernel, seed=seed, num_chains=options.chains, num_samples=options.draws, progress=False
-        )
-        seconds = time.perf_counter() - began
-        own = {key: values for key, values in run.draws.items() if key not in ("factor",) and not key.endswith("z")}
-        worst = min(float(np.min(ess(values))) for values in own.values())
-        per_gradient = worst / float(run.stats["num_steps"].sum())
-        runs.append((per_gradient, run.verdict().grade, run.timing.lane_efficiency, seconds))
-    return runs[1:]
+        for way, (model, data) in models.items():
+            began = time.perf_counter()
+            run = phx.mcmc(
+                model, data, kernel=kernels[way], seed=seed, num_chains=options.chains, num_samples=options.draws,
+                progress=False,
+            )  # fmt: skip
+            seconds = time.perf_counter() - began
+            own = {key: values for key, values in run.draws.items() if key not in ("factor",) and not key.endswith("z")}
+            worst = min(float(np.min(ess(values))) for values in own.values())
+            per_gradient = worst / float(run.stats["num_steps"].sum())
+            runs[way].append((per_gradient, run.verdict().grade, run.timing.lane_efficiency, seconds))
+    return {way: made[1:] for way, made in runs.items()}
 
 
 def main() -> None:
@@ -198,7 +201,7 @@ def main() -> None:
     options = parser.parse_args()
     watch, found = side_by_side.Watch(), {}
     for name in MODELS:
-        found[name] = {way: measured(name, way, options) for way in WAYS}
+        found[name] = measured(name, options)
         print(name, {way: np.median([run[0] for run in runs]) for way, runs in found[name].items()}, flush=True)
     lines = [[name, *(_cell(found[name][way]) for way in WAYS)] for name in MODELS]
     columns = [

@@ -172,12 +172,13 @@ def _span(
     return basis[:, spans] if spans.any() else None
 
 
-def _leading(rows: Float64[np.ndarray, "draw size"], most: int) -> Float64[np.ndarray, "size most"]:
+def _leading(rows: Float64[np.ndarray, "draw size"], most: int) -> Float64[np.ndarray, "size found"]:
     """Return the unit vectors along which rows vary most, by the smaller of their two matrices of inner products."""
     if len(rows) >= rows.shape[1]:
         return eigh(rows.T @ rows)[1][:, -most:]
-    squares, weights = eigh(rows @ rows.T)
-    return rows.T @ weights[:, -most:] / np.sqrt(np.maximum(squares[-most:], np.finfo(float).tiny))
+    squares, weights = (part[..., -most:] for part in eigh(rows @ rows.T))
+    varies = squares > len(rows) * np.finfo(float).eps * squares[-1]  # below it is rounding, as of equal draws
+    return rows.T @ weights[:, varies] / np.sqrt(squares[varies])
 
 
 def _shrunk(rows: Float64[np.ndarray, "draw size"]) -> Float64[np.ndarray, "size size"]:

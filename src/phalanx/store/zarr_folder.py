@@ -195,8 +195,14 @@ class ZarrFolder:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def append(self, groups: Groups) -> None:
-        """Add draws `(chain, draw, ...)` of the chains that this process owns; full chunks are written."""
+    def append(self, groups: Groups, first: int) -> None:
+        """Add draws `(chain, draw, ...)` of the chains that this process owns; full chunks are written.
+
+        `first` is the number of the first of them. Draws that the store has are left out: a run that an error or a
+        second Ctrl-C ended within a block gives its last draws again.
+        """
+        known = max(self.count - first, 0)
+        groups = {group: {name: v[:, known:] for name, v in arrays.items()} for group, arrays in groups.items()}
         number = next(iter(groups[STATS].values())).shape[1]
         if not self._arrays and self.owned.is_first:
             self._make_arrays(groups)

@@ -91,6 +91,15 @@ def test_draws_of_a_chain_that_never_moved_have_no_correlations(count, size):
     assert not found.correlated and np.isfinite(found.directions).all() and np.isfinite(found.variances).all()
 
 
+def test_draws_that_repeat_give_the_directions_of_those_that_differ():
+    random, size, direction = np.random.default_rng(5), 300, np.eye(300)[7]
+    x = np.repeat(random.normal(size=(9, size)) + 30 * random.normal(size=(9, 1)) * direction, 12, axis=0)
+    g = -(x - (1 - 1 / 901) * np.outer(x @ direction, direction))
+    found = correlations(x, g, np.ones(size), rank=64, always=True)
+    assert np.isfinite(found.directions).all() and found.correlated
+    assert found.variances.max() > 10 and abs(found.directions[7, found.variances.argmax()]) > 0.7
+
+
 def test_what_cannot_be_told_stays():
     before = np.array([3.0, 4.0, 5.0])
     np.testing.assert_array_equal(scales(np.array([0.0, np.nan, 4.0]), np.array([1.0, 1.0, 1.0]), before), [3, 4, 2])

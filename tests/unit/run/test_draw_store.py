@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import pytest
 
 import phalanx as phx
 from phalanx.run.host import draw_store
+from phalanx.run.phases import storing
 from phalanx.store import owned_chains, zarr_reading
 
 zarr = pytest.importorskip("zarr")
@@ -180,6 +182,7 @@ phx.use_cpu_devices(2)
 sys.path.insert(0, sys.argv[1])
 from tests.unit.run.test_draw_store import run
 from phalanx.run.host import draw_store
+from phalanx.run.phases import storing
 draw_store.SECONDS = 0.0
 checkpoint = phx.checkpoint(sys.argv[2] + "/run", seconds=0.0)
 places = {"store": sys.argv[2] + "/run.zarr", "checkpoint": checkpoint}
@@ -288,12 +291,12 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_committed(tmp_path, monkey
     monkeypatch.setattr(draw_store, "SECONDS", 0.0)
     append, calls = draw_store.ZarrFolder.append, 0
 
-    def full(self, groups):
+    def full(self, *arguments):
         nonlocal calls
         calls += 1
         if calls == 5:  # the blocks behind it would leave a gap
             raise OSError(errno.ENOSPC, "No space left on device")
-        append(self, groups)
+        append(self, *arguments)
 
     monkeypatch.setattr(draw_store.ZarrFolder, "append", full)
     with pytest.raises(OSError, match=r"store='.*run.zarr' cannot be written \(.*No space left.*Make room on the disk"):
@@ -303,12 +306,32 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_committed(tmp_path, monkey
     np.testing.assert_array_equal(np.asarray(opened["mean"]), whole["mean"][:, : opened.num_draws])
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_draws_of_a_block_that_fails_behind_the_move_of_others_are_stored_once(tmp_path, monkeypatch, whole, error):
+    """The run's state has the draws before, which the store was given: it is given them again."""
+    total, calls = storing.BlockTotals.of, 0
+
+    def failing(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise error
+        return total(*arguments)
+
+    monkeypatch.setattr(storing.BlockTotals, "of", failing)
+    with pytest.raises(RuntimeError) if error is RuntimeError else nullcontext():
+        run(store=tmp_path / "run.zarr")
+    opened = phx.open(tmp_path / "run.zarr")
+    assert 0 < opened.num_draws < 90
+    np.testing.assert_array_equal(np.asarray(opened["mean"]), whole["mean"][:, : opened.num_draws])
+
+
 def test_chains_wait_for_a_slow_disk_before_memory_grows(tmp_path, monkeypatch, whole):
     append, waiting = draw_store.ZarrFolder.append, []
 
-    def slow(self, groups):
+    def slow(self, *arguments):
         time.sleep(0.05)
-        append(self, groups)
+        append(self, *arguments)
 
     take = draw_store.DrawStore.take
 

@@ -31,8 +31,8 @@ FEW_TERMS = 16
 """Terms in the sums of a matrix product up to which its multiplications are written out."""
 
 FEW_LANES = 16
-"""Lanes up to which they are the rows of a product with a matrix, not its columns: on a CPU XLA multiplies 500 x 128
-numbers by two rows five times as fast as by two columns, and by many rows somewhat slower."""
+"""Lanes up to which they are the rows of a product with a matrix, not its columns: on a CPU XLA multiplies a few rows
+faster than as many columns, and many rows slower."""
 
 
 class LaneMetric(NamedTuple):

@@ -120,8 +120,8 @@ class DrawStore:
         stats["step_size"] = step_sizes(state, stats)
         if self.sets is not None and (failed := self.sets.failed_chains(len(stats["energy"]))):
             draws, stats = ({name: blanked(v, failed) for name, v in of.items()} for of in (draws, stats))
-        groups = self._owned(draws, stats)
-        self._write(lambda: self._folder.append(groups))
+        groups, first = self._owned(draws, stats), state.stored.moved
+        self._write(lambda: self._folder.append(groups, first))
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + SECONDS
             self._write(self._commit_written)
