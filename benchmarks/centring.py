@@ -1,8 +1,8 @@
 """Effective samples per gradient of hierarchies: written centred, non-centred, and centred with `centring="auto"`.
 
-Each entry has medians over seeds: effective samples of the worst quantity per gradient, and the seconds of a call that
-compiles nothing, with the verdicts; the ways take turns. The last model has no hierarchy, so that `centring="auto"` has
-nothing to choose.
+Each entry has medians over seeds: effective samples of the worst quantity per gradient, and the time of a call that
+compiles nothing, relative to the model written centred; and the verdicts. The ways take turns. The last model has no
+hierarchy, so that `centring="auto"` has nothing to choose.
 """
 
 from __future__ import annotations
@@ -203,9 +203,9 @@ def main() -> None:
     for name in MODELS:
         found[name] = measured(name, options)
         print(name, {way: np.median([run[0] for run in runs]) for way, runs in found[name].items()}, flush=True)
-    lines = [[name, *(_cell(found[name][way]) for way in WAYS)] for name in MODELS]
+    lines = [[name, *(_cell(found[name][way], found[name]["centred"]) for way in WAYS)] for name in MODELS]
     columns = [
-        "effective samples per gradient, seconds (verdicts)",
+        "effective samples per gradient, time (verdicts)",
         "written centred",
         "written non-centred",
         'centring="auto"',
@@ -215,10 +215,11 @@ def main() -> None:
     side_by_side.write(Path(__file__).stem, [], settings, watch, options.results, **more)
 
 
-def _cell(runs: list[Run]) -> str:
+def _cell(runs: list[Run], centred: list[Run]) -> str:
     grades = Counter(run[1] for run in runs)
     said = ", ".join(f"{grades[grade]} {grade}" for grade in ("good", "usable", "not good") if grades[grade])
-    return f"{np.median([run[0] for run in runs]):.4f}, {np.median([run[3] for run in runs]):.2f} s ({said})"
+    time_ratio = np.median([run[3] / other[3] for run, other in zip(runs, centred, strict=True)])
+    return f"{np.median([run[0] for run in runs]):.4f}, {time_ratio:.2f} ({said})"
 
 
 if __name__ == "__main__":
