@@ -40,6 +40,7 @@ from phalanx.language.tracing import deterministic as deterministic
 from phalanx.language.tracing import factor as factor
 from phalanx.language.tracing import sample as sample
 from phalanx.language.tracing import tracing as tracing
+from phalanx.mesh.compatibility.jax_internals import prefer_fused_loops as _prefer_fused_loops
 from phalanx.mesh.devices import make_mesh as make_mesh
 from phalanx.mesh.devices import use_cpu_devices as use_cpu_devices
 from phalanx.mesh.processes import initialize as initialize
@@ -116,6 +117,8 @@ _LATER = {
 """The modules that these names are, and those that have the others."""
 
 __version__ = "0.2.0"
+
+_prefer_fused_loops()  # here, since scripts may use JAX, which then starts, before they make a mesh
 
 # Modules here that are not named are packages within, not a part of the public face.
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]

@@ -10,13 +10,14 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import jax
 import numpy as np
 
 from phalanx.jaxprs.canonical import form_of
 from phalanx.mesh.agreement import CONTENT
+from phalanx.mesh.compatibility.compiler_settings import compiler_settings
 from phalanx.mesh.compatibility.jax_internals import live
 from phalanx.mesh.specs import PyTree
 
@@ -35,12 +36,14 @@ class Identity(TypedDict):
         contents: digests of data; None without data.
         traces: digests of programs; None for programs without comparable content.
         releases: versions of the libraries that traced them.
+        compiler: settings by which equal programs round differently; older releases recorded none.
     """
 
     said: dict[str, Any]
     contents: dict[str, str | None]
     traces: dict[str, str | None]
     releases: dict[str, str]
+    compiler: NotRequired[dict[str, str]]
 
 
 def words_of(identity: Identity) -> dict[str, str]:
@@ -52,7 +55,7 @@ def words_of(identity: Identity) -> dict[str, str]:
 def identity_of(said: dict[str, Any], contents: dict[str, str | None], traces: Mapping[str, Any]) -> Identity:
     """Return the identity of a training from traces, as `trace` gives them."""
     digests = {name: _digest(one) for name, one in traces.items()}
-    return Identity(said=said, contents=contents, traces=digests, releases=_releases())
+    return Identity(said=said, contents=contents, traces=digests, releases=_releases(), compiler=compiler_settings())
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.identity import Comparison, Identity
 from phalanx.mesh.agreement import check_same
+from phalanx.mesh.compatibility.compiler_settings import warn_of_other_settings
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.mesh.specs import PyTree
 
@@ -82,6 +83,7 @@ class Watch(Generic[L]):
                 f"they are those it was made with.",
                 stacklevel=3,
             )
+        warn_of_other_settings(f"{checkpoint.called}: the {checkpoint.kind}", there.get("compiler", {}))
         return record
 
     def add(self, look: L) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh
 
-from phalanx.mesh.compatibility.jax_internals import prefer_fused_loops, settings
+from phalanx.mesh.compatibility.jax_internals import settings
 from phalanx.mesh.compatibility.jax_release import check_jax
 
 CHAIN = "chain"
@@ -42,7 +42,6 @@ def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: 
         >>> dict(phx.make_mesh(chain=1).shape)
         {'chain': 1, 'data': 1, 'model': 1}
     """
-    prefer_fused_loops()
     if devices is not None and (isinstance(devices, str) or not isinstance(devices, Iterable)):
         raise TypeError(f"make_mesh: devices must be a list of JAX's, such as jax.devices()[:2]; got {devices!r}.")
     devices = list(jax.devices() if devices is None else devices)
@@ -146,7 +145,6 @@ def _has_chosen() -> bool:
 
 
 def _ask_for_cpu_devices(n: int) -> bool:
-    prefer_fused_loops()
     if _has_chosen():
         return False  # JAX refuses a second number
     try:

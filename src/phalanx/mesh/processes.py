@@ -20,7 +20,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jax.typing import ArrayLike
 
-from phalanx.mesh.compatibility.jax_internals import prefer_fused_loops
 from phalanx.mesh.compatibility.shared_store import SharedStore
 from phalanx.mesh.failure import Peers
 from phalanx.mesh.keys import is_key
@@ -123,7 +122,6 @@ def initialize(
     options.setdefault("heartbeat_timeout_seconds", HEARTBEAT_SECONDS)
     with suppress(AttributeError):  # a JAX without this setting
         jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, and no run would end
-    prefer_fused_loops()
     try:
         jax.distributed.initialize(coordinator, num_processes, process_id, **options)
     except ValueError as error:

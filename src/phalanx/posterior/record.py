@@ -79,6 +79,7 @@ class RunRecord:
         centring: by partially centred variable, the mean, least and greatest weight of its elements: 1 is centred, 0
             non-centred.
         observed: names of the observed variables; None in files of earlier releases.
+        compiler: flags of XLA, work-arounds that are turned off, and the processor; empty in files of earlier releases.
         scalars: data arguments that are numbers, flags, words or shapes; new data may leave them out.
     """
 
@@ -115,6 +116,7 @@ class RunRecord:
     centring: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     observed: tuple[str, ...] | None = None
     superchains: int = 0
+    compiler: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def axes(self) -> AxisNames:

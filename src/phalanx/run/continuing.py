@@ -16,6 +16,7 @@ from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.recoding import listed
 from phalanx.kernels.protocol.adapter import Rest
 from phalanx.mesh.chains import HeldChains
+from phalanx.mesh.compatibility.compiler_settings import warn_of_other_settings
 from phalanx.mesh.keys import is_key
 from phalanx.mesh.specs import PyTree
 from phalanx.posterior.posterior import Posterior
@@ -79,6 +80,8 @@ class Continuing:
                 f"the model, kernel and reducers of the posterior."
             ) from None
         _check_lengths(posterior, state.stored.count)
+        if posterior.record.mesh == blocks.target.mesh.shape:  # on another mesh sums round differently anyway
+            warn_of_other_settings("continue_run: the run", posterior.record.compiler)
         held = blocks.held
         stored = state.stored.part(held)
         if posterior.stats:

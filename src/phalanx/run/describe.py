@@ -19,6 +19,7 @@ from phalanx.inputs.held_contents import held_contents
 from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.known_data import names_of, scalars_of
 from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.mesh.compatibility.compiler_settings import compiler_settings
 from phalanx.mesh.space import RowSharding
 from phalanx.posterior.record import RunRecord
 from phalanx.posterior.row_names import distinct_rows
@@ -56,6 +57,7 @@ def describe(target: Target, kernel: Kernel, num_chains: int, matmul_precision: 
             for v, s in ((latent, latent.sharding) for latent in target.shares.latents)
         },
         versions=versions(),
+        compiler=compiler_settings(),
         matmul_precision=matmul_precision,
         findings=() if kernel.bias is None else (Finding("approximate kernel", kernel.bias, LESS_BIAS),),
     )

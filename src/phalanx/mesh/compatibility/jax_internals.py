@@ -39,6 +39,7 @@ COORDINATION = "jax._src.distributed.global_state"
 STORE = "jax.experimental.serialize_executable.serialize"
 LOAD = "jax.experimental.serialize_executable.deserialize_and_load"
 LAPACK = "jax._src.lax.linalg.initialize_lapack"
+HAS_STARTED = "jax._src.xla_bridge.backends_are_initialized"
 
 _REFUSED = "a jaxlib that deadlocks in batched LAPACK calls is refused"
 
@@ -51,6 +52,7 @@ NAMES = {
     SETTINGS: "settings of JAX that have no attribute are not compared before compiled blocks are used again",
     **dict.fromkeys((STORE, LOAD), "programs of earlier processes are traced again"),
     LAPACK: "programs that call LAPACK are traced in every process",
+    HAS_STARTED: "XLA_FLAGS may hold a flag that had no effect, and no warning says so where a run continues",
     COORDINATION: "several processes are not compared, and an exception in one ends the others late",
 }
 """Consequence of each name's absence."""
@@ -136,12 +138,14 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def prefer_fused_loops() -> None:
-    """Ask XLA to compile loops over small arrays into one function each; no effect once JAX has started.
+    """Ask XLA to compile loops over small arrays into one function each, unless JAX has started.
 
     By default a CPU runs a loop as a list of small functions. In a leapfrog step of few numbers the calls
-    take 8 microseconds, the functions 1. XLA reads this option from the environment only.
+    take 8 microseconds, the functions 1. XLA reads this option from the environment only, once, when JAX starts.
     """
-    flags = os.environ.get("XLA_FLAGS", "")
+    flags, has_started = os.environ.get("XLA_FLAGS", ""), find(HAS_STARTED)
+    if has_started is not None and has_started():  # processes that inherit the variable would compile otherwise
+        return
     if Workaround.FUSED_LOOPS.is_on and "xla_backend_extra_options" not in flags:
         wish = f"--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold={SMALL_LOOP_BYTES}"
         os.environ["XLA_FLAGS"] = f"{flags} {wish}".strip()

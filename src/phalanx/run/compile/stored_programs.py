@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import platform
 import stat
 import sys
 import warnings
@@ -33,6 +32,7 @@ from jax.tree_util import PyTreeDef
 
 from phalanx.jaxprs.canonical import PLAIN, Form, is_of_a_library, library_name
 from phalanx.mesh.compatibility import jax_internals, workarounds
+from phalanx.mesh.compatibility.compiler_settings import processor
 from phalanx.mesh.compatibility.jax_internals import Options
 from phalanx.programs.closure_key import OfThisProcess
 from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, own_folder, several_cpus
@@ -238,13 +238,5 @@ def _surroundings() -> str:
         tuple((name, os.environ.get(name)) for name in ("XLA_FLAGS", workarounds.VARIABLE, "JAX_PLATFORMS")),
         tuple((d.id, d.platform, d.device_kind) for d in jax.devices()),
         device.client.platform_version,
-        _processor(),
+        processor(),
     ))  # fmt: skip
-
-
-def _processor() -> str:
-    """Return the processor with its instruction sets, for which programs of CPUs are compiled."""
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
-    return f"{platform.machine()} {platform.processor()}"

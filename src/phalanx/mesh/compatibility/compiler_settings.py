@@ -1,0 +1,58 @@
+"""Settings of the compiler: programs that are equal otherwise round differently under others."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from phalanx.mesh.compatibility.workarounds import VARIABLE
+
+DEVICES = re.compile(r"--xla_force_host_platform_device_count=\S*")
+"""Flag of XLA that changes no program."""
+
+WAY_OUT = (
+    " import phalanx adds a flag to XLA_FLAGS, unless the script has used JAX before: import it where it was imported "
+    "there."
+)
+
+
+def compiler_settings() -> dict[str, str]:
+    """Return XLA's flags, the work-arounds that are turned off, and the processor."""
+    flags = DEVICES.sub("", os.environ.get("XLA_FLAGS", ""))
+    return {
+        "XLA_FLAGS": " ".join(sorted(flags.split())),
+        VARIABLE: os.environ.get(VARIABLE, ""),
+        "the processor": _name_of_processor(),
+    }
+
+
+def warn_of_other_settings(called: str, there: Mapping[str, str]) -> None:
+    """Warn if a run was compiled under other settings than those of this process; older releases recorded none."""
+    here = compiler_settings() if there else {}
+    if differs := [name for name, value in here.items() if there.get(name) != value]:
+        values = "; ".join(f"{name} is {there.get(name)!r} there, and {here[name]!r} here" for name in differs)
+        warnings.warn(
+            f"{called} was compiled otherwise: {values}. Programs then round differently: what follows is as correct, "
+            f"but not bit for bit what would have followed there.{WAY_OUT if 'XLA_FLAGS' in differs else ''}",
+            stacklevel=3,
+        )
+
+
+@cache
+def processor() -> str:
+    """Return the processor with its instruction sets, for which programs of CPUs are compiled."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    return f"{platform.machine()} {platform.processor()}"
+
+
+def _name_of_processor() -> str:
+    names = re.findall(r"^model name\s*: (.*)$", processor(), re.MULTILINE)
+    return ", ".join(names) or platform.machine()
