@@ -66,6 +66,7 @@ mesh/test_marginal_mixtures.py
     test_shares_add_up_and_are_proved_to[mixture-13]
     test_shares_add_up_and_are_proved_to[chain_of_each_row-13]
     test_shares_add_up_and_are_proved_to[chain_of_each_row-16]
+    test_shares_add_up_and_are_proved_to[mixture-16]
 mesh/test_model_axis.py
     test_rows_have_their_own_density[simplices]
     test_rows_have_their_own_density[to_event of all]
@@ -87,8 +88,13 @@ mesh/test_ragged_sums.py
     test_chains_draw_from_such_a_model[squares in a scan]
     test_chains_draw_from_such_a_model[products]
     test_terms_beside_rows_of_variables[several_terms-19-sizes6-data]
+mesh/test_rare_regions.py
+    test_particles_are_looked_at
+    test_the_record_names_the_chains_that_were_looked_at
 mesh/test_row_programs.py
     test_a_factor_is_right_or_refused[segment sum-203]
+    test_a_factor_is_right_or_refused[fori-203]
+    test_a_factor_is_right_or_refused[cumsum-203]
 mesh/test_run_communication.py
     test_compiled_programs_send_what_the_model_says[NUTS, a variable per row-mesh4]
 mesh/test_sharded.py
@@ -116,6 +122,8 @@ test_docs.py
 test_gallery.py
     test_a_model_runs_at_small_size[capture_recapture]
     test_a_model_runs_at_small_size[bradley_terry]
+unit/adaptation/test_step_size.py
+    test_chains_that_begin_far_away_arrive
 unit/adaptation/test_stuck_chains.py
     test_on_every_mesh_the_same_chains_are_moved[1]
 unit/cli/data/test_hostile_data.py
@@ -123,6 +131,12 @@ unit/cli/data/test_hostile_data.py
 unit/cli/test_sample.py
     test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own
     test_ctrl_c_in_sampling_is_status_130_with_the_draws_written
+unit/cli/test_saved.py
+    test_a_run_that_has_ended[store and checkpoint]
+    test_a_run_that_has_ended[checkpoint]
+    test_a_run_that_goes_on[store and checkpoint]
+    test_a_run_that_goes_on[checkpoint]
+    test_a_command_that_is_interrupted_is_watched_and_resumed[memory]
 unit/demos/test_movielens.py
     test_the_most_probable_position_is_one_where_the_gradient_vanishes
     test_what_is_hidden_changes_nothing
@@ -145,6 +159,7 @@ unit/distributions/test_bijections.py
     test_a_cholesky_factor_has_each_number_once_and_comes_back[5]
     test_a_cholesky_factor_has_each_number_once_and_comes_back[2]
     test_round_trip_and_determinant[0.5]
+    test_round_trip_and_determinant[3.0]
 unit/distributions/test_blocked.py
     test_any_block_gives_the_same[1]
     test_rows_that_do_not_divide_on_any_mesh[sizes0]
@@ -198,6 +213,8 @@ unit/jaxprs/test_group_sums.py
     test_the_gradient_of_a_model_has_no_scatter_on_a_gpu[log_density]
 unit/jaxprs/test_interpreters.py
     test_interpreters_agree_with_plain_evaluation
+unit/jaxprs/test_lanes_last.py
+    test_distributions_give_what_vmap_gives[7]
 unit/kernels/test_blackjax.py
     test_an_algorithm_of_blackjax_recovers_a_gaussian[rmh]
 unit/kernels/test_chees.py
@@ -206,6 +223,9 @@ unit/kernels/test_chees.py
     test_a_given_length_is_kept_and_one_chain_is_enough_for_it
 unit/kernels/test_from_draw.py
     test_a_function_recovers_a_correlated_gaussian_with_step_size_and_metric_learned[sizes0]
+unit/kernels/test_laps.py
+    test_draws_are_of_the_posterior_and_warm_up_has_two_parts
+    test_without_warm_up_every_draw_is_adjusted
 unit/kernels/test_leapfrog.py
     test_trajectories_near_a_period_of_the_motion_still_mix
     test_the_energy_error_falls_with_the_square_of_the_step_size[dense]
@@ -224,6 +244,8 @@ unit/kernels/test_nuts.py
     test_so_they_are_however_short_blocks_are
 unit/kernels/test_tree.py
     test_no_step_size_resonates[0.6]
+unit/language/test_random_variable.py
+    test_data_stretch_batch_dimensions_of_size_one
 unit/learning/test_ascent.py
     test_a_logistic_regression_climbs_from_zero
     test_a_factorisation_of_many_coordinates_begins_near_its_bound
@@ -240,9 +262,12 @@ unit/learning/test_compiled.py
     test_a_second_fit_of_a_family_runs_the_model_once
     test_draws_of_a_second_fit_of_a_family_do_not_run_the_model
     test_what_a_model_reads_from_outside_is_read_anew[program]
+    test_what_is_told_apart_is_compiled_anew[options2]
+    test_what_is_told_apart_is_compiled_anew[options1]
 unit/marginals/test_against_numpyro.py
     test_density_and_gradient[capture_recapture]
     test_density_and_gradient[hidden_markov]
+    test_density_and_gradient[mixture]
 unit/marginals/test_loops.py
     test_a_posterior_recovers_and_predicts
     test_a_discrete_first_state_is_a_neighbour_of_the_first_step_only
@@ -259,6 +284,8 @@ unit/mesh/test_jax_internals.py
 unit/mesh/test_jax_release.py
     test_whatever_computes_refuses_it[mcmc]
     test_whatever_computes_refuses_it[compile]
+unit/mesh/test_lapack_batches.py
+    test_many_factorisations_at_once_end
 unit/mesh/test_workarounds.py
     test_hashes_that_are_chained_are_compiled_in_time
     test_an_array_changed_in_place_is_read_as_it_was_without_the_work_around[import phalanx--0.0]
@@ -278,6 +305,7 @@ unit/networks/test_pixels.py
     test_half_precision_is_computed_in_and_not_kept
     test_at_no_temperature_each_pixel_is_the_most_probable[0.0]
     test_gradients_of_levels_are_those_of_a_softmax[1.0]
+    test_gradients_of_levels_are_those_of_a_softmax[temperature2]
 unit/particles/test_smc.py
     test_persistent_sampling_weighs_the_particles_of_all_temperatures
     test_the_evidence_has_a_closed_form[regression]
@@ -286,6 +314,7 @@ unit/posterior/criticism/test_loo.py
     TestNumbers::test_a_run_that_stores_no_draws
 unit/posterior/test_containers.py
     test_rows_on_devices
+    test_observations_that_share_states_are_data
 unit/posterior/test_names.py
     test_whatever_the_levels_their_order_and_their_subset
     test_calibration_with_a_compiled_sampler
@@ -299,6 +328,9 @@ unit/posterior/test_predictive.py
     TestPredictive::test_meshes_change_nothing[11]
     TestWhichDraws::test_the_prior_has_as_many_as_are_asked_for
     TestPrior::test_every_variable_is_drawn_without_a_run
+unit/programs/test_centring.py
+    test_density_is_that_of_the_model_times_the_jacobian[multivariate]
+    test_density_is_that_of_the_model_times_the_jacobian[multivariate student]
 unit/programs/test_numpyro_language.py
     test_numpyro_infers_what_its_substitute_sets[sample0]
     test_random_modules_of_numpyros_are_inferred
@@ -324,6 +356,14 @@ unit/report/test_write.py
 unit/run/test_bad_input.py
     test_a_gradient_that_is_not_finite
     test_a_log_density_that_is_not_finite_at_the_start_names_the_variables[nan-nan]
+unit/run/test_centring.py
+    test_tuning_of_other_positions_is_refused[was2-now2]
+    test_the_tuning_of_a_posterior_has_its_centring
+    test_files_containers_and_predictions_know_nothing_of_it
+    test_a_variable_without_elements_is_left_alone
+    test_tuning_of_other_positions_is_refused[auto-None]
+    test_tuning_of_other_positions_is_refused[None-auto]
+    test_a_run_that_goes_on_is_one_longer_run
 unit/run/test_checkpoint.py
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[until-0.0]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[folded-0.0]
@@ -336,6 +376,9 @@ unit/run/test_checkpoint.py
     test_another_tuning_is_refused
     test_a_folder_that_cannot_be_written_is_reported_and_the_run_ends
     test_models_and_reducers_that_differ_a_little_are_refused[mcmc]
+    test_a_damaged_folder_is_refused_or_the_save_before_is_used
+    test_sigterm_saves_first
+    test_a_kernel_that_differs_a_little_is_refused
 unit/run/test_compilation.py
     test_what_adds_up_over_cpu_devices_is_not_kept[data-mcmc-sums-compiled-afresh-0]
     test_what_adds_up_over_cpu_devices_is_not_kept[chain-mcmc--5]
@@ -357,6 +400,7 @@ unit/run/test_continue_run.py
     test_from_a_file_in_another_sampler[nuts]
     test_reducers_count_what_thinning_left_over
     test_one_number_that_differs_in_its_last_digit_is_refused[x-2999]
+    test_a_run_goes_on_from_any_block_as_if_it_had_not_stopped[nuts]
 unit/run/test_display.py
     test_a_model_that_is_compiled_says_so
 unit/run/test_draw_store.py
@@ -377,6 +421,10 @@ unit/run/test_each.py
     test_a_data_set_has_the_draws_of_a_run_of_its_own[kernel1]
     test_a_data_set_has_the_draws_of_a_run_of_its_own[kernel3]
     test_the_posterior_of_a_data_set_knows_its_data
+    test_data_sets_need_not_divide_over_the_devices
+unit/run/test_each_store.py
+    test_no_data_set_is_far_ahead_of_another
+    test_data_sets_called_by_intervals_are_called_so_in_a_store
 unit/run/test_executable_cache.py
     test_a_second_call_is_of_what_is_in_an_array_then[float32]
     test_a_second_call_is_of_what_is_in_an_array_then[float64]
@@ -385,6 +433,7 @@ unit/run/test_faults.py
     test_regions_without_a_density_are_not_entered_and_said[a density that is NaN]
     test_regions_without_a_density_are_not_entered_and_said[a density of zero]
     test_a_disk_that_fills_up_and_has_room_again
+    test_a_folder_that_is_lost_during_a_run_is_said_and_loses_no_draw[file_in_its_place]
 unit/run/test_folding.py
     test_a_state_that_all_lanes_share_is_counted_once_in_tiles[2]
     test_reduced_is_what_stored_draws_say[3-nuts]
@@ -412,6 +461,10 @@ unit/run/test_mcmc.py
     test_shapes_of_draws_and_statistics
     test_keep_chooses_what_is_stored
     test_a_given_step_size_is_kept_and_none_is_tuned
+unit/run/test_save_warmup.py
+    test_without_tuners_warm_up_and_draws_are_those_of_one_run
+    test_partially_centred_positions_are_kept_on_the_scale_of_the_model
+    test_a_run_that_is_lost_again_and_again_ends_with_the_same[True]
 unit/run/test_state_after_every_block.py
     test_after_every_block_in_a_new_process[nuts-folded]
     test_after_every_block_in_a_new_process[nuts-stored]
@@ -423,6 +476,9 @@ unit/run/test_stored_programs.py
     test_a_damaged_file_is_written_anew
     test_the_draws_are_those_of_compiled_programs[stored-rwmh]
     test_the_draws_are_those_of_compiled_programs[folded-rwmh]
+    test_runs_on_many_data_sets_are_read
+    test_particles_are_read_unless_a_distribution_is_a_users
+    test_programs_that_call_lapack_are_compiled_in_every_process_if_jax_cannot_load_it
 unit/run/test_stream.py
     test_reducers_know_all_draws_so_far
     test_data_that_are_in_memory_already_are_not_asked_for_again
@@ -434,6 +490,7 @@ unit/run/test_stream_checkpoint.py
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[both]
     test_the_block_that_was_left_is_yielded_again
     test_ctrl_c_yields_what_was_made_once
+    test_runs_and_streams_differ
 unit/run/test_summing.py
     test_sums_on_any_mesh_are_those_of_all_draws
 unit/run/test_threads.py
@@ -476,6 +533,7 @@ unit/variational/test_data_checks.py
     test_codes_of_no_group_are_refused[likelihood-all rows]
     test_codes_of_no_group_are_refused[likelihood-minibatches]
     test_codes_of_no_group_are_refused[amortised-batches]
+    test_codes_of_no_group_are_refused[amortised-iterable]
 unit/variational/test_fit.py
     test_a_support_may_depend_on_another_variable
     test_of_no_steps_a_guide_that_is_solved_is_the_one_given
@@ -492,6 +550,16 @@ unit/variational/test_fit_checkpoint.py
     test_the_save_before_a_damaged_one_is_used
     test_ctrl_c_saves_the_fit
     test_other_fits_are_refused
+unit/variational/test_fit_each.py
+    test_any_division_gives_the_fits_of_its_parts
+    test_data_sets_of_several_lengths_have_the_fits_of_their_own_rows
+    test_summaries_are_those_of_the_draws
+    test_each_data_set_ends_when_its_own_guide_has_settled
+    test_a_data_set_that_cannot_begin_spoils_no_other
+    test_another_call_compiles_nothing_and_options_are_those_of_a_fit
+    test_a_guide_that_takes_rows_is_refused_where_lengths_differ
+    test_a_bad_data_set_is_named_and_spoils_no_other
+    test_parameters_of_the_model_by_maximum_likelihood
 unit/variational/test_fixed_draws.py
     test_draws_that_are_kept_to
     test_draws_have_the_moments_that_they_stand_for
@@ -519,6 +587,7 @@ unit/variational/test_likelihood.py
     test_there_is_no_posterior
 unit/variational/test_linear_response.py
     test_of_a_normal_it_is_exact
+    test_what_has_none_is_refused
 unit/variational/test_matching.py
     test_a_normal_posterior_is_found_in_a_few_steps
     test_the_error_of_the_bound_is_that_of_pairs
@@ -542,6 +611,7 @@ unit/variational/test_minibatch.py
     test_the_gradient_is_that_of_all_rows_in_expectation[amortised]
 unit/variational/test_new_rows.py
     test_rows_held_out_and_rows_that_are_new[False]
+    test_rows_held_out_and_rows_that_are_new[True]
 unit/variational/test_objectives.py
     test_a_discrete_guide_becomes_the_posterior
     test_the_doubly_reparameterised_gradient_is_that_of_the_bound
@@ -582,6 +652,14 @@ unit/variational/test_steps.py
     test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[4-True]
     test_the_density_along_the_path_is_that_of_the_draw
     test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[2-False]
+    test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise[1-False]
+unit/variational/test_stored_fits.py
+    test_a_fit_that_an_earlier_process_compiled_is_read[each]
+    test_what_changes_a_fit_compiles_it_anew[model]
+    test_what_changes_a_fit_compiles_it_anew[guide]
+    test_what_changes_a_fit_compiles_it_anew[optimizer]
+    test_a_damaged_file_is_compiled_anew
+    test_code_of_the_user_is_traced_in_every_process[guide]
 unit/variational/test_stream.py
     test_a_list_begins_anew_and_an_iterator_ends_the_fit
     test_what_needs_all_rows_is_refused_and_the_rest_is_there
@@ -604,39 +682,6 @@ unit/variational/test_unbounded.py
     test_transformed_values_are_taken[clip]
     test_transformed_values_are_taken[relu]
     test_transformed_values_are_taken[maximum]
-unit/variational/test_fit_each.py
-    test_any_division_gives_the_fits_of_its_parts
-    test_data_sets_of_several_lengths_have_the_fits_of_their_own_rows
-    test_summaries_are_those_of_the_draws
-    test_each_data_set_ends_when_its_own_guide_has_settled
-    test_a_data_set_that_cannot_begin_spoils_no_other
-    test_another_call_compiles_nothing_and_options_are_those_of_a_fit
-    test_a_guide_that_takes_rows_is_refused_where_lengths_differ
-unit/run/test_save_warmup.py
-    test_without_tuners_warm_up_and_draws_are_those_of_one_run
-unit/run/test_each_store.py
-    test_no_data_set_is_far_ahead_of_another
-unit/adaptation/test_step_size.py
-    test_chains_that_begin_far_away_arrive
-unit/language/test_random_variable.py
-    test_data_stretch_batch_dimensions_of_size_one
-unit/run/test_centring.py
-    test_tuning_of_other_positions_is_refused[was2-now2]
-    test_the_tuning_of_a_posterior_has_its_centring
-    test_files_containers_and_predictions_know_nothing_of_it
-    test_a_variable_without_elements_is_left_alone
-    test_tuning_of_other_positions_is_refused[auto-None]
-unit/cli/test_saved.py
-    test_a_run_that_has_ended[store and checkpoint]
-    test_a_run_that_has_ended[checkpoint]
-    test_a_run_that_goes_on[store and checkpoint]
-    test_a_run_that_goes_on[checkpoint]
-unit/programs/test_centring.py
-    test_density_is_that_of_the_model_times_the_jacobian[multivariate]
-unit/variational/test_stored_fits.py
-    test_a_fit_that_an_earlier_process_compiled_is_read[each]
-    test_what_changes_a_fit_compiles_it_anew[model]
-    test_what_changes_a_fit_compiles_it_anew[guide]
 """
 
 

@@ -16,7 +16,6 @@ from phalanx.mesh.compatibility.compiler_settings import compiler_settings
 
 FLAG = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold="
 FIRST = {
-    "nothing": ("", True),
     "JAX": ("import jax; jax.numpy.zeros(3); ", False),
     "an import of JAX": ("import jax; ", True),
 }
