@@ -79,7 +79,8 @@ class RunRecord:
         centring: by partially centred variable, the mean, least and greatest weight of its elements: 1 is centred, 0
             non-centred.
         observed: names of the observed variables; None in files of earlier releases.
-        compiler: flags of XLA, work-arounds that are turned off, and the processor; empty in files of earlier releases.
+        compiler: flags of XLA, work-arounds that are turned off, kind of the devices, and the processor; empty in files
+            of earlier releases.
         scalars: data arguments that are numbers, flags, words or shapes; new data may leave them out.
     """
 

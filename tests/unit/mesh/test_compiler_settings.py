@@ -12,6 +12,7 @@ import pytest
 
 import phalanx as phx
 from phalanx.learning import identity
+from phalanx.mesh.compatibility import workarounds
 from phalanx.mesh.compatibility.compiler_settings import compiler_settings
 
 FLAG = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold="
@@ -19,6 +20,7 @@ FIRST = {
     "JAX": ("import jax; jax.numpy.zeros(3); ", False),
     "an import of JAX": ("import jax; ", True),
 }
+RUNS = "import phalanx; print(os.environ['XLA_FLAGS']); import jax; jax.numpy.zeros(3)"
 
 
 def test_all_tests_compile_with_the_flag():
@@ -32,6 +34,22 @@ def test_the_flag_is_added_only_where_it_has_an_effect(before):
     plain = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     done = subprocess.run([sys.executable, "-c", command], env=plain, capture_output=True, text=True, check=True)
     assert (FLAG in done.stdout) is adds
+
+
+def test_a_file_of_flags_is_the_users(tmp_path):
+    """A flag behind the name would be a part of it: XLA ends a process that names a file that does not exist."""
+    file = tmp_path / "flags"
+    file.write_text("--xla_cpu_enable_fast_math=false\n")
+    environment = {**os.environ, "XLA_FLAGS": str(file)}
+    done = subprocess.run([sys.executable, "-c", f"import os; {RUNS}"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, str(file)), done.stderr[-2000:]
+
+
+def test_settings_are_those_in_effect(monkeypatch):
+    before = compiler_settings()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_too_late=1")
+    monkeypatch.setenv("PHALANX_WORKAROUNDS", "group-sums")  # read already
+    assert compiler_settings() == before
 
 
 def model():
@@ -53,9 +71,9 @@ def test_a_run_that_goes_on_under_other_settings_says_so():
 
 def test_a_saved_run_of_other_settings_says_so(tmp_path, monkeypatch):
     sizes = {"num_chains": 2, "num_warmup": 10, "progress": False, "checkpoint": tmp_path / "run"}
-    monkeypatch.setenv("PHALANX_WORKAROUNDS", "group-sums")
-    phx.mcmc(model, num_samples=10, **sizes)
-    monkeypatch.delenv("PHALANX_WORKAROUNDS")
+    with monkeypatch.context() as patch:
+        patch.setattr(workarounds, "_turned_off", lambda: frozenset([workarounds.Workaround.GROUP_SUMS]))
+        phx.mcmc(model, num_samples=10, **sizes)
     with pytest.warns(UserWarning, match="PHALANX_WORKAROUNDS is 'group-sums' there, and '' here"):
         assert phx.mcmc(model, num_samples=20, **sizes).num_draws == 20
 

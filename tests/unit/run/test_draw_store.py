@@ -182,7 +182,6 @@ phx.use_cpu_devices(2)
 sys.path.insert(0, sys.argv[1])
 from tests.unit.run.test_draw_store import run
 from phalanx.run.host import draw_store
-from phalanx.run.phases import storing
 draw_store.SECONDS = 0.0
 checkpoint = phx.checkpoint(sys.argv[2] + "/run", seconds=0.0)
 places = {"store": sys.argv[2] + "/run.zarr", "checkpoint": checkpoint}

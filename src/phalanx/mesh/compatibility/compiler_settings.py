@@ -11,7 +11,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from phalanx.mesh.compatibility.workarounds import VARIABLE
+import jax
+
+from phalanx.mesh.compatibility.workarounds import VARIABLE, Workaround
 
 DEVICES = re.compile(r"--xla_force_host_platform_device_count=\S*")
 """Flag of XLA that changes no program."""
@@ -23,13 +25,19 @@ WAY_OUT = (
 
 
 def compiler_settings() -> dict[str, str]:
-    """Return XLA's flags, the work-arounds that are turned off, and the processor."""
-    flags = DEVICES.sub("", os.environ.get("XLA_FLAGS", ""))
+    """Return XLA's flags, the work-arounds that are turned off, the kind of the devices, and the processor."""
     return {
-        "XLA_FLAGS": " ".join(sorted(flags.split())),
-        VARIABLE: os.environ.get(VARIABLE, ""),
+        "XLA_FLAGS": _flags(),
+        VARIABLE: ", ".join(one.value for one in Workaround if not one.is_on),
+        "the kind of the devices": jax.devices()[0].device_kind,
         "the processor": _name_of_processor(),
     }
+
+
+@cache
+def _flags() -> str:
+    """Return the flags at the first call, soon after JAX has started: later changes have no effect."""
+    return " ".join(DEVICES.sub("", os.environ.get("XLA_FLAGS", "")).split())
 
 
 def warn_of_other_settings(called: str, there: Mapping[str, str]) -> None:

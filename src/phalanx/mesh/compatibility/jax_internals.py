@@ -1,8 +1,8 @@
 """Private and undocumented parts of JAX and XLA, each behind a guarded function with a fallback.
 
-No other module of Phalanx names them. Each is found when a program is traced or compiled, never at import. `NAMES`
-lists them with the consequence if a release of JAX lacks one: Phalanx is slower, compares less, or raises an error with
-the name. A test deletes each name and runs Phalanx without it.
+No other module of Phalanx names them. Each is found when it is needed, `HAS_STARTED` at import, the others never there.
+`NAMES` lists them with the consequence if a release of JAX lacks one: Phalanx is slower, compares less, or raises an
+error with the name. A test deletes each name and runs Phalanx without it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -141,12 +141,16 @@ def prefer_fused_loops() -> None:
     """Ask XLA to compile loops over small arrays into one function each, unless JAX has started.
 
     By default a CPU runs a loop as a list of small functions. In a leapfrog step of few numbers the calls
-    take 8 microseconds, the functions 1. XLA reads this option from the environment only, once, when JAX starts.
+    take 8 microseconds, the functions 1. XLA reads this option from the environment only, once, when JAX starts. The
+    variable may name a file of flags instead: that is the user's, and is left as it is.
     """
     flags, has_started = os.environ.get("XLA_FLAGS", ""), find(HAS_STARTED)
     if has_started is not None and has_started():  # processes that inherit the variable would compile otherwise
         return
-    if Workaround.FUSED_LOOPS.is_on and "xla_backend_extra_options" not in flags:
+    is_file = flags.strip() and not flags.lstrip().startswith("-")
+    with suppress(ValueError):  # a work-around that does not exist is reported by the first run, not by an import
+        if is_file or "xla_backend_extra_options" in flags or not Workaround.FUSED_LOOPS.is_on:
+            return
         wish = f"--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold={SMALL_LOOP_BYTES}"
         os.environ["XLA_FLAGS"] = f"{flags} {wish}".strip()
 

@@ -31,8 +31,8 @@ from jax.stages import Compiled, Lowered
 from jax.tree_util import PyTreeDef
 
 from phalanx.jaxprs.canonical import PLAIN, Form, is_of_a_library, library_name
-from phalanx.mesh.compatibility import jax_internals, workarounds
-from phalanx.mesh.compatibility.compiler_settings import processor
+from phalanx.mesh.compatibility import jax_internals
+from phalanx.mesh.compatibility.compiler_settings import compiler_settings, processor
 from phalanx.mesh.compatibility.jax_internals import Options
 from phalanx.programs.closure_key import OfThisProcess
 from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, own_folder, several_cpus
@@ -235,7 +235,8 @@ def _surroundings() -> str:
         tuple((name, import_module(name).__version__) for name in LIBRARIES),
         sys.version,
         tuple((name, found.st_size, found.st_mtime_ns) for name, found in files),
-        tuple((name, os.environ.get(name)) for name in ("XLA_FLAGS", workarounds.VARIABLE, "JAX_PLATFORMS")),
+        tuple(compiler_settings().items()),
+        os.environ.get("JAX_PLATFORMS"),
         tuple((d.id, d.platform, d.device_kind) for d in jax.devices()),
         device.client.platform_version,
         processor(),
