@@ -72,6 +72,7 @@ class Continuing:
             )
         self.executables.reducing.reductions.check_superchains(state.aim.superchains)
         self._check_types(state)
+        self._check_reducers(posterior, state)
         try:
             state = self._in_classes(state)
         except ValueError as error:
@@ -87,6 +88,17 @@ class Continuing:
         if posterior.stats:
             stored = stored.after(held_of(posterior, posterior.draws, held), held_of(posterior, posterior.stats, held))
         return state._replace(stored=stored)
+
+    def _check_reducers(self, posterior: Posterior, state: RunState) -> None:
+        """Raise if the draws so far had other reducers, which would receive the later draws only."""
+        was, now = set(posterior.reduced), {name for name, _ in self.executables.reducing.reductions.entries}
+        has_draws = state.stored.count or state.reduced.draws or (state.sinks is None and state.stored.counts.any())
+        if was != now and has_draws and not state.in_warm_up:
+            had, has = (", ".join(map(repr, sorted(names))) or "none" for names in (was, now))
+            raise ValueError(
+                f"continue_run: the posterior has the reducers {had}, and this sampler was compiled with {has}: their "
+                f"results would lack the draws so far. Compile with the reducers of the posterior."
+            )
 
     def _check_types(self, state: RunState) -> None:
         """Raise if a run has another floating-point type, such as float32 under `jax_enable_x64`."""
@@ -198,8 +210,7 @@ class Continuing:
 
     def _reduced(self, known: Reduced) -> Reduced:
         places = self.executables.reducing.places
-        has_seen = known.draws or known.states
-        if has_seen and set(known.states) != set(places):
+        if known.draws and set(known.states) != set(places):
             raise ValueError(f"it has the reducers {', '.join(map(repr, known.states)) or 'none'}")
         return known._replace(states={name: _of_user(places[name], parts) for name, parts in known.states.items()})
 
@@ -249,8 +260,9 @@ def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
     kept, thin = max(state.stored.count, state.reduced.draws), state.aim.thin
     left = 0 if state.in_warm_up else posterior.record.num_samples - thin * kept
     left = left if 0 <= left < thin else 0
-    # the sinks may hold draws of an incomplete round of reduced draws
-    least = 1 if state.in_warm_up or state.sinks is None else int(np.max(state.sinks.count))
+    # the sinks may hold draws of an incomplete round of draws that are not stored
+    sinks = None if state.in_warm_up or state.stored.counts.any() else state.sinks
+    least = 1 if sinks is None else int(np.max(sinks.count))
     if num_samples + left < thin * least:
         raise ValueError(
             f"continue_run: num_samples={num_samples} "

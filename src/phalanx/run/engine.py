@@ -180,6 +180,18 @@ class Engine:
         self._sent_tuning = jax.tree.map(self.executables.sent, tuning, self.blocks.tuning_specs(tuning))
         return self._sent_tuning
 
+    def reduced(self, state: RunState, draws: int) -> Reduced:
+        """Return the reducers' states after the first `draws` recorded draws of each chain in the sinks."""
+        reduce, reduced = self.executables.reduce, state.reduced
+        assert reduce is not None and state.sinks is not None
+        count, before = (
+            self.executables.sent.array(np.full(self.blocks.num_chains, number, np.int32), PartitionSpec(CHAIN))
+            for number in (draws, reduced.draws)
+        )
+        states = jax.tree.map(to_host, reduce(self.arrays, *state.sinks.states, count, before))
+        merged = HostReducers.of(self.executables.reducing).with_states(reduced, states)
+        return merged._replace(draws=reduced.draws + draws)
+
     # -- states that depend on no mesh -------------------------------------------------------------------------------
 
     def fetched(self, state: RunState) -> RunState:

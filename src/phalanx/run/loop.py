@@ -11,6 +11,7 @@ from jax import Array
 
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.interrupts import Interrupts, ended_by_interrupt
+from phalanx.mesh.processes import to_host
 from phalanx.programs.centring import Centrings
 from phalanx.run.device.executables import Executables
 from phalanx.run.engine import Engine
@@ -86,7 +87,10 @@ class Run:
 
     def resume(self, known: RunState) -> None:
         """Restore a fetched state, and complete its warm-up."""
-        stores = self.engine.executables.stores_draws
+        executables = self.engine.executables
+        if (larger := executables.with_slots(known.slots, self.engine.arrays)) is not executables:
+            self.engine = Engine(larger, known.seed, self.engine.arrays)
+        stores = executables.stores_draws
         self.engine.use_centring(known.centring)
         reduced = HostReducers.of(self.engine.executables.reducing).pooled(known.reduced)
         state = self.engine.placed(known._replace(reduced=reduced))
@@ -159,6 +163,18 @@ class Run:
         if self.engine.executables.record is None:  # draws are neither stored nor used for tuning
             return Discarding(self.engine, aim.num_warmup)
         return Warming(self.engine, self.kernel, aim.num_warmup)
+
+    @property
+    def reduced(self) -> Reduced:
+        """The reducers' states after all draws that every chain has stored, or after the last complete round.
+
+        After a second Ctrl-C within a block, the draws of the round under way are lost to reducers.
+        """
+        state, engine = self.state, self.engine
+        if engine.executables.reduce is None or state.sinks is None or state.in_warm_up or not self.is_whole:
+            return state.reduced
+        draws = int(to_host(state.sinks.count).min())
+        return engine.reduced(state, draws) if draws else state.reduced
 
     @property
     def draws(self) -> int:

@@ -210,13 +210,13 @@ def stream(
     The arguments are those of `mcmc` without `until`; `num_samples=None` draws until you leave the loop. With `keep=[]`
     only the results of reducers are yielded. Ctrl-C ends the block under way early, and then the stream.
 
-    With `checkpoint=` the same call in a new process continues; draws, and results of reducers with `keep=[]`, are bit
-    for bit those of one stream on as many devices. Reducers beside stored draws agree up to rounding. A block counts as
-    received once your loop asks for the next one. Each block is yielded at least once: after a process was killed, the
-    blocks since the last save, and after Ctrl-C, SIGTERM, an error or a `break` in your loop the block that was not
-    received, are yielded again with the same draws. `block.first`, the number of draws of each chain in earlier
-    blocks, is the place at which to write a block, so that one that is yielded again overwrites itself. In each of
-    several processes a block has the draws of the chains of its own devices, `block.chains`.
+    With `checkpoint=` the same call in a new process continues; draws and results of reducers are bit for bit those of
+    one stream on as many devices. A block counts as received once your loop asks for the next one. Each block is
+    yielded at least once: after a process was killed, the blocks since the last save, and after Ctrl-C, SIGTERM, an
+    error or a `break` in your loop the block that was not received, are yielded again with the same draws.
+    `block.first`, the number of draws of each chain in earlier blocks, is the place at which to write a block, so that
+    one that is yielded again overwrites itself. In each of several processes a block has the draws of the chains of its
+    own devices, `block.chains`.
 
     Yields:
         A dict for each block: the block's draws `(chain, draw, ...)` of each stored variable, and the result of each

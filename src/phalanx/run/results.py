@@ -21,7 +21,7 @@ from phalanx.run.continuing import held_of
 from phalanx.run.host.draw_store import step_sizes
 from phalanx.run.host.reducer_state import HostReducers, findings
 from phalanx.run.loop import Run
-from phalanx.run.state import RunState
+from phalanx.run.state import Reduced, RunState
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped
@@ -100,13 +100,14 @@ class RunStart(NamedTuple):
 
 
 class RunResults(NamedTuple):
-    """Draws and statistics `(chain, draw, ...)`, the results of the reducers, and draws of warm-up with statistics.
+    """Draws and statistics `(chain, draw, ...)`, states and results of reducers, draws of warm-up with statistics.
 
     In a run of several processes the draws are those of the chains that the process holds, unless a store has them.
     """
 
     draws: Mapping[str, Shaped[np.ndarray, "chains draws *shape"]]
     stats: Mapping[str, Shaped[np.ndarray, "chains draws"]]
+    states: Reduced
     reduced: Mapping[str, Any]
     warmup_draws: Mapping[str, Any]
     warmup_stats: Mapping[str, Any]
@@ -114,15 +115,16 @@ class RunResults(NamedTuple):
     @classmethod
     def of(cls, run: Run, with_draws: bool = True) -> RunResults:
         """Return the results so far; without draws in a store, which must be written first, unless `with_draws`."""
-        state, reduced = run.state, HostReducers.of(run.engine.executables.reducing).finalize(run.state.reduced)
+        state, states = run.state, run.reduced
+        reduced = states, HostReducers.of(run.engine.executables.reducing).finalize(states)
         of_warmup = run.warmup_draws, run.warmup_stats
         if not state.stored.count or (run.store is not None and not with_draws):
-            return cls({}, {}, reduced, *of_warmup)
+            return cls({}, {}, *reduced, *of_warmup)
         if run.store is not None:
-            return cls(*run.store.read(), reduced, *run.store.read_warm_up())  # pyright: ignore[reportArgumentType]
+            return cls(*run.store.read(), *reduced, *run.store.read_warm_up())  # pyright: ignore[reportArgumentType]
         draws, stats = state.stored.whole
         stats["step_size"] = step_sizes(state, stats)
-        return cls({name: draws[name] for name in run.engine.blocks.names}, stats, reduced, *of_warmup)
+        return cls({name: draws[name] for name in run.engine.blocks.names}, stats, *reduced, *of_warmup)
 
     def place(self, run: Run) -> OwnDraws | None:
         """Return the position of these draws among all processes' draws; None if complete. All must call it."""
@@ -133,14 +135,15 @@ class RunResults(NamedTuple):
         """Return the record of a run of `samples` iterations, given the record of its sampler."""
         state, reducers = run.state, HostReducers.of(run.engine.executables.reducing)
         relocations = [Relocation(*relocation) for relocation in state.relocations]
-        ahead = state.stored.ahead if run.engine.executables.stores_draws else 0
+        executables, made = run.engine.executables, self.states.draws
+        lost = 0 if executables.reduce is None else max(0, state.stored.count - made)
         return replace(
-            before.of_run(clock.started, run.interrupted, relocations, findings(dict(self.reduced), ahead)),
+            before.of_run(clock.started, run.interrupted, relocations, findings(dict(self.reduced), lost)),
             seed=state.seed, init=state.aim.init, superchains=state.aim.superchains,
             num_warmup=state.aim.num_warmup, num_samples=samples,
-            folded_draws=state.reduced.draws, acceptance_rate=state.reduced.acceptance_rate,
-            divergences=state.reduced.divergences, diagnostics=reducers.reductions.statistics,
-            constant=reducers.constant(state.reduced),
+            folded_draws=0 if executables.stores_draws else made, acceptance_rate=self.states.acceptance_rate,
+            divergences=self.states.divergences, diagnostics=reducers.reductions.statistics,
+            constant=reducers.constant(self.states),
             centring={name: _spread(np.asarray(centring[0])) for name, centring in state.centring.items()},
         )  # fmt: skip
 

@@ -48,9 +48,9 @@ class Reduced(NamedTuple):
     Attributes:
         states: by reducer name and variable.
         failed: reasons why reducers failed, by reducer name.
-        draws: draws of each chain that were reduced but not stored.
-        divergences, evaluations: totals of those draws over all chains.
-        accepted, made: sum of the acceptance rates of those draws before thinning, and their number.
+        draws: draws of each chain that were reduced.
+        divergences, evaluations: totals of those draws over all chains; 0 if draws are stored.
+        accepted, made: sum of the acceptance rates of those draws before thinning, and their number; 0 likewise.
     """
 
     states: Mapping[str, Any] = {}
@@ -222,7 +222,7 @@ class RunState(NamedTuple):
         tuning: current hyperparameters of the kernel.
         mean_steps: mean number of ticks per draw.
         warming: state of the warm-up; None after warm-up.
-        sinks: draws on the devices that no phase has processed yet; None without draws.
+        sinks: draws of the current round on the devices, which tuners or reducers have not received; None without.
         goal: draws of each chain in the current round of reduced draws; 0 between two rounds.
         stored: draws on the host.
         reduced: states of the reducers on the host.
@@ -254,6 +254,16 @@ class RunState(NamedTuple):
     rounds: tuple[dict[str, Any], ...] = ()
     centring: Mapping[str, Any] = {}
     warmed: Stored | None = None
+
+    @property
+    def slots(self) -> int:
+        """Number of slots that the recorded draws of the current round take; 0 without recorded draws.
+
+        A device with more of the chains, or of the rows of each, has fewer slots.
+        """
+        if self.sinks is None or len(self.sinks.states) > 1:
+            return 0
+        return max(int(np.max(self.sinks.count)), 0 if self.warming is None else self.warming.goal)
 
     @property
     def in_warm_up(self) -> bool:

@@ -258,8 +258,9 @@ def fit(
     )  # fmt: skip
     interrupted = loop.stopped is Stop.INTERRUPTED
     record = record_of(pair, objective, num_steps, num_particles, int(seed), started, interrupted, names)
+    params = jax.tree.map(np.asarray, values(learned.free))
     result = Fit(
-        params=jax.tree.map(np.asarray, values(learned.free)), losses=learned.losses, timing=timing,
+        params={name: params[name] for name in pair.learned.parameters}, losses=learned.losses, timing=timing,
         record=replace(record, matmul_precision=matmul_precision), unsettled=learned.unsettled, steps=learned.steps,
         seen=learned.seen, looks=tuple(learned.looks), failed=learned.failed, free=learned.free, pair=pair,
         arrays=arrays,

@@ -123,7 +123,7 @@ def test_chains_in_short_trajectories_weigh_no_more_at_a_deadline(keep):
 
 
 @pytest.mark.slow
-def test_interrupted_chains_that_store_draws_say_that_reducers_are_uneven(monkeypatch):
+def test_reducers_of_an_interrupted_run_have_the_draws_of_every_chain(monkeypatch):
     def interrupt(self, report):
         if report.phase == "sampling" and report.done >= 2:
             raise KeyboardInterrupt
@@ -131,8 +131,9 @@ def test_interrupted_chains_that_store_draws_say_that_reducers_are_uneven(monkey
     monkeypatch.setattr("phalanx.run.progress.display.Silent.show", interrupt)
     monkeypatch.setattr("phalanx.run.compile.block_length.Pace.ticks", 8)
     run = phx.mcmc(funnel, **{**SHORT, "num_samples": 1000, "num_chains": 8})
-    assert run.reduced["m"]["width"].count > 8 * run.num_draws
-    assert [finding.topic for finding in run.record.findings] == ["uneven chains"]
+    assert run.state.stored.ahead > 0  # draws of chains with short trajectories, which would bias results
+    assert run.reduced["m"]["width"].count == 8 * run.num_draws
+    assert not run.record.findings
 
 
 def test_an_interrupt_returns_what_is_known(monkeypatch):

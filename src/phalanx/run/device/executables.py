@@ -156,6 +156,13 @@ class Executables:
             self.rare[name] = make()
         return self.rare[name]
 
+    def with_slots(self, slots: int, arrays: Sequence[Array]) -> Executables:
+        """Return executables whose blocks record so many draws of each chain, compiled anew if these record fewer."""
+        if slots <= self.blocks.slots:
+            return self
+        reducing = replace(self.reducing, blocks=replace(self.blocks, slots=slots))
+        return compile_blocks(reducing, arrays, self.matmul_precision)
+
     def serving(self, program: Program, reductions: Reductions) -> Executables:
         """Return the executables for a model and reducers with the same traces, whose host functions may differ."""
         if program is self.blocks.target.program and reductions == self.reducing.reductions:

@@ -114,7 +114,7 @@ def run_each(
     return Posteriors(
         draws={name: draws[name] for name in stored if name in draws}, stats=stats, sets=sets.names,
         failed={sets.names[n]: reason for n, reason in sorted(going.engine.failed.items()) if n < sets.count},
-        reduced=_reduced(executables.reducing, going.state.reduced, filled, sets.count),
+        reduced=_reduced(executables.reducing, going.reduced, filled, sets.count),
         timing=timing, record=record,
         target_of=lambda number: on_sets.target_of(number, num_chains),
     )  # fmt: skip

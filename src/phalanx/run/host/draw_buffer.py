@@ -50,7 +50,7 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, filled: Bool[np.ndarray, "slots held"], counts: Integer[np.ndarray, "held"]) -> Places:
-        """Return the places behind the first `counts` draws of each chain."""
+        """Return the places, given the number of the draw that a chain's first slot holds, or would hold."""
         if filled.all() and (counts == counts[0]).all():
             none = np.zeros(0, np.int64)
             return cls(int(counts[0]), none, none, none)
@@ -106,12 +106,13 @@ class DrawBuffer:
 
         def copy() -> None:
             filled, of_variables, stored_stats = block.filled, dict(values), block.stats
-            places, needed = Places.of(filled, self.held.part(known)), int((known + counts).max())
+            places = Places.of(filled, self.held.part(known) - block.known)
+            needed = int((known + counts).max())
             if (jacobian := of_variables.pop(CENTRING, None)) is not None:
-                less = fetch_held(jacobian, len(filled), self.held)  # the density is that of the model's own positions
+                less = fetch_held(jacobian, block.slots, self.held)  # the density is that of the model's own positions
                 stored_stats = {**stored_stats, "log_density": stored_stats["log_density"] - less}
             for name, array in of_variables.items():
-                rows = self.target.trim(name, fetch_held(array, len(filled), self.held), leading=2)
+                rows = self.target.trim(name, fetch_held(array, block.slots, self.held), leading=2)
                 draws[name] = self._written(draws.get(name), places, rows, needed)
             for name, rows in stored_stats.items():
                 rows = rows.astype(STAT_TYPES.get(name, rows.dtype))

@@ -31,11 +31,15 @@ class HostBlock:
         rows: arrays `(slot, chain, device, column)`, one for each group of coordinates.
         count: draws of each of these chains; later slots are empty.
         layout: layout of a row.
+        known: number of each chain's first draws that are those of blocks before, which the sinks still hold.
+        first: number of slots before the first one in `rows`.
     """
 
     rows: list[Float[np.ndarray, "slots chains _devices _columns"]]
     count: Integer[np.ndarray, "chains"]
     layout: RowLayout
+    known: Integer[np.ndarray, "chains"] | int = 0
+    first: int = 0
 
     @classmethod
     def fetched(cls, sinks: SinkState, layout: RowLayout, groups: int | None = None, every: int = 1) -> HostBlock:
@@ -50,25 +54,42 @@ class HostBlock:
         count, (recorded,) = to_host(sinks.count)[::every], sinks.states
         rows = []
         for array, width in zip(recorded[:groups], layout.widths, strict=False):
-            fetched = fetch_slots(array[:, ::every] if every > 1 else array, int(count.max()))
+            fetched = fetch_slots(array[:, ::every] if every > 1 else array, slice(int(count.max())))
             rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
         return cls(rows, count, layout)
 
     @classmethod
     def held(
-        cls, sinks: SinkState, layout: RowLayout, counts: Integer[np.ndarray, "all_chains"], held: HeldChains
-    ) -> HostBlock:
-        """Return the recorder's draws of the chains that this process holds, given the draws of each of all chains."""
+        cls, sinks: SinkState, layout: RowLayout, counts: Integer[np.ndarray, "all_chains"], held: HeldChains,
+        known: Integer[np.ndarray, "all_chains"] | None = None,
+    ) -> HostBlock:  # fmt: skip
+        """Return the recorder's draws of the chains that this process holds.
+
+        Args:
+            sinks: state of the recorder.
+            layout: layout of its rows.
+            counts: draws of each of all chains.
+            held: the chains that this process holds.
+            known: draws of each of all chains that are those of blocks before; None for none.
+        """
         count, (recorded,), rows = held.part(counts), sinks.states, []
+        before = np.zeros_like(count) if known is None else held.part(known)
+        first = int(before.min())
         for array, width in zip(recorded, layout.widths, strict=True):
-            fetched = fetch_held(array, int(count.max()), held)
+            fetched = fetch_held(array, slice(first, int(count.max())), held)
             rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
-        return cls(rows, count, layout)
+        return cls(rows, count - first, layout, before - first, first)
 
     @cached_property
     def filled(self) -> Bool[np.ndarray, "slots chains"]:
-        """True for slots with a draw."""
-        return np.arange(len(self.rows[0]))[:, None] < self.count[None]
+        """True for slots with a draw of this block."""
+        slot = np.arange(len(self.rows[0]))[:, None]
+        return (slot >= self.known) & (slot < self.count)
+
+    @property
+    def slots(self) -> slice:
+        """Slots that `rows` has."""
+        return slice(self.first, self.first + len(self.rows[0]))
 
     @property
     def numbers(self) -> Int[np.ndarray, "slots chains"]:
@@ -89,34 +110,38 @@ class HostBlock:
         return Sample(position.parts, gradient.parts, log_density, np.nonzero(filled)[0])
 
 
-def fetch_slots(array: Shaped[Array, "all_slots *shape"], slots: int) -> Shaped[np.ndarray, "{slots} *shape"]:
-    """Return the first slots of a sharded array, without copying the others to the host."""
+def fetch_slots(array: Shaped[Array, "all_slots *shape"], slots: slice) -> Shaped[np.ndarray, "slots *shape"]:
+    """Return some slots of a sharded array, without copying the others to the host."""
     if not array.is_fully_addressable:
-        return to_host(array)[:slots]
-    whole = np.empty((slots, *array.shape[1:]), array.dtype)
+        return to_host(array)[slots]
+    whole = np.empty((_length(slots), *array.shape[1:]), array.dtype)
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
-            whole[(slice(None), *shard.index[1:])] = np.asarray(shard.data)[:slots]
+            whole[(slice(None), *shard.index[1:])] = np.asarray(shard.data)[slots]
     return whole
 
 
 def fetch_held(
-    array: Shaped[Array, "all_slots all_chains *shape"], slots: int, held: HeldChains
-) -> Shaped[np.ndarray, "{slots} held *shape"]:
-    """Return the first slots of the chains that this process holds, copied from its own devices."""
+    array: Shaped[Array, "all_slots all_chains *shape"], slots: slice, held: HeldChains
+) -> Shaped[np.ndarray, "slots held *shape"]:
+    """Return some slots of the chains that this process holds, copied from its own devices."""
     if held.is_whole:
         return fetch_slots(array, slots)
     if held.is_shared:  # rows of a chain may lie in several processes
         assert isinstance(array.sharding, NamedSharding)
         array = jax.jit(_identity, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec(None, CHAIN)))(array)
-    own, known = np.empty((slots, len(held.numbers), *array.shape[2:]), array.dtype), set[str]()
+    own, known = np.empty((_length(slots), len(held.numbers), *array.shape[2:]), array.dtype), set[str]()
     for shard in array.addressable_shards:
         if (where := str(shard.index)) not in known:  # other devices have copies
             known.add(where)
             first = int(np.searchsorted(held.numbers, shard.index[1].start or 0))
             chains = slice(first, first + shard.data.shape[1])
-            own[(slice(None), chains, *shard.index[2:])] = np.asarray(shard.data)[:slots]
+            own[(slice(None), chains, *shard.index[2:])] = np.asarray(shard.data)[slots]
     return own
+
+
+def _length(slots: slice) -> int:
+    return slots.stop - (slots.start or 0)
 
 
 def _identity(array: Array) -> Array:

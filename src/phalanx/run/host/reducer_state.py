@@ -135,12 +135,12 @@ class HostReducers:
         return tuple(found)
 
 
-def findings(results: dict[str, Any], ahead: int) -> tuple[Finding, ...]:
-    """Return findings on reducers that failed, and on results that weigh some chains more than others.
+def findings(results: dict[str, Any], lost: int) -> tuple[Finding, ...]:
+    """Return findings on reducers that failed, and on results without the last draws.
 
     Args:
         results: results of `HostReducers.finalize`.
-        ahead: largest difference between chains' numbers of draws in an interrupted run.
+        lost: stored draws of each chain that reducers did not receive.
     """
     failed = tuple(
         Finding(
@@ -151,16 +151,15 @@ def findings(results: dict[str, Any], ahead: int) -> tuple[Finding, ...]:
         for name, result in results.items()
         if isinstance(result, Unfinished)
     )
-    return (*failed, uneven(ahead)) if ahead and results else failed
+    return (*failed, _without(lost)) if lost else failed
 
 
-def uneven(ahead: int) -> Finding:
-    """Return the finding that reducers have more draws of some chains, which have shorter trajectories."""
+def _without(lost: int) -> Finding:
     return Finding(
-        "uneven chains",
-        f"The run was interrupted when some chains were {ahead:,} draws ahead of others. The reducers include these "
-        "draws, and are biased towards regions of short trajectories.",
-        "the stored draws, equally many of each chain, or until=phx.until(seconds=...), which ends with equally many",
+        "draws not reduced",
+        f"A second Ctrl-C ended the run within a block. Results of reducers lack the last {lost:,} stored draws "
+        f"of each chain.",
+        "the stored draws, or another run; one Ctrl-C ends it at the end of a block, with all draws reduced",
     )
 
 

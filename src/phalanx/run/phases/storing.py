@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 from jax import Array
-from jax.sharding import PartitionSpec
 
-from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
 from phalanx.posterior.processes.gathered import of_all_chains
 from phalanx.run.device.recorder import Rows
@@ -18,13 +16,12 @@ from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.host.recorded import BlockTotals, HostBlock
-from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.phases.phase import Goal, Shown
 from phalanx.run.state import RunState
 from phalanx.run.until import StoppingWatch
 
 if TYPE_CHECKING:
-    from jaxtyping import Int, Integer
+    from jaxtyping import Integer
 
 FULLNESS = 0.9
 """Expected part of a block's slots that are filled when it ends; chains with full slots wait for the others."""
@@ -36,6 +33,10 @@ LEAD = 2
 
 class Storing:
     """Phase that stores draws, and reduces them if the run has reducers.
+
+    Reducers receive draws in rounds of as many as the sinks have slots, counted from the first draw of the run: rounds
+    that end by time would give results that differ in their last digits from run to run. The draws of a round that is
+    not complete stay in the sinks; `Run.reduced` has results that include them.
 
     Args:
         engine: engine of the run.
@@ -51,15 +52,21 @@ class Storing:
         self, engine: Engine, buffer: DrawBuffer, thin: int, watch: StoppingWatch | None, store: DrawStore | None = None
     ):
         self._engine, self._buffer, self._thin, self._watch, self._store = engine, buffer, thin, watch, store
-        self._reducers = HostReducers.of(engine.executables.reducing)
+        self._reduces = engine.executables.reduce is not None
+        self._start = 0
+        """Stored draws of each chain at the start of the round."""
 
     def begin(self, state: RunState) -> RunState:
         """Return the state before the first block."""
         first = 0 if self._watch is None else state.next_look or self._watch.first_look(state.stored.count)
-        return state._replace(next_look=first)
+        sinks = state.sinks if self._reduces else None
+        self._start = state.stored.count - (0 if sinks is None else int(to_host(sinks.count).min()))
+        return state._replace(next_look=first, sinks=sinks)
 
     def goal(self, state: RunState) -> Goal | None:
         """Return the goal of the next block."""
+        if self._reduces:
+            return self._goal_of_round(state)
         wanted = self._wanted(state)
         if wanted is None:
             return None
@@ -72,28 +79,40 @@ class Storing:
         counts, left = state.stored.counts, self._buffer.left(state.stored)
         if self._store is not None:  # it takes the draws that every chain has: others stay in memory
             left = np.clip(counts.min() + LEAD * self._engine.blocks.slots - counts, 0, left)
-        if left.any() and not state.stopped:
-            return left if self._watch is None else np.minimum(left, np.maximum(state.next_look - counts, 0))
-        behind = counts.max() - counts
-        # reducers would be biased by chains with more draws than others
-        return behind if self._engine.executables.reduce is not None and behind.any() else None
+        if state.stopped or not left.any():
+            return None
+        return left if self._watch is None else np.minimum(left, np.maximum(state.next_look - counts, 0))
+
+    def _goal_of_round(self, state: RunState) -> Goal | None:
+        """Return the draws since the start of the round that each chain should have; None if they have them."""
+        counts = state.stored.counts
+        ends = [self._buffer.total, self._start + self._engine.blocks.slots]
+        if self._watch is not None:
+            ends.append(state.next_look)
+        # results would be biased by chains with more draws than others
+        end = max(0 if state.stopped else min(ends), counts.max())
+        return Goal(np.full(len(counts), end - self._start)) if counts.min() < end else None
 
     def after(self, state: RunState) -> tuple[RunState, Shown]:
         """Return the state after the draws of a block are stored, in each process those of the chains that it holds."""
         state = self._moved(state)  # those of the block before, copied to the host while the devices made this one
         assert state.sinks is not None
         blocks, counts = self._engine.blocks, to_host(state.sinks.count)
-        block = HostBlock.held(state.sinks, blocks.row_layout, counts, blocks.held)
+        known = state.stored.counts - self._start if self._reduces else np.zeros_like(counts)
+        block = HostBlock.held(state.sinks, blocks.row_layout, counts, blocks.held, known)
         # processes exchange totals before the next program begins, which may sum over devices
         totals, mean_steps = BlockTotals.of(block, blocks.held), state.mean_steps
-        values, states = self._read(state, state.sinks.states[0], state.sinks.count)
+        values = self._values(state.sinks.states[0])
         if totals.draws and not blocks.kernel.machine.in_lock_step:
             mean_steps = totals.steps / totals.draws / self._thin
         state = state._replace(
-            stored=self._buffer.with_block(state.stored, values, block, counts, totals.divergences),
-            reduced=state.reduced if states is None else self._reducers.with_states(state.reduced, states),
-            mean_steps=mean_steps, sampling=state.sampling.more(evaluations=totals.steps), sinks=None,
+            stored=self._buffer.with_block(state.stored, values, block, counts - known, totals.divergences),
+            mean_steps=mean_steps, sampling=state.sampling.more(evaluations=totals.steps),
+            sinks=state.sinks if self._reduces else None,
         )  # fmt: skip
+        if self._reduces and counts.min() >= blocks.slots:
+            state = state._replace(reduced=self._engine.reduced(state, blocks.slots), sinks=None)
+            self._start += blocks.slots
         stored = state.stored
         rates = np.full(min(totals.draws, 1), totals.accepted / max(totals.draws, 1))
         shown = Shown(stored.count, self._buffer.total, rates, stored.divergences)
@@ -118,13 +137,9 @@ class Storing:
         """Return the state without the draws that every chain has, if there is a store for them."""
         return state if self._store is None else self._store.take(state)
 
-    def _read(self, state: RunState, rows: Rows, count: Int[Array, "chains"]) -> tuple[dict[str, Array], Any]:
-        """Return the values of variables in recorded rows, and the reducers' states after them."""
+    def _values(self, rows: Rows) -> dict[str, Array]:
+        """Return the values of variables in recorded rows."""
         executables, arrays = self._engine.executables, self._engine.arrays
         assert executables.constrain is not None
         # programs may sum over devices, and would wait for each other for ever if they ran at the same time
-        values = jax.block_until_ready(executables.constrain(arrays, rows))
-        if executables.reduce is None:
-            return values, None
-        before = executables.sent.array(state.stored.counts.astype(np.int32), PartitionSpec(CHAIN))
-        return values, jax.tree.map(to_host, executables.reduce(arrays, rows, count, before))
+        return jax.block_until_ready(executables.constrain(arrays, rows))
