@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from phalanx.adaptation.metric import LowRankMetric
 from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.recoding import listed
 from phalanx.kernels.protocol.adapter import Rest
@@ -73,6 +74,7 @@ class Continuing:
         self.executables.reducing.reductions.check_superchains(state.aim.superchains)
         self._check_types(state)
         self._check_reducers(posterior, state)
+        self._check_correlated(posterior, state)
         try:
             state = self._in_classes(state)
         except ValueError as error:
@@ -99,6 +101,26 @@ class Continuing:
                 f"continue_run: the posterior has the reducers {had}, and this sampler was compiled with {has}: their "
                 f"results would lack the draws so far. Compile with the reducers of the posterior."
             )
+
+    def _check_correlated(self, posterior: Posterior, state: RunState) -> None:
+        """Raise if the metric has correlations of other variables than here, where others are sharded."""
+        expected = unshard(first_tuning(self.executables.blocks), self.executables.blocks.layout)
+        leaves, (here, there) = jax.tree.leaves(state.tuning), self._meshes(posterior)
+        if not isinstance(getattr(expected, "metric", None), LowRankMetric) or here == there:
+            return
+        if len(leaves) == len(jax.tree.leaves(expected)):
+            was = jax.tree.unflatten(jax.tree.structure(expected), leaves).metric.directions
+            if len(was) != len(now := expected.metric.directions):
+                raise ValueError(
+                    f"continue_run: on the mesh {there} the metric has correlations of the {len(was):,} coordinates "
+                    f"that are not sharded there, and on the mesh {here} {len(now):,} are not sharded. Continue on a "
+                    f"mesh that shards the same variables, or start a run with init=posterior."
+                )
+
+    def _meshes(self, posterior: Posterior) -> tuple[str, str]:
+        meshes = self.executables.blocks.target.mesh.shape, posterior.record.mesh
+        here, there = (" x ".join(f"{axis}={count}" for axis, count in mesh.items()) for mesh in meshes)
+        return here, there
 
     def _check_types(self, state: RunState) -> None:
         """Raise if a run has another floating-point type, such as float32 under `jax_enable_x64`."""

@@ -111,6 +111,21 @@ def test_sharded_rows_and_their_padding(tmp_path):
     same(half.continue_run(10).continue_run(20), whole)  # the first part is what it was
 
 
+def test_correlations_of_variables_that_are_sharded_elsewhere_are_refused():
+    def rows(y):
+        level = phx.sample("level", dist.Normal(0.0, phx.sample("scale", dist.HalfNormal(1.0))).expand(y.shape))
+        phx.sample("y", dist.Normal(level, 1.0), obs=y)
+
+    one, two = (phx.make_mesh(chain=1, data=n) for n in (1, 2))
+    y = np.arange(4.0, dtype=np.float32)
+    sizes = {"num_chains": 2, "num_warmup": 10, "progress": False}
+    half = phx.mcmc(rows, phx.shard({"y": y}, two), num_samples=5, **sizes)
+    sampler = phx.compile(rows, {"y": y}, mesh=one, **compiled_in(sizes))
+    words = "on the mesh chain=1 x data=2 x model=1 .* of the 1 coordinates .* and on the mesh .*data=1.* 5 are not"
+    with pytest.raises(ValueError, match=words):
+        sampler.continue_run(half, 5)
+
+
 def test_reducers_go_on():
     of_the_same = {**SIZES, "kernel": phx.rwmh(step_size=0.5)}
     sizes = {**of_the_same, "keep": [], "reducers": {"m": phx.reducers.moments(), "r": phx.reducers.rhat()}}
