@@ -6,34 +6,36 @@ draw. The bias of a mean is measured in standard deviations, that of a variance 
 of two: both squared, and the worst of all parameters. Chains have arrived if it is below .01; the chance error of
 4 x 512 draws is some .003.
 
-All begin uniformly in (-2, 2), unconstrained. BlackJAX's ends its first phase by itself; its second has ten draws. It
-refuses a model with a scan, such as garch11.
+All begin uniformly in (-2, 2), unconstrained. BlackJAX's ends its first phase by itself; of those `BLACKJAX_LENGTHS` at
+which its chains arrive, the one with fewest gradients counts. It refuses a model with a scan, such as garch11. Four
+posteriors are of posteriordb, two of Inference Gym.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import side_by_side
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent / "reference")]
 
-NAMES = ("ark", "eight_schools_noncentered", "mesquite", "nes")
+NAMES = ("ark", "eight_schools_noncentered", "mesquite", "nes", "banana", "brownian_motion")
 CHAINS, SEEDS, ENOUGH = 512, 4, 0.01
 LENGTHS = (30, 50, 100, 200, 400, 800)
 """Draws of a warm-up of ours, of several leapfrogs each."""
 
-BLACKJAX_LENGTHS = (100, 300)
-"""The most leapfrogs of the first phase of BlackJAX's, which ends it by itself after a fifth or more."""
+LEAPFROGS, CALLS = 15, 2
+"""Steps of a draw in the second phase of BlackJAX's, by default, and the gradients of each."""
 
-DRAWS, LEAPFROGS = 10, 15
+BLACKJAX_LENGTHS = ((50, 2), (100, 2), (50, 4), (100, 4), (200, 4), (50, 10), (100, 10), (300, 10), (1000, 20))
+"""The most leapfrogs of its first phase, which ends by itself after a fifth or more, and draws of the second."""
 
 Draws = dict[str, np.ndarray]
-Run = Callable[[Any, int, int], tuple[Draws, float]]
+Run = Callable[[Any, Any, int], tuple[Draws, float]]
 """Draws `(chain, ...)` of an entry of the database, after a warm-up of some length with a seed, and the gradients."""
 
 
@@ -51,19 +53,14 @@ def of_kernel(name: str) -> Run:
     return run
 
 
-def of_blackjax(entry: Any, length: int, seed: int) -> tuple[Draws, float]:
+def of_blackjax(entry: Any, length: tuple[int, int], seed: int) -> tuple[Draws, float]:
     import jax
     import numpyro
     from blackjax.adaptation.laps import laps
     from numpyro.infer.util import initialize_model
-    from tests.statistical.posteriordb.entries import ENTRIES
-
-    sys.path.insert(0, str(Path(__file__).parent / "reference"))
-    import numpyro_models  # pyright: ignore[reportMissingImports]  # of `reference`
 
     numpyro.enable_validation(False)  # starts where an equation overflows are tried again, not refused
-    name = next(name for name, known in ENTRIES.items() if known is entry)  # several have one program
-    found = initialize_model(jax.random.key(0), getattr(numpyro_models, name), model_kwargs=entry.data())
+    found = initialize_model(jax.random.key(0), in_numpyro(entry), model_kwargs=entry.data())
     assert found.postprocess_fn is not None
     leaves, tree = jax.tree.flatten(found.param_info.z)
 
@@ -75,47 +72,60 @@ def of_blackjax(entry: Any, length: int, seed: int) -> tuple[Draws, float]:
         parts = [jax.random.uniform(k, leaf.shape, minval=-2, maxval=2) for k, leaf in zip(keys, leaves, strict=True)]
         return jax.tree.unflatten(tree, parts)
 
-    calls = 2  # gradients of a step of the second phase's integrator
-    mesh = jax.sharding.Mesh(jax.devices()[:1], "chains")
+    mesh, second = jax.sharding.Mesh(jax.devices()[:1], "chains"), length[1] * LEAPFROGS * CALLS
     info, calls, _, final = laps(
-        log_density, begin, sum(leaf.size for leaf in leaves), length, DRAWS * LEAPFROGS * calls, CHAINS, mesh,
-        jax.random.key(seed),
+        log_density, begin, sum(leaf.size for leaf in leaves), length[0], second, CHAINS, mesh, jax.random.key(seed),
+        steps_per_sample=LEAPFROGS,
     )  # fmt: skip
+    assert calls == CALLS  # up to 200 coordinates
     assert info is not None
     first = np.asarray(info["phase_1"]["step_size"])
-    gradients = float(np.count_nonzero(first)) + DRAWS * LEAPFROGS * calls
+    gradients = float(np.count_nonzero(first)) + second
     values = jax.vmap(found.postprocess_fn)(final.position)
     return {name: np.asarray(values[name]) for name in entry.names}, gradients
 
 
-RUNS: dict[str, tuple[Run, tuple[int, ...]]] = {
+def in_numpyro(entry: Any) -> Callable[..., None]:
+    import numpyro_models  # pyright: ignore[reportMissingImports]  # of `reference`
+    from tests.statistical.posteriordb.entries import ENTRIES
+
+    names = [name for name, known in ENTRIES.items() if known is entry]  # several have one program
+    return getattr(numpyro_models, names[0]) if names else entry.program
+
+
+RUNS: dict[str, tuple[Run, Sequence[Any]]] = {
     "ChEES": (of_kernel("chees"), LENGTHS),
     "LAPS": (of_kernel("laps"), LENGTHS),
     "BlackJAX's LAPS": (of_blackjax, BLACKJAX_LENGTHS),
 }
 
 
-def worst_bias(entry: Any, runs: list[Draws]) -> float:
-    """Return the worst squared bias of the chains of several runs."""
+def moments_of(entry: Any, name: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return known means and standard deviations of the elements of a variable."""
     from tests.statistical.posteriordb.reference import stored
 
-    def rows() -> Iterator[tuple[str, np.ndarray]]:
-        for name in entry.names:
-            values = np.concatenate([draws[name] for draws in runs]).astype(np.float64)
-            columns = values.reshape(len(values), -1).T
-            for i, column in enumerate(columns):
-                yield (name if values.ndim == 1 else f"{name}[{i + 1}]"), column
+    if hasattr(entry, "known"):
+        return entry.known[name]
+    reference = stored(entry.reference)["reference"]
+    known = [reference[key] for key in ([name] if name in reference else [f"{name}[{i + 1}]" for i in range(count)])]
+    return np.array([each["mean"] for each in known]), np.array([each["sd"] for each in known])
 
-    reference, found = stored(entry.reference)["reference"], []
-    for name, column in rows():
-        mean, sd = reference[name]["mean"], reference[name]["sd"]
-        found += [((column.mean() - mean) / sd) ** 2, (column.var() / sd**2 - 1) ** 2 / 2]
+
+def worst_bias(entry: Any, runs: list[Draws]) -> float:
+    """Return the worst squared bias of the chains of several runs."""
+    found = []
+    for name in entry.names:
+        values = np.concatenate([draws[name] for draws in runs]).astype(np.float64)
+        values = values.reshape(len(values), -1)
+        mean, sd = moments_of(entry, name, values.shape[1])
+        of_mean, of_variance = (values.mean(0) - mean) / sd, values.var(0) / sd**2 - 1
+        found += [(of_mean**2).max(), (of_variance**2).max() / 2]
     return float(np.max(found))
 
 
-def arrived(entry: Any, run: Run, lengths: tuple[int, ...]) -> dict[str, float | None]:
+def arrived(entry: Any, run: Run, lengths: Sequence[Any]) -> dict[str, Any]:
     """Return the fewest gradients after which the chains have arrived, None if they have not, and the bias."""
-    best: dict[str, float | None] = {"gradients": None}
+    best: dict[str, Any] = {"gradients": None}
     for length in lengths:
         made = [run(entry, length, seed) for seed in range(SEEDS)]
         bias, gradients = worst_bias(entry, [draws for draws, _ in made]), float(np.mean([n for _, n in made]))
@@ -130,17 +140,18 @@ def arrived(entry: Any, run: Run, lengths: tuple[int, ...]) -> dict[str, float |
 
 
 def main() -> None:
+    from inference_gym_targets import TARGETS  # pyright: ignore[reportMissingImports]  # of `reference`
     from tests.statistical.posteriordb.entries import ENTRIES
 
     parser = side_by_side.arguments(__doc__ or "", rounds=1)
     parser.add_argument("--names", nargs="+", default=NAMES)
     options = parser.parse_args()
-    watch, found = side_by_side.Watch(), {}
+    watch, found, entries = side_by_side.Watch(), {}, {**ENTRIES, **TARGETS}
     for name in options.names:
-        found[name] = {way: arrived(ENTRIES[name], *run) for way, run in RUNS.items()}
+        found[name] = {way: arrived(entries[name], *run) for way, run in RUNS.items()}
         print(name, found[name], flush=True)
 
-    def cell(result: dict[str, float | None]) -> str:
+    def cell(result: dict[str, Any]) -> str:
         if result["gradients"] is None:
             return f"not in {result['tried']:.0f} (bias {result['bias']:.2g})"
         return f"{result['gradients']:.0f} (bias {result['bias']:.4f})"
