@@ -73,6 +73,9 @@ mesh/test_model_axis.py
     test_a_variable_that_is_given_is_cut_as_well[condition]
     test_log_density_and_gradient[over 4]
 mesh/test_models_on_meshes.py
+    test_rows_that_do_not_divide[regression with unused variables and data]
+    test_rows_that_do_not_divide[jitted helper with a local and a global output]
+    test_rows_that_divide[a term that sees only the number of rows-2-4]
     test_positions_and_values_map_back_and_forth[simplices per row-13-8]
     test_rows_that_do_not_divide[supports that depend on other variables, local and global]
     test_rows_that_do_not_divide[multivariate normals per row]
@@ -85,16 +88,23 @@ mesh/test_own_draws.py
 mesh/test_processes.py
     test_processes_find_what_one_finds[2-names0]
 mesh/test_ragged_sums.py
+    test_padded_rows_are_left_out_of_sums[squares in a scan]
     test_chains_draw_from_such_a_model[squares in a scan]
     test_chains_draw_from_such_a_model[products]
     test_terms_beside_rows_of_variables[several_terms-19-sizes6-data]
 mesh/test_rare_regions.py
+    test_branches_that_keep_rows_apart_are_taken[steps_by_row]
     test_particles_are_looked_at
     test_the_record_names_the_chains_that_were_looked_at
 mesh/test_row_programs.py
+    test_a_factor_is_right_or_refused[stack of ones-203]
+    test_a_factor_is_right_or_refused[regression-203]
+    test_a_factor_is_right_or_refused[norm-203]
     test_a_factor_is_right_or_refused[segment sum-203]
     test_a_factor_is_right_or_refused[fori-203]
     test_a_factor_is_right_or_refused[cumsum-203]
+mesh/test_rows_apart.py
+    test_a_constant_made_from_the_number_of_rows_is_seen[jit]
 mesh/test_run_communication.py
     test_compiled_programs_send_what_the_model_says[NUTS, a variable per row-mesh4]
 mesh/test_sharded.py
@@ -132,6 +142,7 @@ unit/cli/test_sample.py
     test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own
     test_ctrl_c_in_sampling_is_status_130_with_the_draws_written
 unit/cli/test_saved.py
+    test_checkpoints_whose_draws_are_elsewhere[summary]
     test_a_run_that_has_ended[store and checkpoint]
     test_a_run_that_has_ended[checkpoint]
     test_a_run_that_goes_on[store and checkpoint]
@@ -161,14 +172,18 @@ unit/distributions/test_bijections.py
     test_round_trip_and_determinant[0.5]
     test_round_trip_and_determinant[3.0]
 unit/distributions/test_blocked.py
+    test_any_block_gives_the_same[50]
     test_any_block_gives_the_same[1]
     test_rows_that_do_not_divide_on_any_mesh[sizes0]
 unit/distributions/test_logit_density.py
     test_values_in_the_middle_have_the_density_that_they_had
     test_chains_hold_the_mass_at_the_upper_end[0.1-0.1-[0.5]]
+unit/distributions/test_row_sums.py
+    test_the_gradient_is_one_for_each_term[300000]
 unit/ensembles/test_bayesian.py
     test_the_moments_are_those_of_the_weights_passed
 unit/ensembles/test_checkpoint.py
+    test_a_checkpoint_of_another_training_is_refused_and_what_differs_is_named[order's seed]
     test_a_checkpoint_of_another_training_is_refused_and_what_differs_is_named[members]
     test_a_loop_that_is_left_is_saved_and_continued
     test_what_was_saved_by_time_is_continued_after_a_failure[4]
@@ -199,6 +214,8 @@ unit/ensembles/test_ensemble.py
     test_every_member_is_the_network_trained_alone[nnx-2-4]
     test_what_was_saved_of_others_is_refused
 unit/flows/test_transforms.py
+    test_what_is_said_within_a_compiled_function_stays_there[InverseAutoregressive]
+    test_a_density_multiplies_by_each_matrix_once[MaskedAutoregressive]
     test_one_autoregression
     test_a_density_goes_through_each_network_once[scales]
     test_couplings_in_a_loop_are_couplings_one_by_one
@@ -208,6 +225,9 @@ unit/inputs/test_known_data.py
 unit/inputs/test_needed_values.py
     test_a_run_says_what_is_compiled_in_and_other_values_are_refused
 unit/jaxprs/test_group_sums.py
+    test_few_groups_are_no_scatter_and_the_same_sums[mapped]
+    test_few_groups_are_no_scatter_and_the_same_sums[row]
+    test_few_groups_are_no_scatter_and_the_same_sums[column]
     test_the_gradient_of_a_model_has_no_scatter_on_a_gpu[value_and_grad]
     test_indices_outside_are_clipped_or_dropped_as_jax_does
     test_the_gradient_of_a_model_has_no_scatter_on_a_gpu[log_density]
@@ -245,6 +265,8 @@ unit/kernels/test_nuts.py
 unit/kernels/test_tree.py
     test_no_step_size_resonates[0.6]
 unit/language/test_random_variable.py
+    test_a_drawn_value_has_batch_and_event_shape[distribution4-shape4]
+    test_a_drawn_value_has_batch_and_event_shape[distribution2-shape2]
     test_data_stretch_batch_dimensions_of_size_one
 unit/learning/test_ascent.py
     test_a_logistic_regression_climbs_from_zero
@@ -269,6 +291,7 @@ unit/marginals/test_against_numpyro.py
     test_density_and_gradient[hidden_markov]
     test_density_and_gradient[mixture]
 unit/marginals/test_loops.py
+    test_sums_are_exact[second_order]
     test_a_posterior_recovers_and_predicts
     test_a_discrete_first_state_is_a_neighbour_of_the_first_step_only
     test_recovered_states_have_the_exact_distribution
@@ -294,9 +317,11 @@ unit/mesh/test_workarounds.py
     test_an_array_changed_in_place_is_read_as_it_was_without_the_work_around[import phalanx;\
  phalanx.trace(lambda: None)()-fresh-constants-0.0]
 unit/networks/test_networks.py
+    test_weights_are_arrays_and_gradients_are_theirs[nnx]
     test_the_same_network_as_random_variables_and_as_a_member[linen]
     test_a_module_gives_what_its_own_library_says
 unit/networks/test_pixels.py
+    test_a_window_that_covers_all_is_none[1000]
     test_gradients_of_levels_are_those_of_a_softmax[0.3]
     test_at_no_temperature_each_pixel_is_the_most_probable[1e-08]
     test_at_no_temperature_each_pixel_is_the_most_probable[1e-40]
@@ -310,6 +335,9 @@ unit/particles/test_smc.py
     test_persistent_sampling_weighs_the_particles_of_all_temperatures
     test_the_evidence_has_a_closed_form[regression]
     test_any_kernel_moves_the_particles[nuts]
+unit/posterior/criticism/test_log_likelihood.py
+    test_rows_that_are_padded_on_a_mesh_have_no_term[masked]
+    test_reducers_accumulate_densities_that_are_not_stored[True]
 unit/posterior/criticism/test_loo.py
     TestNumbers::test_a_run_that_stores_no_draws
 unit/posterior/test_containers.py
@@ -325,10 +353,13 @@ unit/posterior/test_names.py
 unit/posterior/test_posterior.py
     test_the_examples_of_the_methods_hold
 unit/posterior/test_predictive.py
+    TestPredictive::test_agrees_with_numpyro[regression-prior]
     TestPredictive::test_meshes_change_nothing[11]
     TestWhichDraws::test_the_prior_has_as_many_as_are_asked_for
     TestPrior::test_every_variable_is_drawn_without_a_run
 unit/programs/test_centring.py
+    test_density_is_that_of_the_model_times_the_jacobian[log-normal]
+    test_density_is_that_of_the_model_times_the_jacobian[walk]
     test_density_is_that_of_the_model_times_the_jacobian[multivariate]
     test_density_is_that_of_the_model_times_the_jacobian[multivariate student]
 unit/programs/test_numpyro_language.py
@@ -338,11 +369,19 @@ unit/programs/test_numpyro_language.py
     test_a_model_has_the_log_density_it_has_there[scoped]
 unit/programs/test_share_errors.py
     test_rows_that_could_be_those_of_two_tables
+unit/programs/test_validity.py
+    test_what_cannot_be_is_found_and_placed[case0-scale-1-index0--1.0-positive]
 unit/reducers/test_any_draws.py
     test_reducers_say_what_float64_says
 unit/reducers/test_hard_draws.py
+    test_moments_within_their_stated_error[far and whole]
+    test_moments_within_their_stated_error[bfloat16]
+    test_moments_within_their_stated_error[bool]
     test_constant_elements_are_told_from_those_that_are_not_finite_or_stuck[ess(1)]
+unit/reducers/test_scales.py
+    test_draws_of_every_size[bfloat16-moments]
 unit/report/test_figures.py
+    test_four_pictures_whatever_the_sizes[8-3000]
     test_pyplot_is_left_alone
 unit/report/test_folder.py
     test_the_files_and_the_record
@@ -365,6 +404,7 @@ unit/run/test_centring.py
     test_tuning_of_other_positions_is_refused[None-auto]
     test_a_run_that_goes_on_is_one_longer_run
 unit/run/test_checkpoint.py
+    test_sigterm_within_a_block_and_while_the_run_is_saved_loses_nothing[terminated_twice]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[until-0.0]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[folded-0.0]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[stored-0.0]
@@ -404,11 +444,14 @@ unit/run/test_continue_run.py
 unit/run/test_display.py
     test_a_model_that_is_compiled_says_so
 unit/run/test_draw_store.py
+    test_stored_draws_are_those_of_a_run_in_memory[{'thin': 3}]
+    test_stored_draws_are_those_of_a_run_in_memory[{'until': Until(r_hat=None, ess=20, seconds=None)}]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws
     test_a_stored_posterior_is_saved_converted_and_continued
     test_a_store_is_never_overwritten_and_options_are_checked
     test_a_run_under_way_is_read_and_holds_no_draws_in_memory
 unit/run/test_each.py
+    test_a_model_with_terms_by_row_is_accepted[plates-of_rows0]
     test_reducers_have_a_result_for_each_data_set[keep1]
     test_an_argument_may_be_a_number_for_each_data_set
     test_the_data_of_a_run_are_those_at_its_call
@@ -507,6 +550,8 @@ unit/variational/test_coverage.py
     test_such_a_fit_is_not_good_and_its_evidence_not_reliable[box-from somewhere to]
     test_what_covers_the_posterior_is_told_apart
 unit/variational/test_data_checks.py
+    test_codes_of_no_group_are_refused[program-iterable]
+    test_values_that_cannot_be_are_refused[likelihood-batches-y]
     test_values_that_cannot_be_are_refused[mean field-all rows-y]
     test_branches_that_data_choose_are_looked_at
     test_codes_of_no_group_are_refused[mean field-batches]
@@ -626,6 +671,7 @@ unit/variational/test_options.py
 unit/variational/test_pathfinder.py
     test_a_path_on_a_normal_ends_at_the_normal
 unit/variational/test_refusals.py
+    test_a_point_outside_of_a_support[-1-Delta has draws outside of .* Poisson]
     test_supports_with_bounds_that_are_computed_are_named_by_kind
     test_a_loss_that_is_not_finite_names_the_step_and_the_variable_and_keeps_what_was_learned
     test_what_a_reducer_of_draws_from_a_fit_cannot_do
@@ -661,12 +707,19 @@ unit/variational/test_stored_fits.py
     test_a_damaged_file_is_compiled_anew
     test_code_of_the_user_is_traced_in_every_process[guide]
 unit/variational/test_stream.py
+    test_a_batch_unlike_the_first_ends_the_fit_which_keeps_what_it_has[more]
     test_a_list_begins_anew_and_an_iterator_ends_the_fit
     test_what_needs_all_rows_is_refused_and_the_rest_is_there
 unit/variational/test_transport.py
+    test_a_guide_is_a_transform_of_noise[full_rank]
+    test_a_guide_is_a_transform_of_noise[low_rank]
     test_a_guide_is_a_transform_of_noise[flow]
     test_nothing_moves_where_nothing_changes[flow]
 unit/variational/test_unbounded.py
+    test_transformed_values_are_taken[abs]
+    test_variables_that_are_positive_are_taken[log]
+    test_transformed_values_are_taken[shift]
+    test_variables_that_are_positive_are_taken[bounded]
     test_values_that_may_be_any_number_are_taken
     test_transformed_values_are_taken[exp]
     test_transformed_values_are_taken[where]

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 MOST_UNADJUSTED = 32
 """The most leapfrogs of an unadjusted trajectory, after which the step size is tuned. Chains must have found the
-posterior before a metric is learned from their first draws: with 8 leapfrogs the regression `nes` takes four times the
-gradients in all, and `ark` two thirds."""
+posterior before a metric is learned from their first draws: with 8 leapfrogs a run takes several times the gradients
+where the way is long, and fewer where it is short."""
 
 SUPERCHAINS = 16
 """Groups in which chains start, for nested R-hat."""
