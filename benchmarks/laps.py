@@ -13,10 +13,12 @@ posteriors are of posteriordb, two of Inference Gym.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +143,13 @@ def arrived(entry: Any, run: Run, lengths: Sequence[Any]) -> dict[str, Any]:
     return best
 
 
-def all_ways(name: str) -> dict[str, Any]:
+def of_ways(name: str, ways: Sequence[str]) -> dict[str, Any]:
     """Return the result of each way by its name."""
     from inference_gym_targets import TARGETS  # pyright: ignore[reportMissingImports]  # of `reference`
     from tests.statistical.posteriordb.entries import ENTRIES
 
     entry = {**ENTRIES, **TARGETS}[name]
-    found = {way: arrived(entry, *run) for way, run in RUNS.items()}
+    found = {way: arrived(entry, *RUNS[way]) for way in ways}
     print(name, found, flush=True)
     return found
 
@@ -155,18 +157,25 @@ def all_ways(name: str) -> dict[str, Any]:
 def main() -> None:
     parser = side_by_side.arguments(__doc__ or "", rounds=1)
     parser.add_argument("--names", nargs="+", default=NAMES)
+    parser.add_argument("--ways", nargs="+", default=list(RUNS), help="to measure; others keep what the file has")
     options = parser.parse_args()
     watch = side_by_side.Watch()
     # gradients are counted, so that other work beside them changes nothing
     with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
-        found = dict(zip(options.names, pool.map(all_ways, options.names), strict=True))
+        made = pool.map(partial(of_ways, ways=options.ways), options.names)
+        found = dict(zip(options.names, made, strict=True))
+    file = options.results / f"{Path(__file__).stem}.json"
+    before = json.loads(file.read_text())["found"] if file.exists() else {}
+    found = {name: {**before.get(name, {}), **results} for name, results in found.items()}
 
-    def cell(result: dict[str, Any]) -> str:
+    def cell(result: dict[str, Any] | None) -> str:
+        if result is None:
+            return "not measured"
         if result["gradients"] is None:
             return f"not in {result['tried']:.0f} (bias {result['bias']:.2g})"
         return f"{result['gradients']:.0f} (bias {result['bias']:.4f})"
 
-    lines = [[name, *(cell(result) for result in results.values())] for name, results in found.items()]
+    lines = [[name, *(cell(results.get(way)) for way in RUNS)] for name, results in found.items()]
     columns = ["sequential gradients until the worst squared bias is below .01, 512 chains", *RUNS]
     settings = {"chains": CHAINS, "seeds": SEEDS, "enough": ENOUGH}
     more = {"table": {"columns": columns, "lines": lines}, "found": found}
