@@ -104,23 +104,18 @@ class Continuing:
 
     def _check_correlated(self, posterior: Posterior, state: RunState) -> None:
         """Raise if the metric has correlations of other variables than here, where others are sharded."""
-        expected = unshard(first_tuning(self.executables.blocks), self.executables.blocks.layout)
-        leaves, (here, there) = jax.tree.leaves(state.tuning), self._meshes(posterior)
-        if not isinstance(getattr(expected, "metric", None), LowRankMetric) or here == there:
+        blocks, there = self.executables.blocks, posterior.record.mesh
+        expected, leaves = unshard(first_tuning(blocks), blocks.layout), jax.tree.leaves(state.tuning)
+        is_low_rank = isinstance(getattr(expected, "metric", None), LowRankMetric)
+        if there == blocks.target.mesh.shape or not is_low_rank or len(leaves) != len(jax.tree.leaves(expected)):
             return
-        if len(leaves) == len(jax.tree.leaves(expected)):
-            was = jax.tree.unflatten(jax.tree.structure(expected), leaves).metric.directions
-            if len(was) != len(now := expected.metric.directions):
-                raise ValueError(
-                    f"continue_run: on the mesh {there} the metric has correlations of the {len(was):,} coordinates "
-                    f"that are not sharded there, and on the mesh {here} {len(now):,} are not sharded. Continue on a "
-                    f"mesh that shards the same variables, or start a run with init=posterior."
-                )
-
-    def _meshes(self, posterior: Posterior) -> tuple[str, str]:
-        meshes = self.executables.blocks.target.mesh.shape, posterior.record.mesh
-        here, there = (" x ".join(f"{axis}={count}" for axis, count in mesh.items()) for mesh in meshes)
-        return here, there
+        was = len(jax.tree.unflatten(jax.tree.structure(expected), leaves).metric.directions)
+        if was != (now := len(expected.metric.directions)):
+            raise ValueError(
+                f"continue_run: on the mesh {dict(there)} the metric has correlations of the {was:,} coordinates that "
+                f"are not sharded there, and on the mesh {dict(blocks.target.mesh.shape)} {now:,} are not sharded. "
+                f"Continue on a mesh that shards the same variables, or start a run with init=posterior."
+            )
 
     def _check_types(self, state: RunState) -> None:
         """Raise if a run has another floating-point type, such as float32 under `jax_enable_x64`."""

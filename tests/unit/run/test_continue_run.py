@@ -121,7 +121,7 @@ def test_correlations_of_variables_that_are_sharded_elsewhere_are_refused():
     sizes = {"num_chains": 2, "num_warmup": 10, "progress": False}
     half = phx.mcmc(rows, phx.shard({"y": y}, two), num_samples=5, **sizes)
     sampler = phx.compile(rows, {"y": y}, mesh=one, **compiled_in(sizes))
-    words = "on the mesh chain=1 x data=2 x model=1 .* of the 1 coordinates .* and on the mesh .*data=1.* 5 are not"
+    words = "on the mesh .*'data': 2.* of the 1 coordinates .* and on the mesh .*'data': 1.* 5 are not"
     with pytest.raises(ValueError, match=words):
         sampler.continue_run(half, 5)
 
