@@ -45,7 +45,7 @@ def show(posterior):
     figure, axes = plt.subplots()
     for b, name in enumerate("AB"):
         set_to = phx.do(model, {"b": np.full(PATIENTS, b)})
-        chance = posterior.predictive({}, model=set_to, num_draws=200)["chance"].mean(-1)
+        chance = posterior.predictive({}, model=set_to)["chance"].mean(-1)
         axes.hist(chance.ravel(), bins=30, density=True, alpha=0.6, label=f"do({name})")
         axes.axvline(seen["success"][seen["b"] == b].mean(), color=f"C{b}", linestyle="--", label=f"raw rate of {name}")
     axes.legend(frameon=False)
