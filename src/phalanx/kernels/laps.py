@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 
-MOST_UNADJUSTED = 8
-"""The most leapfrogs of an unadjusted trajectory, after which the step size is tuned."""
+MOST_UNADJUSTED = 32
+"""The most leapfrogs of an unadjusted trajectory, after which the step size is tuned. Chains must have found the
+posterior before a metric is learned from their first draws: with 8 leapfrogs a run takes several times the gradients
+where the way is long, and fewer where it is short."""
 
 SUPERCHAINS = 16
 """Groups in which chains start, for nested R-hat."""
@@ -105,8 +107,7 @@ class LateAdjusted(Machine):
     def _unadjusted(self, key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
         """Move every lane to the end of a trajectory, unless that has no density at all."""
         dynamics, metric, step_size = self.dynamics, tuning.metric, tuning.step_size
-        most = jnp.minimum(tuning.max_steps, MOST_UNADJUSTED)
-        steps = jnp.clip(jnp.ceil(tuning.trajectory_length / step_size), 1, most).astype(jnp.int32)
+        steps = jnp.clip(jnp.ceil(tuning.trajectory_length / step_size), 1, MOST_UNADJUSTED).astype(jnp.int32)
         begin = dynamics.begin(at, target.normal(key), target, metric)
 
         def kinetic(phase: PhasePoint) -> Float[Array, "lanes"]:
@@ -152,7 +153,7 @@ def laps(
 ) -> Kernel:
     r"""Return a kernel of late-adjusted parallel sampling, for hundreds of chains or more.
 
-    Chains move to the posterior by unadjusted microcanonical trajectories, of at most 8 leapfrogs, whose step size is
+    Chains move to the posterior by unadjusted microcanonical trajectories, of at most 32 leapfrogs, whose step size is
     tuned after every draw of all chains. In the last part of warm-up, and in sampling, draws are those of `phx.mams`:
     the end of a trajectory is accepted with probability $\min(1, e^{-\Delta E})$. A warm-up of 100 draws suffices where
     chains begin near the posterior.
