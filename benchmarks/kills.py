@@ -82,9 +82,9 @@ def run(
     chains = sizes.pop("num_chains")
     mesh = mesh or phx.make_mesh(devices=jax.devices()[:1])
     sampler = phx.compile(schools, {"y": Y, "sigma": SIGMA}, num_chains=chains, mesh=mesh)
-    pace = sampler.executables.pace
-    pace.learn(1, 0.02)  # blocks of some twenty ticks, all of them
-    pace.learn = lambda ticks, seconds: None
+    block_length = sampler.executables.block_length
+    block_length.learn(1, 0.02)  # blocks of some twenty ticks, all of them
+    block_length.learn = lambda ticks, seconds: None
     if marks is not None:
         _mark_saves(marks)
     saves = None if folder is None else phx.checkpoint(folder, seconds=every)

@@ -127,7 +127,7 @@ class Process:
 
 
 def compare(what: str, ours: str, theirs: str, times: Times, *, at_most: float, unit: str = "ms") -> dict[str, Any]:
-    """Return a row of the table: the time of one way over that of another, and the middle half of the rounds."""
+    """Return a row of the table: the time of one way over that of another, and the interquartile range."""
     ratios = [a / b for a, b in zip(times[ours], times[theirs], strict=True)]
     low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     return {

@@ -65,9 +65,9 @@ def run(folder: Path, num_samples: int, wait: float) -> None:
     options: dict[str, Any] = dict(SIZES)
     mesh, chains = phx.make_mesh(devices=jax.devices()[:1]), options.pop("num_chains")
     sampler = phx.compile(schools, {"y": Y, "sigma": SIGMA}, num_chains=chains, mesh=mesh)
-    pace = sampler.executables.pace
-    pace.learn(BLOCK_TICKS, BLOCK_SECONDS)
-    pace.learn = lambda ticks, seconds: None
+    block_length = sampler.executables.block_length
+    block_length.learn(BLOCK_TICKS, BLOCK_SECONDS)
+    block_length.learn = lambda ticks, seconds: None
     saves = phx.checkpoint(folder / "saves", seconds=2.0)
     sampler.run(
         **options, num_samples=num_samples, checkpoint=saves, store=folder / "run.zarr", on_block=on_block,

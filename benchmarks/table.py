@@ -10,7 +10,10 @@ BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
 def lines() -> list[str]:
-    out = ["| benchmark | what | Phalanx | against | ratio (middle half) | target |", "|---|---|---|---|---|---|"]
+    out = [
+        "| benchmark | what | Phalanx | against | ratio (interquartile range) | target |",
+        "|---|---|---|---|---|---|",
+    ]
     for path in sorted((FOLDER / "results").glob("*.json")):
         result = json.loads(path.read_text())
         for row in result.get("rows", ()):

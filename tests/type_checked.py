@@ -65,7 +65,7 @@ TYPE_CHECKED = [
     "phalanx.variational.judging.moving",
     "phalanx.variational.judging.resampling",
     "phalanx.variational.judging.row_bounds",
-    "phalanx.variational.judging.weighed_draws",
+    "phalanx.variational.judging.weighted_draws",
     "phalanx.variational.methods",
     "phalanx.variational.objective",
 ]

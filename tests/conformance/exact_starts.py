@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 import phalanx as phx
 from phalanx.inputs.arguments import split_arguments
-from phalanx.kernels.protocol.adapter import Driver
+from phalanx.kernels.protocol.adapter import KernelAdapter
 from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
@@ -39,7 +39,7 @@ class Drawer:
 
     def __init__(self, model: Any, kernel: Kernel, lanes: int, draws: int):
         self._target = phx.Target.of(model, split_arguments(model, {}), phx.make_mesh(devices=jax.devices()[:1]))
-        self._machine, self._kernel = Driver(kernel.machine), kernel.on(self._target)
+        self._machine, self._kernel = KernelAdapter(kernel.machine), kernel.on(self._target)
         self._lanes, self._draws = lanes, draws
         everywhere = PartitionSpec()
         on_mesh = jax.shard_map(

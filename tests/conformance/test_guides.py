@@ -117,7 +117,7 @@ def test_density_from_the_way_of_drawing_is_the_same(name):
     fit = fitted(name)
     pair, params = fit.pair, fit.pair.learned.constrain(fit.free)
     for held in (True, False):
-        draw, found = pair.draw_weighed(params, pair.noise(random.key(2)), {"y": Y}, held)
+        draw, found = pair.draw_weighted(params, pair.noise(random.key(2)), {"y": Y}, held)
         assert float(found) == pytest.approx(float(pair.log_guide(params, draw, {"y": Y})), rel=1e-4, abs=1e-4)
 
 
@@ -142,7 +142,7 @@ def test_the_same_seed_draws_the_same(name):
 
 
 def test_a_strangers_guide_does_what_others_do():
-    """It is learned, judged, sampled and weighed; what it does not declare is refused by name."""
+    """It is learned, judged, sampled and weighted; what it does not declare is refused by name."""
     fit = phx.fit(model, StudentT(), {"y": Y}, progress=False)
     exact = phx.fit(model, phx.guides.full_rank(), {"y": Y}, progress=False).evidence()
     assert fit.settled

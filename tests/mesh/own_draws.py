@@ -40,9 +40,9 @@ def model(y):
 def run(mesh, reducers=None, **options):
     """Draw in short blocks, after which some chains are ahead of others, and keep the draws of warm-up."""
     sampler = phx.compile(model, {"y": Y}, kernel=KERNEL, mesh=mesh, num_chains=8, reducers=reducers)
-    pace = sampler.executables.pace
-    pace.learn(1, 0.04)
-    pace.learn = lambda ticks, seconds: None
+    block_length = sampler.executables.block_length
+    block_length.learn(1, 0.04)
+    block_length.learn = lambda ticks, seconds: None
     options = {name: value for name, value in {**SIZES, **options}.items() if name != "num_chains"}
     return sampler.run(**{"on_block": lambda report: time.sleep(WAIT), "save_warmup": True, **options})
 

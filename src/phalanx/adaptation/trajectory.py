@@ -41,7 +41,7 @@ class Adam(NamedTuple):
         return self.mean / (1 - DECAY**self.rounds) / root if root else 0.0
 
 
-class Trajectory(NamedTuple):
+class TrajectoryState(NamedTuple):
     """First length, logarithms of the length and of its average over rounds, and two states of Adam.
 
     Adam climbs ChEES (`change`), and the squared distance between the ends of trajectories (`jump`).
@@ -54,7 +54,7 @@ class Trajectory(NamedTuple):
     jump: Adam = Adam()
 
     @classmethod
-    def start(cls, length: float) -> Trajectory:
+    def start(cls, length: float) -> TrajectoryState:
         """Begin at a length."""
         return cls(length, math.log(length), math.log(length))
 
@@ -68,12 +68,12 @@ class Trajectory(NamedTuple):
         """The length to keep."""
         return math.exp(self.log_average)
 
-    def after(self, change: float, jump: float, acceptance: float, shortest: float) -> Trajectory:
+    def after(self, change: float, jump: float, acceptance: float, shortest: float) -> TrajectoryState:
         """Return the state after a round.
 
         Args:
-            change: sum of its draws' gradients of ChEES, weighed by acceptance.
-            jump: sum of those of the squared distance between the ends of a trajectory.
+            change: sum of its draws' gradients of ChEES, weighted by acceptance.
+            jump: sum of the gradients of the squared distance between a trajectory's ends, also weighted.
             acceptance: sum of acceptance rates.
             shortest: a lower bound on the length.
         """
@@ -85,7 +85,7 @@ class Trajectory(NamedTuple):
         move = RATE * min(adam.step for adam in adams)
         log_length = max(self.log_length + move, math.log(shortest))
         log_average = SMOOTHING * self.log_average + (1 - SMOOTHING) * log_length
-        return Trajectory(self.first, log_length, log_average, *adams)
+        return TrajectoryState(self.first, log_length, log_average, *adams)
 
 
 @dataclass(frozen=True)
@@ -109,26 +109,26 @@ class TrajectoryLength(Tuner):
                 f"least two. Run more chains, or pass trajectory_length=."
             )
 
-    def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> Trajectory:
+    def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> TrajectoryState:
         """Return the first length."""
-        return Trajectory.start(float(tuning.trajectory_length))
+        return TrajectoryState.start(float(tuning.trajectory_length))
 
-    def update(self, state: Trajectory, sums: Sums, tuning: PyTree, stage: Stage) -> Trajectory:
+    def update(self, state: TrajectoryState, sums: Sums, tuning: PyTree, stage: Stage) -> TrajectoryState:
         """Make a step of Adam."""
         change, jump, acceptance = (
             sums.stats[name] for name in ("trajectory_gradient", "jump_gradient", "acceptance_rate")
         )
         return state.after(change, jump, acceptance, float(tuning.step_size))
 
-    def next_window(self, state: Trajectory, sample: Sample | None, stage: Stage) -> Trajectory:
+    def next_window(self, state: TrajectoryState, sample: Sample | None, stage: Stage) -> TrajectoryState:
         """Begin again where the metric has changed.
 
         A length found under a poor metric may be much too long, where the gradient no longer leads back. The length of
         the longest window, before the last change, is kept: the rest of warm-up is too short to find it again.
         """
-        return Trajectory.start(state.first) if stage.renews and not stage.is_last_tuned else state
+        return TrajectoryState.start(state.first) if stage.renews and not stage.is_last_tuned else state
 
-    def apply(self, state: Trajectory, tuning: PyTree, stage: Stage) -> PyTree:
+    def apply(self, state: TrajectoryState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the length to try, or to keep."""
         length = np.asarray(state.averaged if stage.over else state.length, tuning.trajectory_length.dtype)
         return tuning._replace(trajectory_length=length, learns=np.bool_(not stage.over))

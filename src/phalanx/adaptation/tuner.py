@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 
 
 class Recentred(NamedTuple):
-    """Draws of a window in other coordinates, of which tuners learn in place of those in which they were made.
+    """Draws of a window in new coordinates. Tuners learn from them instead of the original draws.
 
     Attributes:
         sample: the draws.
@@ -92,12 +92,12 @@ class Sums(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Stage of a warm-up.
+    """Position of a round in warm-up.
 
     Attributes:
         window: number of the window under way.
         tuned: windows in which anything is tuned; those after them only run.
-        windows: in all.
+        windows: number of all windows.
         renews: true if the scale of the coordinates changes where a window ends; see `Tuner.renews`.
 
     Example:
@@ -129,7 +129,7 @@ class Stage(NamedTuple):
 
 @runtime_checkable
 class Tuner(Protocol):
-    """Learner of some hyperparameters from draws of all chains, such as `phalanx.adaptation.step_size.StepSize`.
+    """Tuner of some hyperparameters from draws of all chains, such as `phalanx.adaptation.step_size.StepSize`.
 
     A kernel lists its tuners in the order in which they set hyperparameters; the last one to set a name decides. A
     tuner sets its own hyperparameters, by name, and reads the others'. Its methods are pure: states are NamedTuples of

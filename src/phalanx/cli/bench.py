@@ -1,6 +1,6 @@
-"""Command `phalanx bench [NAME ...]`, which runs benchmarks against other libraries on the user's machine.
+"""Command `phalanx bench [NAME ...]`, which times Phalanx and its alternatives on the user's machine.
 
-The scripts are those of `benchmarks/`; a wheel carries them beside the package.
+The scripts are those of `benchmarks/`; a wheel contains them in `phalanx/_benchmarks`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PLACES = (Path(__file__).parents[1] / "_benchmarks", Path(__file__).parents[3] /
 
 def bench(
     names: Annotated[list[str] | None, typer.Argument(help="Benchmarks to run.", metavar="[NAME]...")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Turns of each side.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Timed runs of each library, in turns.")] = None,
     out: Annotated[Path, typer.Option(help="The JSON file to write.")] = Path("out/bench.json"),
 ) -> None:
     """Time Phalanx and its alternatives in turns on this machine; print wins and losses, and write them as JSON."""
@@ -100,7 +100,7 @@ def run_script(script: Path, rounds: int | None) -> dict[str, Any]:
 
 def results_table(records: Iterable[dict[str, Any]]) -> Table:
     """Return a table with a line for each comparison; a ratio below 1 means that Phalanx takes less."""
-    table = Table("benchmark", "what", "Phalanx", "against", "ratio", "middle half", "")
+    table = Table("benchmark", "what", "Phalanx", "against", "ratio", "interquartile range", "")
     for record in records:
         for row in record["rows"]:
             low, high = row["middle_half"]
@@ -113,7 +113,7 @@ def results_table(records: Iterable[dict[str, Any]]) -> Table:
 
 
 def judgement(row: dict[str, Any]) -> str:
-    """Return "win" or "loss" where the middle half of the rounds is on one side of 1, and "even" elsewhere."""
+    """Return "win" or "loss" where the interquartile range is on one side of 1, and "even" elsewhere."""
     low, high = row["middle_half"]
     return "win" if high < 1 else "loss" if low > 1 else "even"
 

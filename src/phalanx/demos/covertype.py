@@ -47,7 +47,7 @@ def model(x: Array, y: Array) -> None:
 
 
 def main(options: DemoOptions) -> Posterior:
-    """Run the demo, with rows sharded over every device, since reading them takes most of a leapfrog's time."""
+    """Run the demo, with rows sharded over all devices by default: reading them takes most of a leapfrog's time."""
     sizes = choose(options, DEFAULT)
     mesh = mesh_with(jax.device_count() if options.data_shards is None else options.data_shards)
     data = load(options)
@@ -74,14 +74,16 @@ def main(options: DemoOptions) -> Posterior:
     ones = "lodgepole pine" if data.true_weights is None else "ones"
     figures = {
         "coefficients": intervals(draws, names, PANELS, unseen, data.true_weights),
-        "reliability": reliability_figure(scores.calibration, f"share of {ones}", "predicted probability", "test rows"),
+        "reliability": reliability_figure(
+            scores.calibration, f"fraction of {ones}", "predicted probability", "test rows"
+        ),
     }
     finish(posterior, numbers, words, figures, options.out)
     return posterior
 
 
 def load(options: DemoOptions) -> LabelledRows:
-    """Return the real rows, or generated ones if they are missing and the user named no folder."""
+    """Return the real rows, or generated ones if they are missing and `--data` names no folder."""
     try:
         return covertype(options.data)
     except FileNotFoundError as error:

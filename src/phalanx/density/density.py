@@ -64,15 +64,15 @@ class Density:
 
     def share(self, position: ByVariable) -> Total:
         """Return this device's share of the log density: differentiable code without a collective of Phalanx."""
-        weighed = self._weighed(position)
+        weighted = self._weighted(position)
         if self.temperature is not None:
-            weighed |= {term: weighed[term].times(self.temperature) for term in self.shares.of_likelihood}
-        return _sum_of(weighed.values())
+            weighted |= {term: weighted[term].times(self.temperature) for term in self.shares.of_likelihood}
+        return _sum_of(weighted.values())
 
     def likelihood(self, position: ByVariable) -> Total:
         """Return the log likelihood, whatever the temperature."""
-        weighed = self._weighed(position)
-        return self._add(_sum_of([weighed[term] for term in self.shares.of_likelihood]))
+        weighted = self._weighted(position)
+        return self._add(_sum_of([weighted[term] for term in self.shares.of_likelihood]))
 
     def total(self, position: ByVariable) -> Total:
         """Return the log density."""
@@ -172,7 +172,7 @@ class Density:
     def _add(self, share: Shared) -> Shared:
         return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
 
-    def _weighed(self, position: ByVariable) -> dict[Term, Total]:
+    def _weighted(self, position: ByVariable) -> dict[Term, Total]:
         return {term: self.shares.weigh(term, total) for term, total in self._totals(position).items()}
 
     def _totals(self, position: ByVariable) -> dict[Term, Total]:

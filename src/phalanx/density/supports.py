@@ -88,7 +88,7 @@ class SupportCheck:
 
 
 def _computed(value: KnownValue) -> Any:
-    """Return a value; None if it needs an operation that runs only inside a compiled program."""
+    """Return a value; None if computing it fails, as an operation does that runs only inside a compiled program."""
     try:
         return value.get()
     except Exception:

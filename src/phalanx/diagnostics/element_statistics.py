@@ -36,7 +36,8 @@ def _measured(statistic: Callable[[ElementStatistics], np.ndarray]) -> property:
 class ElementStatistics:
     """Draws of a few elements, `(element, chain, draw)` in float64, and their statistics, each of shape `(element,)`.
 
-    R-hat, ESS and MCSE are NaN where an element is constant or not finite or has fewer than four draws.
+    R-hat, ESS and MCSE are NaN where an element is constant or not finite or has fewer than four draws, and R-hat of a
+    single chain.
 
     Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat for assessing convergence of MCMC.
@@ -60,11 +61,11 @@ class ElementStatistics:
         """Rank-normalised split R-hat, the larger of those of the draws and of their distances from the median."""
         if self.values.shape[1] == 1:
             return np.full(len(self.values), np.nan)
-        # NaN of the distances counts for nothing: two values at equal distances from the median have no spread
+        # if all distances from the median are equal, their R-hat is NaN, which fmax ignores
         return np.fmax(_rhat(self._scores), _rhat(self._folded_scores))
 
     def nested_rhat(self, superchains: int) -> Float64[np.ndarray, "element"]:
-        """Return nested R-hat of the normal scores, of superchains or of both halves of the draws, the largest."""
+        """Return the largest nested R-hat: of superchains or halves of the draws, of normal scores or folded ones."""
         return self._of_scores(lambda scores: np.fmax(*nested_rhats(scores, superchains)), np.fmax)
 
     def agreement(self, superchains: int = 0) -> Float64[np.ndarray, "element"]:
@@ -80,7 +81,7 @@ class ElementStatistics:
     def _of_scores(
         self, statistic: Callable[[np.ndarray], np.ndarray], of_both: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> Float64[np.ndarray, "element"]:
-        """Return a statistic of the normal scores and of the folded ones; NaN as for R-hat."""
+        """Return a statistic of the normal scores and of the folded ones; NaN where constant or too short."""
         if self.values.shape[2] < FEWEST_DRAWS:
             return np.full(len(self.values), np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):  # chains that stand still have no spread
@@ -153,7 +154,7 @@ class ElementStatistics:
 
     @property
     def _folded_scores(self) -> Float64[np.ndarray, "element half draw"]:
-        """The normal scores of the distances from the median."""
+        """The normal scores of the distances from the median, which are not kept: they are as large as the draws."""
         ordered = self._sorted_halves[1]
         middle = ordered.shape[1] // 2
         median = ordered[:, middle - 1 : middle + 1].mean(axis=1)

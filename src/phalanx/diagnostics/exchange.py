@@ -31,6 +31,7 @@ def to_arviz(draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], l
     Returns:
         `arviz.InferenceData` with ArviZ 0.2x, `xarray.DataTree` with ArviZ 1.x. Dimensions are `chain`, `draw` and
         `<name>_dim_0`, ..., the names that ArviZ uses; the coordinates along these are labels or numbers.
+        Slashes in names become full stops, since a slash separates groups.
 
     Raises:
         ImportError: when ArviZ is not installed.

@@ -48,7 +48,7 @@ def nested_rhat(draws: np.ndarray, superchains: int) -> np.ndarray:
         >>> bool(nested_rhat(draws, superchains=4) < 1.02)
         True
 
-    Source: C. C. Margossian, M. D. Hoffman, P. Sountsov, L. Riou-Durand, A. Vehtari, A. Gelman (2022), Nested R-hat:
+    Source: C. C. Margossian, M. D. Hoffman, P. Sountsov, L. Riou-Durand, A. Vehtari, A. Gelman (2024), Nested R-hat:
     assessing the convergence of Markov chain Monte Carlo when running many short chains.
     """
     draws = as_draws(draws)

@@ -15,7 +15,7 @@ from phalanx.ensembles.members import Members
 from phalanx.ensembles.watching import EnsembleWatch, EpochLook, Measured, TrainingProgress, average, flat
 from phalanx.learning.batches import EpochBatches
 from phalanx.learning.loop import Stop
-from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.block_length import BlockLength
 
 if TYPE_CHECKING:
     from jaxtyping import Integer
@@ -102,7 +102,7 @@ class Epochs:
     scores: Callable[[], Measured]
     watch: EnsembleWatch
     shown: bool
-    _pace: Pace = field(default_factory=Pace)
+    _block_length: BlockLength = field(default_factory=BlockLength)
     _began: float = field(default_factory=time.monotonic)
 
     def init(self, start: None) -> Epoch:
@@ -127,7 +127,7 @@ class Epochs:
         if state.made == len(state.batches):
             state = self._begin(state)
         waits = self.shown or self.watch.saves is not None
-        most, began = self._pace.ticks if waits else len(state.batches), time.perf_counter()
+        most, began = self._block_length.ticks if waits else len(state.batches), time.perf_counter()
         most = int(min(most, len(state.batches), self.watch.until_next(state.steps)))
         now = state.batches[state.made : state.made + most]
         for rows in now:
@@ -139,7 +139,7 @@ class Epochs:
             yield state
         if waits:
             jax.block_until_ready(state.last)
-            self._pace.learn(len(now), time.perf_counter() - began)
+            self._block_length.learn(len(now), time.perf_counter() - began)
         if self.watch.is_due(state.steps):
             state = self.save(state)
             yield state

@@ -1,4 +1,4 @@
-"""Compilation of argument values that a program needs while it is traced, such as for a size or a branch."""
+"""Search for the arguments whose values a program needs while it is traced, as for a size: its constants."""
 
 from __future__ import annotations
 

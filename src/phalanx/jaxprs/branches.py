@@ -201,5 +201,5 @@ def _blended(natural: Array, cases: Sequence[Array]) -> Array:
         return other if natural.dtype != jnp.bool_ else ~natural
     finite = jnp.stack([jnp.isfinite(case) for case in cases]).all(0)
     weights = FIRST_WEIGHT + np.arange(len(cases))
-    weighed = [float(w) * jnp.where(finite, case, 0) for w, case in zip(weights / weights.sum(), cases, strict=True)]
-    return jnp.where(finite, sum(weighed), natural).astype(natural.dtype)
+    weighted = [float(w) * jnp.where(finite, case, 0) for w, case in zip(weights / weights.sum(), cases, strict=True)]
+    return jnp.where(finite, sum(weighted), natural).astype(natural.dtype)

@@ -1,4 +1,4 @@
-"""Analysis of a jaxpr: the inputs of which entries of each output are copies, up to a constant factor."""
+"""Analysis of a jaxpr: for each output, the inputs whose entries it copies, up to a constant factor."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _gradients(
 ) -> tuple[Float[Array, "lanes"], Float[Array, "lanes"]]:  # fmt: skip
     """Return the derivatives of ChEES and of the squared jump per unit of time by the log of the trajectory's length.
 
-    Both are weighed by acceptance, and zero where a trajectory has broken down; coordinates are scaled by the metric.
+    Both are weighted by acceptance, and zero where a trajectory has broken down; coordinates are scaled by the metric.
     `times` are the requested length and that of whole steps. The second one decides whether a longer jump pays, since
     no jump is shorter than a step.
     """

@@ -15,7 +15,7 @@ from phalanx.kernels.metric.given_metric import GivenMetric, given_metric
 from phalanx.kernels.protocol.kernel import Info, Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, step_size_of, whole
-from phalanx.kernels.protocol.whole_draw import LockStep
+from phalanx.kernels.protocol.whole_draw import WholeDraws
 from phalanx.mesh.random_numbers import Words
 
 
@@ -95,7 +95,7 @@ def hmc(
     learned, given = _metric(metric, inverse_mass_matrix, step_size is not None)
     return Kernel(
         name=f"hmc(num_steps={num_steps}, step_size={step_size})",
-        machine=LockStep(draw),
+        machine=WholeDraws(draw),
         tuning=Tuning(first_step_size, hyperparameter(float(step_size_jitter)), hyperparameter(num_steps), given),
         tuners=listed(
             None if learned is None else Metric(learned),

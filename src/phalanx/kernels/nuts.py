@@ -89,7 +89,7 @@ class Nuts(Machine):
     """NUTS as a `phalanx.kernels.protocol.kernel.Machine`; memory is for trees of up to `max_depth` doublings."""
 
     max_depth: int
-    in_lock_step: ClassVar[bool] = False
+    makes_whole_draws: ClassVar[bool] = False
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> State:
         """Return the state of lanes that are about to start a draw."""

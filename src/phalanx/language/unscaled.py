@@ -1,4 +1,4 @@
-"""Check that observations count once, without which leaving one out is not dividing by its density."""
+"""Check that log densities of observations are not scaled: leave-one-out validation divides by them."""
 
 from __future__ import annotations
 

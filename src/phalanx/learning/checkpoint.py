@@ -1,4 +1,4 @@
-"""Checkpoint of a training: saves of its states, by Orbax, each with a record of how it came there."""
+"""Checkpoint of a training: saves of its states, by Orbax, each with a record of the training so far."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from phalanx.mesh.processes import on_all_processes
 from phalanx.mesh.specs import PyTree
 from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, several_cpus
 from phalanx.run.compile.executable_cache import settings
-from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.compile.stored_programs import StoredPrograms
 
 FEW_NUMBERS = 2**16
@@ -66,7 +66,7 @@ class Compiled:
         return self._program.done() and self._program.exception() is not None
 
 
-COMPILED: Recent[Compiled] = Recent(64)
+COMPILED: LRUCache[Compiled] = LRUCache(64)
 
 
 class Compiler:

@@ -1,6 +1,6 @@
-"""Words that processes exchange, and the comparison of processes that must make the same call.
+"""Exchange of short texts between processes, and a check that all make the same call.
 
-They go through the coordination service. Devices could not exchange them: where shapes or programs differ, they would
+Texts go through the coordination service. Devices could not exchange them: where shapes or programs differ, they would
 wait for one another for ever, and threads other than the main one must not use them.
 """
 

@@ -61,20 +61,22 @@ def from_prior(programs: Programs, arrays: tuple[Any, ...], seed: int) -> Positi
     )
 
 
-def check_heights(heights: Float[np.ndarray, "particle"], programs: Programs, arrays: Sequence[Array]) -> None:
+def check_likelihoods(
+    log_likelihood: Float[np.ndarray, "particle"], programs: Programs, arrays: Sequence[Array]
+) -> None:
     """Raise if the likelihood is zero at every particle, or infinite at one."""
     target = programs.blocks.target.with_arrays(arrays)
     names = ", ".join(dict.fromkeys(repr(name) for name, _ in target.shares.of_likelihood))
     hint = nan_hint(target.arguments.names, arrays)
-    if np.isposinf(heights).any():
+    if np.isposinf(log_likelihood).any():
         raise ValueError(
-            f"phx.smc: the likelihood is infinite at draw {int(np.argmax(heights))} from the prior, and so is the "
-            f"evidence. Check the densities of {names}, such as a scale of zero{hint}."
+            f"phx.smc: the likelihood is infinite at draw {int(np.argmax(log_likelihood))} from the prior, and so is "
+            f"the evidence. Check the densities of {names}, such as a scale of zero{hint}."
         )
-    if not np.isfinite(heights).any():
+    if not np.isfinite(log_likelihood).any():
         raise ValueError(
-            f"phx.smc: the likelihood is zero, or not a number, at each of {len(heights):,} draws from the prior, so "
-            f"that no weight is positive. Check the data of {names}, and at priors that contradict them{hint}; "
+            f"phx.smc: the likelihood is zero, or not a number, at each of {len(log_likelihood):,} draws from the "
+            f"prior, so that no weight is positive. Check the data of {names}, and priors that contradict them{hint}; "
             f"or draw from the posterior with phx.mcmc, whose chains may start elsewhere (init=)."
         )
 

@@ -50,28 +50,28 @@ class Temperature(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """Particles of the pool, weighed for a temperature.
+    """Particles of the pool, weighted for a temperature.
 
     Attributes:
         at: the temperature.
         weights: they add up to one, `(particle,)`.
         ess: effective number of the particles.
         of_ancestors: weights by ancestor, `(ancestor,)`.
-        height: weighted mean of the log likelihood.
-        height_influence: influence of each ancestor on that mean, `(ancestor,)`.
+        mean_log_likelihood: weighted mean of the log likelihood.
+        mean_influence: influence of each ancestor on that mean, `(ancestor,)`.
     """
 
     at: Temperature
     weights: Float64[np.ndarray, "particle"]
     ess: float
     of_ancestors: Float64[np.ndarray, "ancestor"]
-    height: float
-    height_influence: Float64[np.ndarray, "ancestor"]
+    mean_log_likelihood: float
+    mean_influence: Float64[np.ndarray, "ancestor"]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Particles that are weighed: of the last temperature, or of all.
+    """Particles that are weighted: of the last temperature, or of all.
 
     Attributes:
         keeps_all: true for persistent sampling.
@@ -97,45 +97,45 @@ class Pool:
         )  # fmt: skip
 
     def next(self, target_ess: float) -> Weighted:
-        """Return the particles weighed for the highest power at which as many are effective, or for one.
+        """Return the particles weighted for the highest power at which as many are effective, or for one.
 
         Args:
             target_ess: effective particles, as a fraction of those of one temperature that do not contradict the data.
         """
-        heights, mixture = np.concatenate(self.log_likelihood), self._log_mixture()
+        log_likelihood, mixture = np.concatenate(self.log_likelihood), self._log_mixture()
         possible = min(np.mean([np.mean(part > LEAST) for part in self.log_likelihood]), 1.0)
         least = target_ess * possible * len(self.log_likelihood[0])
 
         def suffices(power: float) -> bool:
-            return bool(_ess(power * heights - mixture) >= least)
+            return bool(_ess(power * log_likelihood - mixture) >= least)
 
         return self.at(_highest(suffices, self.temperatures[-1].power))
 
     def at(self, power: float) -> Weighted:
-        """Return the particles weighed for a power of the likelihood."""
-        heights, ancestors = np.concatenate(self.log_likelihood), np.concatenate(self.ancestors)
-        mixture, roots, count = self._log_mixture(), len(self.ancestors[0]), len(heights)
-        log_weights = power * heights - mixture
+        """Return the particles weighted for a power of the likelihood."""
+        log_likelihood, ancestors = np.concatenate(self.log_likelihood), np.concatenate(self.ancestors)
+        mixture, roots, count = self._log_mixture(), len(self.ancestors[0]), len(log_likelihood)
+        log_weights = power * log_likelihood - mixture
         log_sum = float(np.logaddexp.reduce(log_weights))
         weights = np.exp(log_weights - log_sum)
         of_ancestors = np.bincount(ancestors, weights, roots)
         influence, seen = of_ancestors, weights > 0
         for known, part in zip(self.temperatures, self.ancestors, strict=True):
             # the share of a temperature in the weighted mixture, by which an ancestor's part of its particles counts
-            share = weights[seen] @ np.exp((known.power * heights - known.log_evidence - mixture)[seen])
+            share = weights[seen] @ np.exp((known.power * log_likelihood - known.log_evidence - mixture)[seen])
             share /= len(self.temperatures)
             influence = influence + share * (known.influence - np.bincount(part, minlength=roots) / len(part))
-        height = float(weights[seen] @ heights[seen])
-        apart = np.where(seen, weights * (heights - height), 0.0)
+        mean_log_likelihood = float(weights[seen] @ log_likelihood[seen])
+        apart = np.where(seen, weights * (log_likelihood - mean_log_likelihood), 0.0)
         found = Temperature(power, log_sum - math.log(count), influence)
         ess = _ess(log_weights)
-        return Weighted(found, weights, ess, of_ancestors, height, np.bincount(ancestors, apart, roots))
+        return Weighted(found, weights, ess, of_ancestors, mean_log_likelihood, np.bincount(ancestors, apart, roots))
 
     def _log_mixture(self) -> Float64[np.ndarray, "particle"]:
-        heights = np.concatenate(self.log_likelihood)
-        found = np.full(len(heights), -np.inf)
+        log_likelihood = np.concatenate(self.log_likelihood)
+        found = np.full(len(log_likelihood), -np.inf)
         for known in self.temperatures:
-            found = np.logaddexp(found, known.power * heights - known.log_evidence)
+            found = np.logaddexp(found, known.power * log_likelihood - known.log_evidence)
         return found - math.log(len(self.temperatures))
 
 

@@ -27,7 +27,7 @@ from phalanx.mesh.processes import all_to_devices, to_devices, to_host
 from phalanx.mesh.random_numbers import rolled_hashes
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
-from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.block_length import BlockLength
 from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.compile.stored_programs import read_or_compile
 from phalanx.run.device.advance import Advance, Order, cut_lanes, join_lanes
@@ -163,7 +163,7 @@ class Programs:
     no_records: Compiled
     sums: Compiled
     values: Compiled
-    pace: Pace = field(default_factory=Pace)
+    block_length: BlockLength = field(default_factory=BlockLength)
 
     count: ClassVar[int] = 8
     """Number of compiled programs."""
@@ -175,17 +175,17 @@ class Programs:
 
     def drawn(self, seed: int, attempt: int, arrays: Sequence[Array]) -> dict[str, np.ndarray]:
         """Return draws from the prior `(particle, ...)` by variable; each attempt has others."""
-        given = (self.sent.array(np.uint32(number), PartitionSpec()) for number in (seed, attempt))
+        given = (self.device_constants.array(np.uint32(number), PartitionSpec()) for number in (seed, attempt))
         return {name: to_host(values) for name, values in self.prior(*given, tuple(arrays)).items()}
 
     @cached_property
-    def sent(self) -> DeviceConstants:
+    def device_constants(self) -> DeviceConstants:
         """Cache of small arguments on the devices."""
         return DeviceConstants(self.blocks.target.mesh)
 
     def tempered(self, arrays: Sequence[Array], power: float) -> tuple[Any, ...]:
         """Return the data on the devices, and a power of the likelihood."""
-        return (*arrays, self.sent.array(np.asarray(power, self.blocks.layout.dtype), PartitionSpec()))
+        return (*arrays, self.device_constants.array(np.asarray(power, self.blocks.layout.dtype), PartitionSpec()))
 
     def placed(self, position: Position) -> Vector:
         """Return positions on the devices."""
@@ -199,7 +199,9 @@ class Programs:
 
     def settled(self, seed: int, arrays: Sequence[Array], position: Position, first: int) -> Settled:
         """Return chains at rest at these positions, about to make the draw of this number."""
-        seed_sent, first_sent = (self.sent.array(x, PartitionSpec()) for x in (np.uint32(seed), np.int32(first)))
+        seed_sent, first_sent = (
+            self.device_constants.array(x, PartitionSpec()) for x in (np.uint32(seed), np.int32(first))
+        )
         return self.settle(seed_sent, arrays, self.placed(position), first_sent)
 
     def moved(
@@ -222,15 +224,17 @@ class Programs:
             agree: called between blocks, where Ctrl-C may end the run.
         """
         number, chain, shared = self.blocks.num_chains, PartitionSpec(CHAIN), PartitionSpec()
-        sinks = self.no_records(arrays, self.sent.array(np.zeros(number, np.int32), chain))
-        placed, seed_sent = self.placed_tuning(tuning), self.sent.array(np.uint32(seed), shared)
+        sinks = self.no_records(arrays, self.device_constants.array(np.zeros(number, np.int32), chain))
+        placed, seed_sent = self.placed_tuning(tuning), self.device_constants.array(np.uint32(seed), shared)
         while True:
             began = time.perf_counter()
-            order = order_of(np.full(number, length), self.pace.ticks, later=tuning)
+            order = order_of(np.full(number, length), self.block_length.ticks, later=tuning)
             specs = Order(*[shared] * len(order))._replace(draws=chain)
-            advanced = self.move(seed_sent, arrays, placed, Order(*map(self.sent.array, order, specs)), chains, sinks)
+            advanced = self.move(
+                seed_sent, arrays, placed, Order(*map(self.device_constants.array, order, specs)), chains, sinks
+            )
             chains, sinks = advanced.chains, advanced.sinks
-            self.pace.learn(int(to_host(advanced.ticks).max()), time.perf_counter() - began)
+            self.block_length.learn(int(to_host(advanced.ticks).max()), time.perf_counter() - began)
             agree()
             if (to_host(sinks.count) >= length).all():
                 (rows,) = sinks.states

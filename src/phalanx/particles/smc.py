@@ -38,7 +38,7 @@ from phalanx.particles.prior import check_prior
 from phalanx.particles.programs import ParticleBlocks, Programs, compile_programs, tile_of
 from phalanx.particles.result import Particles
 from phalanx.particles.stages import StageReport, Stages
-from phalanx.particles.tuning import Tuning
+from phalanx.particles.tuning import TemperatureTuners
 from phalanx.particles.verdict import judge_stages
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.programs.closure_key import captured_words, draws_key
@@ -46,7 +46,7 @@ from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
 from phalanx.run.compile import executable_cache
-from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.describe import call_words, describe, names_in_record
 from phalanx.run.device.blocks import BLOCK_BYTES, Blocks
 from phalanx.run.device.tiles import given_tile
@@ -55,7 +55,7 @@ from phalanx.run.init_values import prior_of
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 
-PROGRAMS: Recent[Programs] = Recent(8)
+PROGRAMS: LRUCache[Programs] = LRUCache(8)
 """Compiled programs of this process."""
 
 FEWEST = 16
@@ -87,10 +87,10 @@ def smc(
 ) -> Particles:
     r"""Move particles from the prior to the posterior, and estimate the evidence on the way.
 
-    Particles begin as draws from the prior. At rising temperatures $0 = \beta_0 < \dots < \beta_T = 1$ they are weighed
-    for $p(\theta) \, p(y \mid \theta)^{\beta_t}$, resampled, and moved by a kernel that leaves that distribution
-    invariant. The product of the mean weights estimates $p(y)$. In contrast to chains, particles find the mass of
-    modes that no kernel moves between, if draws from the prior lead to them.
+    Particles begin as draws from the prior. At rising temperatures $0 = \beta_0 < \dots < \beta_T = 1$ they are
+    weighted for $p(\theta) \, p(y \mid \theta)^{\beta_t}$, resampled, and moved by a kernel that leaves that
+    distribution invariant. The product of the mean weights estimates $p(y)$. In contrast to chains, particles find the
+    mass of modes that no kernel moves between, if draws from the prior lead to them.
 
     The likelihood is everything but the densities of latent variables: observed variables and every `phx.factor`.
 
@@ -186,7 +186,7 @@ def smc(
             display.say(sentence)
         looks = [display.show, *([] if on_block is None else [on_block])]
         stages = Stages(
-            programs, Tuning(kernel.on(target)), Pool(persistent), int(seed), arrays,
+            programs, TemperatureTuners(kernel.on(target)), Pool(persistent), int(seed), arrays,
             None if num_moves is None else int(num_moves), float(target_ess), looks,
         )  # fmt: skip
         with ended_by_interrupt(stages.interrupted), stages.interrupts.held():

@@ -14,10 +14,10 @@ from phalanx.adaptation.tuner import Sample, Sums
 from phalanx.mesh.interrupts import Interrupts
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.total import Total
-from phalanx.particles.beginning import check_heights, from_prior
+from phalanx.particles.beginning import check_likelihoods, from_prior
 from phalanx.particles.pool import Pool, Weighted, effective_number, first_temperature, resampled
 from phalanx.particles.programs import Position, Programs, to_host_vector
-from phalanx.particles.tuning import Tuning, TuningState
+from phalanx.particles.tuning import TemperatureTuners, TuningState
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -90,7 +90,7 @@ class Stages:
     """
 
     programs: Programs
-    tuning: Tuning
+    tuning: TemperatureTuners
     pool: Pool
     seed: int
     arrays: tuple[Array, ...]
@@ -121,11 +121,11 @@ class Stages:
         """
         number = self.programs.blocks.num_chains
         position = from_prior(self.programs, self.at(0.0), self.seed)
-        heights = self._heights(position)
-        self.undefined = int(np.isnan(heights).sum())
-        heights = np.where(np.isnan(heights), -np.inf, heights)
-        check_heights(heights, self.programs, self.arrays)
-        self.pool = self.pool.with_particles(first_temperature(number), heights, np.arange(number))
+        log_likelihood = self._log_likelihood(position)
+        self.undefined = int(np.isnan(log_likelihood).sum())
+        log_likelihood = np.where(np.isnan(log_likelihood), -np.inf, log_likelihood)
+        check_likelihoods(log_likelihood, self.programs, self.arrays)
+        self.pool = self.pool.with_particles(first_temperature(number), log_likelihood, np.arange(number))
         self.positions = (position,)
         self.evaluations += number
 
@@ -152,9 +152,9 @@ class Stages:
         chosen = resampled(weighted.weights, number, uniform)
         ancestors = np.concatenate(self.pool.ancestors)[chosen]
         position = tuple(np.concatenate(parts, -1)[:, chosen] for parts in zip(*self.positions, strict=True))
-        moved, heights, moves = self._moved(position, weighted.at.power)
-        self._note_drift(weighted, before, heights, ancestors)
-        self.pool = self.pool.with_particles(weighted.at, heights, ancestors)
+        moved, log_likelihood, moves = self._moved(position, weighted.at.power)
+        self._note_drift(weighted, before, log_likelihood, ancestors)
+        self.pool = self.pool.with_particles(weighted.at, log_likelihood, ancestors)
         self.positions = (*self.positions, moved) if self.pool.keeps_all else (moved,)
         self.weighted = weighted
         noted = {
@@ -213,9 +213,9 @@ class Stages:
             "moves": float(made), "acceptance_rate": total.mean("acceptance_rate"), "change": change,
             "divergences": total.stats["diverging"], "step_size": float(getattr(used, "step_size", math.nan)),
         }  # fmt: skip
-        return position_now, self._heights(position_now), numbers
+        return position_now, self._log_likelihood(position_now), numbers
 
-    def _heights(self, position: Position) -> Float[np.ndarray, "particle"]:
+    def _log_likelihood(self, position: Position) -> Float[np.ndarray, "particle"]:
         """Return the log likelihood of every particle, in float64."""
         return _in_double(self.programs.likelihood(self.at(1.0), self.programs.placed(position)))
 
@@ -224,16 +224,20 @@ class Stages:
         return self.programs.tempered(self.arrays, power)
 
     def _note_drift(
-        self, weighted: Weighted, before: float, heights: Float[np.ndarray, "particle"], ancestors: Int[np.ndarray, "_"]
+        self,
+        weighted: Weighted,
+        before: float,
+        log_likelihood: Float[np.ndarray, "particle"],
+        ancestors: Int[np.ndarray, "_"],
     ) -> None:
         """Note the change of the mean log likelihood in the moves, which leave it as it is in equilibrium.
 
         The evidence is an integral of that mean over temperatures, so that half of the change counts in each interval.
         """
-        half, number = 0.5 * (weighted.at.power - before), len(heights)
-        mean = float(heights.mean())
-        influence = np.bincount(ancestors, heights - mean, number) / number - weighted.height_influence
-        self.gap += half * (mean - weighted.height)
+        half, number = 0.5 * (weighted.at.power - before), len(log_likelihood)
+        mean = float(log_likelihood.mean())
+        influence = np.bincount(ancestors, log_likelihood - mean, number) / number - weighted.mean_influence
+        self.gap += half * (mean - weighted.mean_log_likelihood)
         self.gap_influence = self.gap_influence + half * influence
 
 
@@ -243,8 +247,8 @@ def _sample(position: Position, chains: Any) -> Sample:
     every = max(1, math.ceil(position[0].size / MOST_SAMPLED))
     at = chains.lanes.at
     gradient = to_host(at.gradient.parts[0]).T[::every]
-    height = _in_double(at.log_density)
-    return Sample((position[0].T[::every],), (gradient,), height[::every], np.arange(number)[::every])
+    log_density = _in_double(at.log_density)
+    return Sample((position[0].T[::every],), (gradient,), log_density[::every], np.arange(number)[::every])
 
 
 def _in_double(total: Total) -> Float[np.ndarray, "particle"]:

@@ -23,7 +23,7 @@ class TuningState(NamedTuple):
     temperatures: int = 0
 
 
-class Tuning:
+class TemperatureTuners:
     """Tuners of a kernel, on the schedule of temperatures instead of that of a warm-up.
 
     Args:

@@ -1,4 +1,4 @@
-"""Variables with `axis=` an axis without data: the program writes all rows, and each device holds its own.
+"""Variables that `axis=` shards over a mesh axis without data: the program defines all rows, a device has its own.
 
 On each device a tracer replaces such a variable by the rows of that device: the distribution of these rows, and these
 rows of a given value. Sums over the axis are left to the program.

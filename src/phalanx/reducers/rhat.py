@@ -40,7 +40,7 @@ def rhat(superchains: int | None = None) -> Reducer:
         True
 
     Source:
-        Gelman, Rubin (1992), Inference from iterative simulation using multiple sequences; Margossian et al. (2022),
+        Gelman, Rubin (1992), Inference from iterative simulation using multiple sequences; Margossian et al. (2024),
         Nested R-hat.
     """
     if superchains is None:

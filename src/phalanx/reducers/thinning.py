@@ -1,7 +1,7 @@
 """Draws taken evenly from a run: one of each span of a chain, where spans are doubled when there is no room for more.
 
-Spans of a length, a power of two, begin at its multiples, counted from the first draw of the run. A span is two shorter
-ones, and its draw is that of one of them, chosen by a hash of the numbers of chain and span. The draws that represent
+A span has $2^k$ draws, and begins at a multiple of $2^k$, counted from the first draw of the run. It is two shorter
+spans, and its draw is that of one of them, chosen by a hash of the numbers of chain and span. The draws that represent
 spans of a length are thus known beforehand: they do not depend on blocks, devices and lanes, and any of them represents
 a shorter span, too. Every `w`-th draw would be biased for chains that oscillate. A draw costs a comparison; spans end
 in all chains at once, or rarely.

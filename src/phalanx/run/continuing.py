@@ -38,7 +38,7 @@ ROUGHLY = 1e-5
 
 
 @dataclass(frozen=True)
-class Continuing:
+class ContinuationChecks:
     """Checks of runs to be continued, and of posteriors whose tuning is used, against a sampler.
 
     Attributes:
@@ -50,7 +50,7 @@ class Continuing:
     kernel: str
 
     def state_of(self, posterior: Posterior) -> RunState:
-        """Return the state of a run, with the classes of the blocks in place of tuples from a file.
+        """Return the state of a run, with the blocks' classes in place of the plain tuples of a file.
 
         Its draws are those of the chains that this process holds.
 
@@ -103,7 +103,7 @@ class Continuing:
             )
 
     def _check_correlated(self, posterior: Posterior, state: RunState) -> None:
-        """Raise if the metric has correlations of other variables than here, where others are sharded."""
+        """Raise if the metric's correlations cover another number of coordinates than this mesh leaves unsharded."""
         blocks, there = self.executables.blocks, posterior.record.mesh
         expected, leaves = unshard(first_tuning(blocks), blocks.layout), jax.tree.leaves(state.tuning)
         is_low_rank = isinstance(getattr(expected, "metric", None), LowRankMetric)
@@ -145,13 +145,13 @@ class Continuing:
         state, blocks = _known(posterior), self.executables.blocks
         if state.in_warm_up:
             raise ValueError(
-                "tuning: the posterior is of a run that is still in warm-up. Complete it with continue_run, and give "
-                "the posterior that returns."
+                "tuning: the posterior is of a run that is still in warm-up. Complete it with continue_run, and pass "
+                "the posterior that continue_run returns."
             )
         self._check_centring(state)
         known, expected = state.tuning, unshard(first_tuning(blocks), blocks.layout)
         try:
-            tuned = _like(expected, known, "what was tuned")
+            tuned = _like(expected, known, "the kernel's tuning")
             _check_shapes(tuned, expected)
         except ValueError as error:
             raise ValueError(f"tuning: the posterior has other variables or another metric: {error}.") from None
@@ -169,7 +169,7 @@ class Continuing:
                 f"of this run have one of {has}. Give the same centring= and sharding, or leave out tuning=."
             )
 
-    def check_heights(self, state: RunState, arrays: tuple[jax.Array, ...], same_data: bool = False) -> None:
+    def check_log_density(self, state: RunState, arrays: tuple[jax.Array, ...], same_data: bool = False) -> None:
         """Raise unless the log density at the chains' positions equals the one that the run recorded.
 
         Minibatch kernels record estimates from different rows, which cannot be compared: they give a warning.
@@ -187,7 +187,7 @@ class Continuing:
             return
         arrays = place_centring(blocks.target.arguments, arrays, state.centring, blocks.target.mesh)
         position = blocks.layout.of_whole(at.position, zero=True)
-        found, known = self.executables.height(arrays, position), at.log_density.in_double()
+        found, known = self.executables.log_density_at(arrays, position), at.log_density.in_double()
         relative = RELATIVE if self.executables.matmul_precision == "float32" else ROUGHLY
         if not np.allclose(found, known, rtol=relative, atol=ABSOLUTE):
             chain = int(np.argmax(np.abs(found - known)))
@@ -200,9 +200,9 @@ class Continuing:
     def _in_classes(self, state: RunState) -> RunState:
         blocks = self.executables.blocks
         tuning = unshard(first_tuning(blocks), blocks.layout)
-        rest = Rest(*_like(blocks.rest_shapes, state.chains.lanes, "where chains are"))
+        rest = Rest(*_like(blocks.rest_shapes, state.chains.lanes, "the state of the chains"))
         self._check_rest(rest)
-        tuned = _like(tuning, state.tuning, "what was tuned")
+        tuned = _like(tuning, state.tuning, "the kernel's tuning")
         _check_shapes(tuned, tuning)
         return RunState(*state)._replace(
             aim=Aim(*state.aim),
@@ -241,7 +241,7 @@ class Continuing:
 
 
 @dataclass(frozen=True)
-class GoesOn:
+class SamplerContinuation:
     """Sampler and state of a run: the `Continuation` of its posterior."""
 
     sampler: Any
@@ -254,7 +254,8 @@ class GoesOn:
     def contents(self) -> Mapping[str, str]:
         """Return a checksum of each array of the data; empty if the data cannot be read.
 
-        Their memory may be donated. If one of several processes reads them alone, it waits for the others for ever.
+        The data's memory may be donated, and one of several processes cannot read the data alone: it would wait for the
+        others.
         """
         arrays = self.sampler.arrays
         if jax.process_count() > 1 or any(array.is_deleted() for array in arrays):
@@ -279,11 +280,15 @@ def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
     left = left if 0 <= left < thin else 0
     # the sinks may hold draws of an incomplete round of draws that are not stored
     sinks = None if state.in_warm_up or state.stored.counts.any() else state.sinks
-    least = 1 if sinks is None else int(np.max(sinks.count))
+    least = 1 if sinks is None else max(1, int(np.max(sinks.count)))
     if num_samples + left < thin * least:
         raise ValueError(
             f"continue_run: num_samples={num_samples} "
-            + (f"gives no draw that thin={thin} keeps" if least == 1 else "are fewer than chains have made already")
+            + (
+                f"gives no draw that thin={thin} keeps"
+                if least == 1
+                else "is less than the draws that a chain has made"
+            )
             + f"; give at least {thin * least - left}."
         )
     return left

@@ -127,7 +127,7 @@ class Engine:
             goal: draws of each chain and the maximal number of ticks.
             folds: true to reduce draws on the devices, false to record them.
         """
-        ticks = int(min(self.executables.pace.ticks, goal.ticks))
+        ticks = int(min(self.executables.block_length.ticks, goal.ticks))
         later = state.tuning if goal.later is None else goal.later
         order = order_of(goal.draws, ticks, _thin(state), ahead=goal.ahead, later=later)
         state, ticks = self._moved(state, order, folds)
@@ -140,9 +140,9 @@ class Engine:
 
         The programs that place chains may round differently. Kernels that make whole draws do not need this step.
         """
-        if self.blocks.kernel.machine.in_lock_step:
+        if self.blocks.kernel.machine.makes_whole_draws:
             return state
-        order = order_of(np.zeros(self.blocks.num_chains), 1, _thin(state), later=state.tuning, rests=True)
+        order = order_of(np.zeros(self.blocks.num_chains), 1, _thin(state), later=state.tuning, at_least_one=True)
         rested, _ = self._moved(state._replace(sinks=None), order, folds)
         return rested._replace(sinks=state.sinks)
 
@@ -151,12 +151,12 @@ class Engine:
         program = self.executables.fold if folds else self.executables.record
         assert program is not None
         sinks = self._without_draws(folds, state.reduced.draws) if state.sinks is None else state.sinks
-        sent = Order(*map(self.executables.sent.array, order, order_specs(self.blocks)))
+        sent = Order(*map(self.executables.device_constants.array, order, order_specs(self.blocks)))
         tuning = self._placed_tuning(state.tuning)
         advanced: Advanced = program(self._sent_seed, self.arrays, tuning, sent, state.chains, sinks)
         state.stored.settle()  # while the devices make the block
         ticks = int(to_host(advanced.ticks).max())  # waits for the block to end
-        self.executables.pace.learn(ticks, time.perf_counter() - began)
+        self.executables.block_length.learn(ticks, time.perf_counter() - began)
         return state._replace(chains=advanced.chains, sinks=advanced.sinks), ticks
 
     def _without_draws(self, folds: bool, before: int) -> SinkState:
@@ -164,7 +164,7 @@ class Engine:
         program = self.executables.empty if folds else self.executables.no_records
         assert program is not None
         made = np.full(self.blocks.num_chains, before if folds else 0, np.int32)
-        return program(self.arrays, self.executables.sent.array(made, PartitionSpec(CHAIN)))
+        return program(self.arrays, self.executables.device_constants.array(made, PartitionSpec(CHAIN)))
 
     def _placed_tuning(self, tuning: PyTree) -> PyTree:
         """Return a tuning on the devices; a metric that was placed before is not copied again."""
@@ -177,7 +177,7 @@ class Engine:
                 self._metric = metric, all_to_devices(metric, layout)
             tuning = tuning._replace(metric=self._metric[1])
         tuning = jax.tree.map(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf), tuning)
-        self._sent_tuning = jax.tree.map(self.executables.sent, tuning, self.blocks.tuning_specs(tuning))
+        self._sent_tuning = jax.tree.map(self.executables.device_constants, tuning, self.blocks.tuning_specs(tuning))
         return self._sent_tuning
 
     def reduced(self, state: RunState, draws: int) -> Reduced:
@@ -185,7 +185,9 @@ class Engine:
         reduce, reduced = self.executables.reduce, state.reduced
         assert reduce is not None and state.sinks is not None
         count, before = (
-            self.executables.sent.array(np.full(self.blocks.num_chains, number, np.int32), PartitionSpec(CHAIN))
+            self.executables.device_constants.array(
+                np.full(self.blocks.num_chains, number, np.int32), PartitionSpec(CHAIN)
+            )
             for number in (draws, reduced.draws)
         )
         states = jax.tree.map(to_host, reduce(self.arrays, *state.sinks.states, count, before))

@@ -30,7 +30,7 @@ def host_target_of(engine: Engine) -> HostTarget:
         position = np.zeros((blocks.num_chains, ends[-1]), dtype)
         position[: len(rows), columns] = rows
         vector = Vector(tuple(np.split(position, ends[:-1], axis=1)), blocks.layout)
-        return engine.executables.height(engine.arrays, vector)[: len(rows)]
+        return engine.executables.log_density_at(engine.arrays, vector)[: len(rows)]
 
     def log_density(rows: Float[np.ndarray, "rows coordinates"]) -> Float[np.ndarray, "rows"]:
         count = blocks.num_chains

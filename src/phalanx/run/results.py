@@ -57,14 +57,14 @@ class Clock:
         ended = now if self._sampling_began is None else self._sampling_began
         state, machine = run.state, run.kernel.machine
         evaluations, ticks = state.warmup.evaluations + state.sampling.evaluations, state.sampling.ticks
-        in_lock_step, num_chains = machine.in_lock_step or not ticks, run.engine.blocks.num_chains
+        makes_whole_draws, num_chains = machine.makes_whole_draws or not ticks, run.engine.blocks.num_chains
         return Timing(
             compile=self.before.compile + compile_seconds,
             warmup=self.before.warmup + ended - self._began,
             sampling=self.before.sampling + now - ended,
             gradient_evaluations=evaluations if machine.uses_gradient else 0,
             compilations=compilations,
-            lane_efficiency=1.0 if in_lock_step else state.sampling.evaluations / (num_chains * ticks),
+            lane_efficiency=1.0 if makes_whole_draws else state.sampling.evaluations / (num_chains * ticks),
         )
 
 

@@ -30,7 +30,7 @@ from phalanx.programs.centring import centred_first
 from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of, traced
 from phalanx.run.checks import check_arrays, check_sizes, check_types
 from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, explained, plan_memory
-from phalanx.run.continuing import Continuing, GoesOn, check_contents, check_same_names, since_kept
+from phalanx.run.continuing import ContinuationChecks, SamplerContinuation, check_contents, check_same_names, since_kept
 from phalanx.run.describe import names_in_record
 from phalanx.run.device.executables import Executables
 from phalanx.run.draws_check import check_after_warm_up, check_at_draws
@@ -303,7 +303,7 @@ class Sampler:
             dict(results.draws), dict(results.stats), clock.timing(run, self.compile_seconds, self.compilations),
             results.record(record, run, clock, samples), dict(results.reduced), run.state.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
-            goes_on=GoesOn(sampler, state), own=results.place(run),
+            goes_on=SamplerContinuation(sampler, state), own=results.place(run),
             warmup_draws=dict(results.warmup_draws), warmup_stats=dict(results.warmup_stats),
         )  # fmt: skip
 
@@ -314,9 +314,8 @@ class Sampler:
 
     def _tuned(self, options: RunOptions) -> Kernel:
         """Return the kernel with its initial hyperparameters."""
-        if options.tuning is None:
-            return self.kernel
-        return replace(self.kernel, tuning=Continuing(self.executables, self.record.kernel).tuning_of(options.tuning))
+        known = options.tuning
+        return self.kernel if known is None else replace(self.kernel, tuning=self._checks.tuning_of(known))
 
     def _done(self, run: Run, data: Data, clock: Clock, samples: int) -> Posterior:
         data = data._replace(rows=check_at_draws(run, data.rows, self.check))
@@ -324,21 +323,24 @@ class Sampler:
         self.compile_seconds, self.compilations, run.so_far = 0.0, 0, None
         return posterior
 
+    @property
+    def _checks(self) -> ContinuationChecks:
+        return ContinuationChecks(self.executables, self.record.kernel)
+
     def _checked(self, options: RunOptions) -> RunOptions:
         stores = self.executables.stores_draws and self.executables.blocks.names
         return options.checked(self.executables.blocks.num_chains, None if stores else ())
 
     def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
         """Return the state of a posterior; raise unless it belongs to this model and these data."""
-        fit = Continuing(self.executables, self.record.kernel)
-        state = fit.state_of(posterior)
-        of = posterior.goes_on.sampler if isinstance(posterior.goes_on, GoesOn) else None
+        state = self._checks.state_of(posterior)
+        of = posterior.goes_on.sampler if isinstance(posterior.goes_on, SamplerContinuation) else None
         same_data = of is not None and list(map(id, of.arrays)) == list(map(id, arrays))
         known = posterior.goes_on is not None and posterior.goes_on.contents() if not same_data else None
         if known:
             check_contents(known, self.arguments(arrays).fingerprints())
         if of is None or of.executables is not self.executables or not same_data:
-            fit.check_heights(state, arrays, bool(known) or same_data)
+            self._checks.check_log_density(state, arrays, bool(known) or same_data)
         return state
 
     def arguments(self, arrays: tuple[Array, ...]) -> Arguments:

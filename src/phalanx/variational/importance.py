@@ -60,10 +60,10 @@ def importance(
         >>> def model(y):
         ...     phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)
         >>> proposal = lambda: phx.sample("mean", dist.StudentT(4.0, 0.0, 1.0))
-        >>> weighed = phx.importance(model, proposal, {"y": 2.0})
-        >>> round(weighed.evidence().log_evidence, 1)  # -log(2 pi 2) / 2 - 1
+        >>> weighted = phx.importance(model, proposal, {"y": 2.0})
+        >>> round(weighted.evidence().log_evidence, 1)  # -log(2 pi 2) / 2 - 1
         -2.3
-        >>> weighed.posterior(1000).draws["mean"].shape
+        >>> weighted.posterior(1000).draws["mean"].shape
         (1, 1000)
 
     Source:

@@ -73,7 +73,7 @@ def particles(pair: Pair, params: Params, noise: PyTree, data: Values, wanted: S
     def one(noise: PyTree) -> dict[str, Any]:
         log_q = None
         if "log_q_drawn" in wanted or "log_q_path" in wanted:
-            draw, log_q = pair.draw_weighed(params, noise, data, held="log_q_drawn" not in wanted)
+            draw, log_q = pair.draw_weighted(params, noise, data, held="log_q_drawn" not in wanted)
         else:
             draw = pair.draw(params, noise, data)
         fixed = lax.stop_gradient(draw)

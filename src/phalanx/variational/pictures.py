@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN = 6
-"""Number of marginals in the picture."""
+"""Most marginals to draw, each in a figure of its own."""
 
 POINTS = 600
-"""Number of steps of a long fit in the picture."""
+"""Most points of a curve."""
 
 
 def bound_figure(elbo: np.ndarray) -> Figure | None:
-    """Draw the bound at each step with its running mean, the first wild steps cut off; None without steps."""
+    """Draw the bound at each step with its running mean, within the limits of later steps; None without steps."""
     steps = np.flatnonzero(np.isfinite(elbo))
     if not len(steps):
         return None
@@ -56,7 +56,7 @@ def weight_figure(weights: Weights) -> Figure:
         finite = np.sort(log[np.isfinite(log)])
         relative = finite - finite.max() - np.log(np.mean(np.exp(finite - finite.max()))) if len(finite) else finite
         axes.plot(np.linspace(0.0, 1.0, len(relative)), relative, color=color, linewidth=1.4, label=label)
-    finish(axes, x="share of the draws that weigh less", y="log of the weight, of their mean")
+    finish(axes, x="fraction of draws with a smaller weight", y="log(weight / mean weight)")
     axes.legend(frameon=False, fontsize=8.5, labelcolor=INK)
     return figure
 
@@ -82,8 +82,8 @@ def _weighted(axes: Axes, name: str, draws: np.ndarray, normalized: np.ndarray) 
     """Draw the histogram of an element, and that of its weighted draws."""
     low, high = np.quantile(draws, [0.001, 0.999])
     edges = bin_edges(low, high, len(draws) // 4)
-    for share, color, label in ((None, ACCENT, "guide"), (normalized, SECOND, "weighted")):
-        heights = np.histogram(draws, edges, weights=share)[0] / (1.0 if share is not None else len(draws))
+    for weight, color, label in ((None, ACCENT, "guide"), (normalized, SECOND, "weighted")):
+        heights = np.histogram(draws, edges, weights=weight)[0] / (1.0 if weight is not None else len(draws))
         axes.stairs(heights, edges, fill=True, color=color, alpha=0.2)
         axes.stairs(heights, edges, color=color, linewidth=1.4, label=label)
     finish(axes, name, x="value")

@@ -30,7 +30,7 @@ from phalanx.variational.judging.judge import judge_likelihood
 from phalanx.variational.judging.linear_response import LinearResponse, covariance_of
 from phalanx.variational.judging.resampling import Resampled
 from phalanx.variational.judging.row_bounds import RowBounds, row_bounds
-from phalanx.variational.judging.weighed_draws import JUDGE_SEED, JUDGED, WeighedDraws
+from phalanx.variational.judging.weighted_draws import JUDGE_SEED, JUDGED, WeightedDraws
 from phalanx.variational.methods.step import Losses
 from phalanx.variational.monitoring.stream import check_all_there
 from phalanx.variational.monitoring.watching import Look
@@ -183,7 +183,7 @@ class Fit:
         """
         check_seed(seed)
         check_number(num_draws)
-        return self._weighed_draws.evidence(seed, num_draws)
+        return self._weighted_draws.evidence(seed, num_draws)
 
     def covariance(
         self, names: str | Sequence[str] | None = None, *, num_draws: int = 64, seed: int = 0
@@ -275,7 +275,7 @@ class Fit:
         ended: dict[str, Any] = {"settled": self.unsettled, "steps": self.steps, "failed": self.failed}
         if self.pair and not self.pair.guide.traits.has_draws:
             return judge_likelihood(**ended)
-        return self._weighed_draws.verdict(num_draws, **ended, resampled=self._is_resampled)
+        return self._weighted_draws.verdict(num_draws, **ended, resampled=self._is_resampled)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write everything but model and guide to one file, or leave the file as it was.
@@ -336,7 +336,7 @@ class Fit:
         file = file_to_write("report", path, "fit.html")
         page = PageOfFit(self.record, self.timing, self.steps, self.losses.elbo, self.verdict())
         if self.pair is not None:
-            judged = self._weighed_draws.weighed()
+            judged = self._weighted_draws.weighted()
             posterior = self.posterior(shown_draws(judged[1]))
             page = page._replace(posterior=posterior, judged=judged, evidence=self.evidence())
         return page.write(file, names, beside, figures or {})
@@ -375,8 +375,8 @@ class Fit:
         return self.is_proposal or (self.pair is not None and self.pair.guide.traits.is_resampled)
 
     @cached_property
-    def _weighed_draws(self) -> WeighedDraws:
-        return WeighedDraws(self.proposals, tuple(self.record.latents), self.record.labels)
+    def _weighted_draws(self) -> WeightedDraws:
+        return WeightedDraws(self.proposals, tuple(self.record.latents), self.record.labels)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name}{list(np.shape(v)) or ''}" for name, v in self.params.items() if hasattr(v, "shape"))

@@ -31,9 +31,9 @@ def model(y):
 def run(folder, on_block=None, **places):
     """Draw in short blocks, and save after each; permanent saves are made though another one is under way."""
     sampler = phx.compile(model, {"y": Y}, kernel=SIZES["kernel"], num_chains=SIZES["num_chains"])
-    pace = sampler.executables.pace
-    pace.learn(1, 0.04)
-    pace.learn = lambda ticks, seconds: None
+    block_length = sampler.executables.block_length
+    block_length.learn(1, 0.04)
+    block_length.learn = lambda ticks, seconds: None
     sizes = {name: value for name, value in SIZES.items() if name not in ("kernel", "num_chains")}
     places = {what: folder / place for what, place in places.items()}
     if "checkpoint" in places:

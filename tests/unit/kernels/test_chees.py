@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import phalanx as phx
 from phalanx.adaptation.acceptance import LEAST, harmonic_mean, harmonic_mean_of_normal_errors
-from phalanx.adaptation.trajectory import Trajectory
+from phalanx.adaptation.trajectory import TrajectoryState
 from phalanx.diagnostics import ess
 from phalanx.kernels.chees import radical_inverse
 
@@ -67,7 +67,7 @@ def after(trajectory, changes, jumps, shortest=0.01):
 
 
 def test_adam_climbs():
-    trajectory, random = Trajectory.start(0.1), np.random.default_rng(0)
+    trajectory, random = TrajectoryState.start(0.1), np.random.default_rng(0)
     for _ in range(200):
         slope = 2.0 - trajectory.length + random.normal(size=64)
         trajectory = after(trajectory, slope * 0.8, np.ones(64))
@@ -79,7 +79,7 @@ def test_where_nothing_is_gained_a_length_does_not_wander_off():
     # noise that grows with the length and has no mean: Adam alone takes the length to 100 in one of a few runs
     random = np.random.default_rng(0)
     for _ in range(20):
-        trajectory = Trajectory.start(10.0)
+        trajectory = TrajectoryState.start(10.0)
         for _ in range(300):
             trajectory = after(trajectory, *(trajectory.length * random.standard_t(2, size=(2, 64))))
         assert trajectory.averaged < 10.0

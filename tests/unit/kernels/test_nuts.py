@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.exact_starts import Drawer
 
 import phalanx as phx
-from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.block_length import BlockLength
 from phalanx.run.device.executables import first_tuning, order_of
 from phalanx.run.engine import Engine
 from phalanx.run.init_values import Initial
@@ -85,7 +85,7 @@ def test_so_they_are_however_short_blocks_are(mesh_of, monkeypatch):
     sampler = sampler_of(phx.nuts(), mesh_of(2, 1))
     free = run_of(sampler)
     for ticks in (3, 10**6):
-        monkeypatch.setattr(Pace, "ticks", ticks)
+        monkeypatch.setattr(BlockLength, "ticks", ticks)
         for name, values in run_of(sampler).items():
             np.testing.assert_array_equal(values, free[name], err_msg=name)
 

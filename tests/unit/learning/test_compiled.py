@@ -8,7 +8,7 @@ import pytest
 from tests.unit.variational.models import DATA, X, Y, by_hand, exact, regression
 
 import phalanx as phx
-from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.block_length import BlockLength
 
 SHORT = {"num_steps": 30, "until": False, "progress": False}
 
@@ -88,7 +88,7 @@ def test_what_a_model_reads_from_outside_is_read_anew(guide):
 
 def test_blocks_are_cut_where_nobody_sees_it(monkeypatch):
     whole = phx.fit(regression, by_hand, DATA, **SHORT)
-    monkeypatch.setattr(Pace, "ticks", property(lambda self: 7))
+    monkeypatch.setattr(BlockLength, "ticks", property(lambda self: 7))
     seen = []
     cut = phx.fit(regression, by_hand, DATA, on_block=seen.append, **SHORT)
     np.testing.assert_array_equal(cut.losses.elbo, whole.losses.elbo)

@@ -43,7 +43,7 @@ def test_weights_of_one_temperature_are_powers_of_the_likelihood():
     found = pool.at(0.5)
     np.testing.assert_allclose(found.weights, np.exp(0.5 * heights) / np.exp(0.5 * heights).sum(), rtol=1e-12)
     assert found.at.log_evidence == pytest.approx(math.log(np.exp(0.5 * heights).mean()))
-    assert found.height == pytest.approx(found.weights @ heights)
+    assert found.mean_log_likelihood == pytest.approx(found.weights @ heights)
 
 
 def test_a_temperature_is_the_highest_with_enough_effective_particles_and_has_few_bits():

@@ -74,7 +74,7 @@ def test_the_error_of_the_evidence_covers_the_truth(name, persistent):
 
 @SLOW
 @pytest.mark.parametrize("share", [0.99, 0.5])
-def test_two_modes_in_twenty_dimensions_are_weighed_right(share):
+def test_two_modes_in_twenty_dimensions_are_weighted_right(share):
     runs = [phx.smc(two_modes(share, 20), seed=seed, num_particles=2048, progress=False) for seed in range(8)]
     shares = np.array([np.mean(run.draws["x"].mean(1) > 0) for run in runs])
     assert abs(shares.mean() - share) < 5 * max(shares.std(ddof=1), 0.002) / np.sqrt(8)

@@ -50,9 +50,9 @@ def run(kind="stored", **options):
     sizes = {**SIZES, **KINDS[kind], **options}
     compiled = {name: sizes.pop(name) for name in ("num_chains", "keep", "reducers", "kernel") if name in sizes}
     sampler = phx.compile(model, {"y": Y}, mesh=phx.make_mesh(chain=2), **compiled)
-    pace = sampler.executables.pace
-    pace.learn(1, 0.04)  # blocks of some ten ticks, all of them
-    pace.learn = lambda ticks, seconds: None
+    block_length = sampler.executables.block_length
+    block_length.learn(1, 0.04)  # blocks of some ten ticks, all of them
+    block_length.learn = lambda ticks, seconds: None
     return sampler.run(**sizes)
 
 

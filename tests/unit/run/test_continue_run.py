@@ -154,7 +154,7 @@ def test_an_interrupted_run_goes_on(kernel):
         phx.factor("wide", -0.5 * jnp.square(phx.sample("x", dist.Normal(0.0, 1.0)) * 30))
 
     sampler = phx.compile(slow, {"y": Y}, kernel=kernel, **compiled_in(SIZES))
-    sampler.executables.pace.learn(1, 0.05)  # blocks of few ticks
+    sampler.executables.block_length.learn(1, 0.05)  # blocks of few ticks
     part = sampler.run(3, num_samples=600, on_block=interrupt, **of_a_run(SIZES))
     assert part.record.interrupted
     assert part.num_draws < 600
@@ -375,9 +375,9 @@ def test_a_run_goes_on_from_any_block_as_if_it_had_not_stopped(name, tmp_path):
 
     sizes = {**SIZES, "num_warmup": 120, "kernel": KERNELS[name]}
     sampler = phx.compile(model, {"y": Y}, **compiled_in(sizes))
-    pace = sampler.executables.pace
-    pace.learn(1, 0.05)
-    pace.learn = lambda ticks, seconds: None  # blocks stay short
+    block_length = sampler.executables.block_length
+    block_length.learn(1, 0.05)
+    block_length.learn = lambda ticks, seconds: None  # blocks stay short
     whole = sampler.run(3, num_samples=80, on_block=save, **of_a_run(sizes))
     same(sampler.run(3, num_samples=80, **of_a_run(sizes)), whole)  # to look at it changes nothing
     assert len(files) > 8
@@ -396,7 +396,7 @@ def test_a_run_that_stores_nothing_goes_on_from_any_block(tmp_path):
     parts = []
     sizes = {**SIZES, "keep": [], "reducers": {"m": phx.reducers.moments()}}
     sampler = phx.compile(model, {"y": Y}, **compiled_in(sizes))
-    sampler.executables.pace.learn(1, 0.01)
+    sampler.executables.block_length.learn(1, 0.01)
     of_run = {**of_a_run(sizes), "on_block": lambda report: parts.append(report.so_far())}
     whole = sampler.run(3, num_samples=64, **of_run)
     assert {part.record.folded_draws for part in parts} > {0, 1, 2, 4}

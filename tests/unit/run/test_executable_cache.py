@@ -16,7 +16,7 @@ import pytest
 import phalanx as phx
 from phalanx.inputs.arguments import split_arguments
 from phalanx.kernels import hmc
-from phalanx.kernels.protocol.whole_draw import LockStep
+from phalanx.kernels.protocol.whole_draw import WholeDraws
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.executable_cache import key_of, settings
@@ -104,7 +104,7 @@ def test_what_kernels_of_users_read_is_told(monkeypatch):
     def draw(key, at, target, tuning):
         return hmc.draw(key, at, target, tuning._replace(step_size=tuning.step_size * STEP))
 
-    kernel = replace(phx.hmc(3), machine=LockStep(draw))
+    kernel = replace(phx.hmc(3), machine=WholeDraws(draw))
     before = key(kernel)
     assert before == key(kernel) != key(phx.hmc(3))
     monkeypatch.setitem(globals(), "STEP", 0.2)

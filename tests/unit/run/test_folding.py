@@ -129,7 +129,7 @@ def test_reducers_of_an_interrupted_run_have_the_draws_of_every_chain(monkeypatc
             raise KeyboardInterrupt
 
     monkeypatch.setattr("phalanx.run.progress.display.Silent.show", interrupt)
-    monkeypatch.setattr("phalanx.run.compile.block_length.Pace.ticks", 8)
+    monkeypatch.setattr("phalanx.run.compile.block_length.BlockLength.ticks", 8)
     run = phx.mcmc(funnel, **{**SHORT, "num_samples": 1000, "num_chains": 8})
     assert run.state.stored.ahead > 0  # draws of chains with short trajectories, which would bias results
     assert run.reduced["m"]["width"].count == 8 * run.num_draws

@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.lru_cache import LRUCache
 
 KEYS = st.none() | st.integers(0, 5)
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(KEYS, st.none() | st.integers())))
 def test_what_was_not_used_for_longest_is_forgotten(most, asked):
-    memory, used = Recent(most), {}
+    memory, used = LRUCache(most), {}
     for key, value in asked:
         if value is None:
             found = memory.look_up(key)
@@ -28,7 +28,7 @@ def test_what_was_not_used_for_longest_is_forgotten(most, asked):
 
 
 def test_all_of_it_can_be_forgotten():
-    memory = Recent(2)
+    memory = LRUCache(2)
     memory.keep("a", 1)
     memory.clear()
     assert memory.look_up("a") is None

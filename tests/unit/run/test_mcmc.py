@@ -14,7 +14,7 @@ from tests.apart import compiled_in, of_a_run
 import phalanx as phx
 from phalanx.adaptation.step_size import SEARCHES
 from phalanx.run import sampler as sampler_module
-from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.block_length import BlockLength
 from phalanx.run.progress.display import Silent
 
 Y = np.array([1.0, 2.0, 4.0], np.float32)
@@ -94,11 +94,11 @@ def test_draws_do_not_depend_on_how_a_run_is_cut_into_blocks(kernel, monkeypatch
     whole = phx.mcmc(model, {"y": Y}, kernel=kernel, **sizes)
 
     sampler = phx.compile(model, {"y": Y}, kernel=kernel)
-    monkeypatch.setattr(sampler, "executables", replace(sampler.executables, pace=OneByOne()))
+    monkeypatch.setattr(sampler, "executables", replace(sampler.executables, block_length=OneByOne()))
     np.testing.assert_array_equal(sampler.run(0, **sizes).draws["mean"], whole.draws["mean"])
 
 
-class OneByOne(Pace):
+class OneByOne(BlockLength):
     """A tick at a time."""
 
     @property
@@ -164,7 +164,7 @@ def test_interruption_returns_the_draws_so_far(monkeypatch):
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(sampler_module, "make_progress", lambda enabled: Interrupting())
-    sampler.executables = replace(sampler.executables, pace=OneByOne())
+    sampler.executables = replace(sampler.executables, block_length=OneByOne())
     posterior = sampler.run(0, **sizes)
     assert posterior.record.interrupted and posterior.draws["mean"].shape == (4, 3)
     np.testing.assert_array_equal(posterior.draws["mean"], whole.draws["mean"][:, :3])

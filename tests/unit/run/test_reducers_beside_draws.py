@@ -14,8 +14,8 @@ from tests.apart import compiled_in, of_a_run
 
 import phalanx as phx
 from phalanx.run.compile import executable_cache
-from phalanx.run.compile.block_length import Pace
-from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.block_length import BlockLength
+from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.device import blocks as device_blocks
 
 R = phx.reducers
@@ -104,7 +104,7 @@ def divided(name, folder, ticks, parts, stops, in_file):
         return phx.Posterior.load(folder / "part.npz")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(vars(sampler.executables), "pace", EndsAt(ticks))
+        patch.setitem(vars(sampler.executables), "block_length", EndsAt(ticks))
         run = None
         for part in [*parts, None, None, None, None]:
             done = 0 if run is None else run.num_draws
@@ -144,8 +144,8 @@ def test_a_stream_reduces_the_draws_that_a_run_does(name, monkeypatch):
 @pytest.mark.parametrize(("phase", "stop"), [("warm-up", 30), pytest.param("sampling", 20, marks=pytest.mark.slow)])
 def test_a_round_goes_on_where_blocks_have_fewer_slots(phase, stop, tmp_path, monkeypatch):
     """A device that has more rows of each chain has fewer slots, which the round's draws would not fit into."""
-    monkeypatch.setattr(executable_cache, "EXECUTABLES", Recent(0))
-    monkeypatch.setattr(Pace, "ticks", 16)
+    monkeypatch.setattr(executable_cache, "EXECUTABLES", LRUCache(0))
+    monkeypatch.setattr(BlockLength, "ticks", 16)
 
     def run(slots, folder, until=1000):
         def lost(report):

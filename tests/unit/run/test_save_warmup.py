@@ -34,9 +34,9 @@ def model(y):
 
 def run(num_chains=4, kernel=None, keep=None, **options):
     sampler = phx.compile(model, {"y": Y}, kernel=kernel, keep=keep, mesh=phx.make_mesh(chain=2), num_chains=num_chains)
-    pace = sampler.executables.pace
-    pace.learn(1, 0.04)  # blocks of some ten ticks, all of them
-    pace.learn = lambda ticks, seconds: None
+    block_length = sampler.executables.block_length
+    block_length.learn(1, 0.04)  # blocks of some ten ticks, all of them
+    block_length.learn = lambda ticks, seconds: None
     return sampler.run(**{**SIZES, **options})
 
 

@@ -41,9 +41,9 @@ def model(y):
 def sampler_of(name, kept):
     sizes = {**SIZES, "kernel": KERNELS[name], **KEPT[kept]}
     sampler = phx.compile(model, {"y": Y}, mesh=phx.make_mesh(chain=2), **compiled_in(sizes))
-    pace = sampler.executables.pace
-    pace.learn(1, 0.04)  # blocks of some ten ticks, all of them
-    pace.learn = lambda ticks, seconds: None
+    block_length = sampler.executables.block_length
+    block_length.learn(1, 0.04)  # blocks of some ten ticks, all of them
+    block_length.learn = lambda ticks, seconds: None
     return sampler
 
 

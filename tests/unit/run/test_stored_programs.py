@@ -21,7 +21,7 @@ import phalanx as phx
 from phalanx.particles import smc
 from phalanx.run.compile import compilation, executable_cache, stored_programs
 from phalanx.run.compile.compilation import own_folder
-from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.compile.stored_programs import StoredPrograms
 
 SHORT = {"num_warmup": 5, "num_samples": 5, "num_chains": 2, "progress": False}
@@ -33,7 +33,7 @@ KERNELS = {"nuts": phx.nuts(), "hmc": phx.hmc(2), "rwmh": phx.rwmh(0.5)}
 def files(tmp_path, monkeypatch):
     """Folder of the files, which every call reads: compiled blocks are not kept in this process."""
     monkeypatch.setattr(stored_programs, "folder", lambda: tmp_path)
-    monkeypatch.setattr(executable_cache, "EXECUTABLES", Recent(0))
+    monkeypatch.setattr(executable_cache, "EXECUTABLES", LRUCache(0))
     return tmp_path
 
 
@@ -238,7 +238,7 @@ class Shifted(dist.Normal):
 
 
 def test_particles_are_read_unless_a_distribution_is_a_users(files, compiled, monkeypatch):
-    monkeypatch.setattr(smc, "PROGRAMS", Recent(0))
+    monkeypatch.setattr(smc, "PROGRAMS", LRUCache(0))
 
     def particles(prior):
         def one(y):

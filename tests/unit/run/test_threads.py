@@ -16,7 +16,7 @@ import optax
 
 import phalanx as phx
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
-from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.lru_cache import LRUCache
 
 THREADS = 8
 
@@ -105,7 +105,7 @@ def test_numpyro_checks_values_again_when_the_last_thread_has_left():
 
 
 def test_a_memory_is_one_for_all_threads():
-    memory: Recent[int] = Recent(4)
+    memory: LRUCache[int] = LRUCache(4)
 
     def use(first: int) -> bool:
         for number in range(3000):

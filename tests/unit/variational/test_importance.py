@@ -32,11 +32,11 @@ def learned(y):
 
 
 def test_evidence_and_draws_are_those_of_the_posterior():
-    weighed = phx.importance(model, wide, Y)
-    evidence = weighed.evidence()
+    weighted = phx.importance(model, wide, Y)
+    evidence = weighted.evidence()
     assert evidence.reliable and abs(evidence.log_evidence - LOG_EVIDENCE) < 5 * evidence.error  # fails once in 1e6
-    assert weighed.verdict().good and weighed.steps == 0 and len(weighed.losses.elbo) == 0
-    draws = weighed.posterior(8000).draws["mean"]
+    assert weighted.verdict().good and weighted.steps == 0 and len(weighted.losses.elbo) == 0
+    draws = weighted.posterior(8000).draws["mean"]
     effective = 8000 / (1 + 8000 / 2000)  # chosen from a pool of which some 2,000 are worth a draw
     assert abs(draws.mean() - 1.0) < 5 * math.sqrt(0.5 / effective)
     assert abs(draws.std() - math.sqrt(0.5)) < 5 * math.sqrt(0.5 / 2 / effective)
@@ -49,8 +49,8 @@ def test_a_proposal_that_is_too_narrow_is_said_to_be():
 
 def test_parameters_are_those_of_a_fit_or_given():
     fit = phx.fit(model, learned, Y, objective=phx.guides.forward_kl(), progress=False)
-    weighed = phx.importance(model, learned, Y, init=fit)
-    assert float(weighed.params["share"]) == float(fit.params["share"]) == pytest.approx(0.5, abs=0.05)
+    weighted = phx.importance(model, learned, Y, init=fit)
+    assert float(weighted.params["share"]) == float(fit.params["share"]) == pytest.approx(0.5, abs=0.05)
     assert float(phx.importance(model, learned, Y, init={"share": 0.4}).params["share"]) == pytest.approx(0.4)
 
 
@@ -78,10 +78,10 @@ def test_a_proposal_of_counts_runs(counts):
 
 
 def test_it_is_the_same_from_a_file(tmp_path):
-    weighed = phx.importance(model, wide, Y)
-    weighed.save(tmp_path / "weighed.npz")
-    assert phx.Fit.load(tmp_path / "weighed.npz").verdict().good
-    np.testing.assert_array_equal(weighed.posterior(10).draws["mean"], weighed.posterior(10).draws["mean"])
+    weighted = phx.importance(model, wide, Y)
+    weighted.save(tmp_path / "weighted.npz")
+    assert phx.Fit.load(tmp_path / "weighted.npz").verdict().good
+    np.testing.assert_array_equal(weighted.posterior(10).draws["mean"], weighted.posterior(10).draws["mean"])
 
 
 def test_a_density_that_is_no_number_is_told_from_none():

@@ -268,7 +268,7 @@ def test_bounds_of_rows_in_float64():
 def test_the_density_of_draws_is_the_same_on_the_way_and_afterwards(latent):
     pair, key, data = latent.pair, jax.random.key(3), {"x": X[:, 0]}
     params = pair.learned.constrain(latent.free)
-    draw, drawn = pair.draw_weighed(params, pair.noise(key), data)
+    draw, drawn = pair.draw_weighted(params, pair.noise(key), data)
     np.testing.assert_array_equal(draw["z"], pair.draw(params, pair.noise(key), data)["z"])
     assert float(drawn) == pytest.approx(float(pair.log_guide(params, draw, data)), rel=1e-5)
 

@@ -13,7 +13,7 @@ import pytest
 import phalanx as phx
 from phalanx.learning import compiled
 from phalanx.run.compile import stored_programs
-from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.lru_cache import LRUCache
 
 Y = np.array([1.0, 2.0, 4.0], np.float32)
 SHORT = {"num_steps": 8, "until": False, "progress": False}
@@ -23,7 +23,7 @@ SHORT = {"num_steps": 8, "until": False, "progress": False}
 def files(tmp_path, monkeypatch):
     """Folder of the files, which every call reads: programs are not kept in this process."""
     monkeypatch.setattr(stored_programs, "folder", lambda: tmp_path)
-    monkeypatch.setattr(compiled, "COMPILED", Recent(0))
+    monkeypatch.setattr(compiled, "COMPILED", LRUCache(0))
     return tmp_path
 
 

@@ -121,7 +121,7 @@ def test_what_needs_all_rows_is_refused_and_the_rest_is_there(tmp_path):
     for call in (fit.evidence, fit.covariance):
         with pytest.raises(ValueError, match="came in batches, which are not kept"):
             call()
-    assert next(finding.topic for finding in fit.verdict().findings) == "not weighed"
+    assert next(finding.topic for finding in fit.verdict().findings) == "not weighted"
     posterior = fit.posterior(50)
     assert posterior.draws["w"].shape == (1, 50, 2) and "w" in str(posterior.summary())
     assert not posterior.verdict().good and fit.sample(0, 5)["scale"].shape == (5,)

@@ -34,7 +34,7 @@ def judge_folded(
     passed: Sequence[str] = (),
     labels: Names | None = None,
 ) -> Verdict:
-    """Grade a run by the results of its reducers, with the thresholds of `judge`.
+    """Grade a run by the results of its reducers: good with the thresholds of `judge`, and otherwise not good.
 
     R-hat and ESS are those of `rhat()` and `ess()`, of the draws themselves and not of ranks. A run without these
     reducers is not good to use, since its convergence is unknown.

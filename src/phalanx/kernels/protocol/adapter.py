@@ -51,7 +51,7 @@ class Rest(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Driver:
+class KernelAdapter:
     """Adapter of a kernel's machine."""
 
     machine: Machine

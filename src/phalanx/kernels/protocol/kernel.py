@@ -93,18 +93,18 @@ class Machine(Protocol):
     class to have the defaults.
 
     Attributes:
-        in_lock_step: true if a tick is a whole draw of every lane.
+        makes_whole_draws: true if a tick is a whole draw of every lane.
         uses_gradient: true if a step's evaluations are gradients.
         knows_mesh: true if it can move sharded variables; False for algorithms written for one device.
 
     Example:
         >>> import phalanx as phx
         >>> machine = phx.nuts().machine
-        >>> machine.in_lock_step, machine.uses_gradient
+        >>> machine.makes_whole_draws, machine.uses_gradient
         (False, True)
     """
 
-    in_lock_step: ClassVar[bool] = True
+    makes_whole_draws: ClassVar[bool] = True
     uses_gradient: ClassVar[bool] = True
     knows_mesh: ClassVar[bool] = True
 

@@ -15,7 +15,7 @@ from jax import Array
 from phalanx.kernels.protocol.kernel import Info, Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import hyperparameter, is_number, positive, whole
-from phalanx.kernels.protocol.whole_draw import Draw, LockStep
+from phalanx.kernels.protocol.whole_draw import Draw, WholeDraws
 from phalanx.mesh.position import choose
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def kernel_on_rows(
     numbers = float(step_size), num_steps, length, float(temperature), *more
     return Kernel(
         name=f"{name}(step_size={step_size}, batch_size={batch_size}{words}{of_cycle})",
-        machine=LockStep(draw),
+        machine=WholeDraws(draw),
         tuning=tuning(*map(hyperparameter, numbers)),
         relocates=False,
         batch_size=batch_size,

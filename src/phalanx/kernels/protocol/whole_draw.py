@@ -33,7 +33,7 @@ class Tuning(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LockStep(Machine):
+class WholeDraws(Machine):
     """Function of whole draws as a `phalanx.kernels.protocol.kernel.Machine`."""
 
     draw: Draw
@@ -102,7 +102,7 @@ def from_draw(
         check_metric("from_draw", metric)
     return Kernel(
         name=f"from_draw({getattr(draw, '__name__', '...')}, step_size={step_size})",
-        machine=LockStep(draw),
+        machine=WholeDraws(draw),
         tuning=Tuning(first_step_size),
         tuners=listed(
             None if metric is None else Metric(metric),

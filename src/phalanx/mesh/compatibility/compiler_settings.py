@@ -1,4 +1,4 @@
-"""Settings of the compiler: programs that are equal otherwise round differently under others."""
+"""Compiler settings that change rounding, and a warning if a saved run had others."""
 
 from __future__ import annotations
 

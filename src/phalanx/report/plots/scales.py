@@ -1,4 +1,4 @@
-"""AxisScale of an axis: its ends without outliers, and whether it is logarithmic or shows whole numbers."""
+"""Scale of an axis: its limits without outliers, and whether it is logarithmic or shows whole numbers."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ BLOCK_SECONDS = 0.5
 """Most time of a block: short enough for progress and Ctrl-C, long enough that calls take little of it."""
 
 
-class Pace:
+class BlockLength:
     """Estimate of the time of a tick. Draws do not depend on it, only their division into blocks does."""
 
     def __init__(self) -> None:

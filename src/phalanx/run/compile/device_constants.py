@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.specs import PyTree
-from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.lru_cache import LRUCache
 
 MOST, LARGEST = 1024, 4096
 """Maximal number of arrays in the cache, and maximal bytes of one."""
@@ -27,7 +27,7 @@ class DeviceConstants:
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
-        self._known: Recent[int | Array] = Recent(MOST)  # an array, or its uses so far
+        self._known: LRUCache[int | Array] = LRUCache(MOST)  # an array, or its uses so far
 
     def __call__(self, values: PyTree, spec: PartitionSpec) -> PyTree:
         """Return a tree of small arrays as arguments of a block, sharded by `spec`; JAX arrays are unchanged.

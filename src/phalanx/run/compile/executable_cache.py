@@ -19,7 +19,7 @@ from jax import ShapeDtypeStruct
 
 from phalanx.density.density import Density
 from phalanx.jaxprs.canonical import PLAIN, form_of, is_of_a_library
-from phalanx.kernels.protocol.adapter import Driver
+from phalanx.kernels.protocol.adapter import KernelAdapter
 from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.compatibility import jax_internals
@@ -30,10 +30,10 @@ from phalanx.programs.closure_key import captured, captured_words
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.reducers.reducer import density_name
 from phalanx.reducers.reductions import Reductions
-from phalanx.run.compile.lru_cache import Recent
+from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.device.executables import Executables
 
-EXECUTABLES: Recent[Executables] = Recent(8)
+EXECUTABLES: LRUCache[Executables] = LRUCache(8)
 """Compiled blocks of this process."""
 
 
@@ -93,7 +93,7 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> tuple[Any, ...] | 
     position = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in whole.position.items()}
     value = ShapeDtypeStruct((1,), jnp.result_type(*whole.position.values()))
     words = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
-    machine, gradient = Driver(kernel.machine), position if kernel.machine.uses_gradient else {}
+    machine, gradient = KernelAdapter(kernel.machine), position if kernel.machine.uses_gradient else {}
 
     def draw(arrays: PyTree, position: PyTree, total: Total, gradient: PyTree, words: PyTree, tuning: PyTree) -> PyTree:
         density = Density(whole.program, whole.layout, arrays, whole.undivided())
@@ -104,7 +104,7 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> tuple[Any, ...] | 
 
     # the trace contains the machine; the other fields are compared
     plain = [getattr(kernel, f.name) for f in fields(kernel) if f.compare and f.name != "machine"]
-    plain += [getattr(kernel.machine, name) for name in ("in_lock_step", "knows_mesh", "least_coordinates")]
+    plain += [getattr(kernel.machine, name) for name in ("makes_whole_draws", "knows_mesh", "least_coordinates")]
     tuning = jax.tree.map(np.asarray, kernel.tuning)
     given: Any = whole.shapes, position, Total(value, value), gradient, words, tuning
     form = form_of(jax.make_jaxpr(draw, axis_env=whole.axis_env)(*given))

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Value]):
+class LRUCache(Generic[Value]):
     """LRU cache.
 
     Args:

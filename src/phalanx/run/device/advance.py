@@ -37,7 +37,7 @@ class Order(NamedTuple):
         thin: draws of the kernel per kept draw.
         ahead: draws that a chain may make beyond `draws` while other chains are not done.
         later: step size of draws beyond `draws`; unused if a tick is a whole draw.
-        rests: true to make one tick even if no draws are due.
+        at_least_one: true to make one tick even if no draws are due.
     """
 
     ticks: Any
@@ -45,11 +45,11 @@ class Order(NamedTuple):
     thin: Any
     ahead: Any
     later: Any
-    rests: Any
+    at_least_one: Any
 
     def asks(self, kept: Int[Array, "lanes"], ticks: Int[Array, ""]) -> Bool[Array, ""]:
         """Return True if a block continues after `ticks` ticks, with `kept` draws in each lane."""
-        return (ticks < self.ticks) & ((kept < self.draws).any() | (self.rests & (ticks == 0)))
+        return (ticks < self.ticks) & ((kept < self.draws).any() | (self.at_least_one & (ticks == 0)))
 
 
 class SinkState(NamedTuple):
@@ -69,10 +69,10 @@ class Advanced(NamedTuple):
 
 @dataclass(frozen=True)
 class Advance:
-    """Block to be compiled.
+    """Function of a block that advances chains, before it is compiled.
 
     Attributes:
-        blocks: functions of the run.
+        blocks: functions of the other blocks.
         sinks: sinks that receive the draws.
         tile: number of lanes that a device advances together.
     """
@@ -134,7 +134,7 @@ class Advance:
 
     def _by_lane(self, tuning: PyTree, order: Order, count: Int[Array, "lanes"]) -> PyTree:
         """Return the tuning of each lane's next draw; draws beyond the order have the later step size."""
-        if self.blocks.kernel.machine.in_lock_step or "step_size" not in tuning._fields:
+        if self.blocks.kernel.machine.makes_whole_draws or "step_size" not in tuning._fields:
             return tuning
         return tuning._replace(step_size=jnp.where(count < order.draws, tuning.step_size, order.later))
 

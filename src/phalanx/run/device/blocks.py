@@ -1,7 +1,8 @@
 """Blocks of a run that do not advance chains (begin, constrain, rest, resume), and the partition of their arguments.
 
-Each block is one `shard_map` over the mesh, compiled ahead of time. Data, seed, tuning and length are arguments, so
-that a new seed, new data of the same shape or another length do not recompile. Blocks do not call back to the host.
+Each block is one `shard_map` over the mesh, compiled ahead of time unless few runs need it, such as `rest` and
+`resume`. Data, seed, tuning and length are arguments, so that a new seed, new data of the same shape or another length
+do not recompile. Blocks do not call back to the host.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from jax.sharding import PartitionSpec
 from phalanx.adaptation.tuner import Sums
 from phalanx.density.target import Target
 from phalanx.kernels.metric.low_rank import LowRankMetric
-from phalanx.kernels.protocol.adapter import Driver, Rest, lane_specs
+from phalanx.kernels.protocol.adapter import KernelAdapter, Rest, lane_specs
 from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import HeldChains, lane_chains, over_lanes
@@ -127,9 +128,9 @@ class Blocks:
         return self.target.shares.layout
 
     @cached_property
-    def machine(self) -> Driver:
+    def machine(self) -> KernelAdapter:
         """Adapter of the kernel's machine."""
-        return Driver(self.kernel.machine)
+        return KernelAdapter(self.kernel.machine)
 
     @cached_property
     def row_layout(self) -> RowLayout:
@@ -176,7 +177,7 @@ class Blocks:
         position, target = chains.lanes.at.position.T.by_variable(), self.lanes(arrays)
         return over_lanes(target.density.contributions, self.count)(position)
 
-    def height(self, arrays: Sequence[Array], position: Vector) -> Total:
+    def log_density_at(self, arrays: Sequence[Array], position: Vector) -> Total:
         """Return the log density at one position for each chain, `(chain, coordinate)`."""
         return self.lanes(arrays).value(position.T)
 

@@ -22,7 +22,7 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.reducers.reductions import Reductions
-from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.block_length import BlockLength
 from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.compile.stored_programs import read_or_compile
 from phalanx.run.device.advance import Advance, Order
@@ -54,7 +54,7 @@ class Executables:
         locate: finds residuals and gradients at positions; None without partially centred variables.
         bytes_on_device: memory of the largest program on each device; 0 if the backend does not report it.
         matmul_precision: precision of matrix products.
-        pace: estimate of the time of a tick.
+        block_length: choice of the ticks of a block.
         wide: true if compiled under `jax_enable_x64`.
         rare: programs that few runs need, compiled at the first use by any of the models that these blocks serve.
     """
@@ -72,12 +72,12 @@ class Executables:
     locate: Compiled | None = None
     bytes_on_device: int = 0
     matmul_precision: str = "float32"
-    pace: Pace = field(default_factory=Pace)
+    block_length: BlockLength = field(default_factory=BlockLength)
     wide: bool = False
     rare: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def sent(self) -> DeviceConstants:
+    def device_constants(self) -> DeviceConstants:
         """Cache of small arguments on the devices."""
         return DeviceConstants(self.blocks.target.mesh)
 
@@ -102,7 +102,7 @@ class Executables:
     def summed(self, rows: Rows, first: int, count: int) -> Sums:
         """Return sums over `count` recorded draws of each chain, starting with draw `first`."""
         assert self.sums is not None
-        slots = [self.sent.array(np.int32(number), PartitionSpec()) for number in (first, first + count)]
+        slots = [self.device_constants.array(np.int32(number), PartitionSpec()) for number in (first, first + count)]
         return self.blocks.summing.fetched(self.sums(rows, *slots))
 
     @cached_property
@@ -110,16 +110,17 @@ class Executables:
         """Function that draws latent variables from their prior; compiled at the first use."""
         return prior_of(self.blocks.target)
 
-    def height(self, arrays: Sequence[Array], position: Vector) -> Float[np.ndarray, "chains"]:
+    def log_density_at(self, arrays: Sequence[Array], position: Vector) -> Float[np.ndarray, "chains"]:
         """Return the log density at one position for each chain; compiled at the first use, since few runs need it."""
         layout = shardings(self.blocks.target.mesh, self._of_chains)
         with jax.default_matmul_precision(self.matmul_precision):
-            heights = self._rare("height", self._height)(tuple(arrays), jax.tree.map(to_devices, position, layout))
-        return jax.tree.map(to_host, heights).in_double()
+            program = self._rare("log_density_at", self._log_density_at)
+            found = program(tuple(arrays), jax.tree.map(to_devices, position, layout))
+        return jax.tree.map(to_host, found).in_double()
 
-    def _height(self) -> Any:
+    def _log_density_at(self) -> Any:
         specs = self.blocks.target.array_specs(), self._of_chains
-        return jax.jit(self.blocks.on_mesh(self.blocks.height, specs, PartitionSpec(CHAIN)))
+        return jax.jit(self.blocks.on_mesh(self.blocks.log_density_at, specs, PartitionSpec(CHAIN)))
 
     def located(self, arrays: Sequence[Array], positions: Vector) -> AtPositions:
         """Return the result of `Blocks.located` on the host."""
@@ -286,12 +287,12 @@ class _Programs:
 
 def order_of(
     draws: Shaped[np.ndarray, "chains"], ticks: int = 1, thin: int = 1, *,
-    ahead: int = 0, later: Any = None, rests: bool = False,
+    ahead: int = 0, later: Any = None, at_least_one: bool = False,
 ) -> Order:  # fmt: skip
     """Return an order in the types that blocks are compiled for, with the step size of the tuning `later`."""
     most, step_size = np.int32(min(ticks, np.iinfo(np.int32).max)), getattr(later, "step_size", np.float32(0))
     return Order(
-        most, draws.astype(np.int32), np.int32(thin), np.int32(ahead), np.asarray(step_size), np.bool_(rests)
+        most, draws.astype(np.int32), np.int32(thin), np.int32(ahead), np.asarray(step_size), np.bool_(at_least_one)
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def mixed_parts(
     parts: Parts, shapes: Mapping[str, ShapeDtypeStruct], shardings: Mapping[str, RowSharding],
     sizes: Mapping[str, int], found: Mapping[str, RowSharding],
 ) -> list[str]:  # fmt: skip
-    """Return the results that differ between a device's rows and all rows.
+    """Return the results that differ between a device's rows and all rows, or are finite at no test value.
 
     Args:
         parts: function from values of several chains, `(chains, ...)` by variable, to results by name.
@@ -90,7 +90,7 @@ def _agree(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _numbers(shape: ShapeDtypeStruct, number: int) -> Shaped[np.ndarray, "..."]:
-    """Return random values of a shape: normal for the first draw, between 0 and 1 for the second."""
+    """Return test values: normal for number 0, between 0 and 1 for number 1; of whole numbers and flags 0 or 1."""
     random = np.random.default_rng(number)
     if jnp.issubdtype(shape.dtype, jnp.floating):
         values = random.normal(size=shape.shape) if number == 0 else random.uniform(0.05, 0.95, size=shape.shape)

@@ -39,7 +39,7 @@ class Draws(NamedTuple):
 
 
 class Sink(Protocol):
-    """Receiver of draws on a device. Every array of its state has a dimension of lanes."""
+    """Receiver of draws on a device; the arrays of its state are sharded, with an entry of each lane or device."""
 
     def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> PyTree:
         """Return the state without draws, given the number of draws of each chain that were reduced before."""

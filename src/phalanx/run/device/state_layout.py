@@ -128,10 +128,10 @@ def _mixed(name: str, part: str, values: Values) -> str:
     what = f" {part!r}" if part else ""
     return (
         f"reducers[{name!r}]: the function's result{what} from one device's rows of {variables} differs from its "
-        f"result from all rows. The function mixes rows, like a sort, a mean or a difference to the row before, or "
-        f"reads their number from a shape. Return a value for each row; or a value equal on all devices, such as "
-        f"jax.lax.psum(x.sum(0), {axis!r}) if rows divide evenly; or compute it from stored draws, with "
-        f"posterior.predict(fn)."
+        f"result from all rows, or is finite at no test value. The function may mix rows, like a sort, a mean or a "
+        f"difference to the row before, or read their number from a shape. Return a value for each row; or a value "
+        f"equal on all devices, such as jax.lax.psum(x.sum(0), {axis!r}) if rows divide evenly; or compute it from "
+        f"stored draws, with posterior.predict(fn)."
     )
 
 

@@ -159,7 +159,7 @@ def _timing(run: EachRun, times: Sequence[float], compilations: int) -> Timing:
     at_once = run.engine.blocks.num_chains * ticks
     return Timing(
         compiling, warmup, sampling, evaluations if machine.uses_gradient else 0, compilations,
-        1.0 if machine.in_lock_step or not ticks else state.sampling.evaluations / at_once,
+        1.0 if machine.makes_whole_draws or not ticks else state.sampling.evaluations / at_once,
     )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ class Storing:
         # processes exchange totals before the next program begins, which may sum over devices
         totals, mean_steps = BlockTotals.of(block, blocks.held), state.mean_steps
         values = self._values(state.sinks.states[0])
-        if totals.draws and not blocks.kernel.machine.in_lock_step:
+        if totals.draws and not blocks.kernel.machine.makes_whole_draws:
             mean_steps = totals.steps / totals.draws / self._thin
         state = state._replace(
             stored=self._buffer.with_block(state.stored, values, block, counts - known, totals.divergences),

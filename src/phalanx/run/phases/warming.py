@@ -47,7 +47,7 @@ class Warming:
         blocks = engine.blocks
         host_target = host_target_of(engine)
         stuck = StuckChains(blocks.num_chains, host_target) if kernel.relocates else None
-        runs_ahead = not kernel.machine.in_lock_step
+        runs_ahead = not kernel.machine.makes_whole_draws
         self._warm_up = WarmUp(kernel.tuners, kernel.tuning, num_warmup, kernel.tuned_steps, stuck, runs_ahead)
 
     def begin(self, state: RunState, beginning: Sums) -> RunState:

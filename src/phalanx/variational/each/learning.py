@@ -19,7 +19,7 @@ from phalanx.errors.words import count as counted
 from phalanx.learning.loop import Stop
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.specs import PyTree
-from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.block_length import BlockLength
 from phalanx.variational.drawing import change_between
 from phalanx.variational.each.programs import LaneOrder, LanePrograms, room_of
 from phalanx.variational.methods.settling import TOLERANCE, Settling
@@ -126,7 +126,7 @@ class LearningOfSets:
     seeds: Any
     rate: float
     settling: Settling
-    _pace: Pace = field(default_factory=Pace)
+    _block_length: BlockLength = field(default_factory=BlockLength)
 
     def init(self, start: SetsCourse) -> SetsCourse:
         """Return the state to begin with."""
@@ -149,7 +149,7 @@ class LearningOfSets:
         course, began = state, time.perf_counter()
         rules = [course.settling[number] for number in course.sets]
         ends = min(rule.end_of(course.step) for rule, moves in zip(rules, course.moves, strict=True) if moves)
-        most = min(self._pace.ticks, room_of(len(rules)), ends - course.step)
+        most = min(self._block_length.ticks, room_of(len(rules)), ends - course.step)
         rates = np.array([self.rate * rule.rate for rule in rules], np.float32)
         anew = np.array([rule.window.begin == course.step for rule in rules])
         order = LaneOrder(np.int32(most), course.moves, rates, anew)
@@ -159,7 +159,7 @@ class LearningOfSets:
         bounds = (*course.bounds, Bounds(course.step, course.sets, made))
         course = course._replace(step=course.step + most, state=lanes, steps=steps, bounds=bounds)
         yield course
-        self._pace.learn(most, time.perf_counter() - began)
+        self._block_length.learn(most, time.perf_counter() - began)
         yield self._with_fewer_lanes(self._without_ended(self._compared(course)))
 
     def done(self, state: SetsCourse) -> bool:

@@ -65,7 +65,7 @@ class Pair:
         """Return a draw from the guide, a differentiable function of the parameters."""
         return self._at(data).draw(params, noise, self._latents)
 
-    def draw_weighed(
+    def draw_weighted(
         self, params: Params, noise: PyTree, data: Values, held: bool = False
     ) -> tuple[dict[str, Array], Shaped[Array, ""]]:
         """Return the same draw and its log density under the guide, of parameters that are constants if `held`."""

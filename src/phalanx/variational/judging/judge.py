@@ -244,10 +244,10 @@ def _is_severe(result: Finding | str) -> bool:
     return isinstance(result, Finding) and result.grade != "usable"
 
 
-def judge_unweighed(*, settled: str, steps: int, failed: int, findings: Sequence[Finding] = ()) -> Verdict:
+def judge_unweighted(*, settled: str, steps: int, failed: int, findings: Sequence[Finding] = ()) -> Verdict:
     """Return the verdict on a fit to rows that came in batches: it has no weights to check, only whether it settled."""
     unknown = Finding(
-        "not weighed",
+        "not weighted",
         "The rows came in batches, and the importance weights of draws, which need all of them, were not computed.",
         "to fit to a part of the rows that fits in memory, and see whether that fit's verdict is good",
     )

@@ -145,9 +145,9 @@ class Modes:
             return []
         kept = kept[:TOPS]
         resized = np.resize(tops[kept], (TOPS, tops.shape[1]))
-        weighed_at = drawing.free, resized, np.float32(log_evidence), drawing.arrays
-        weighed = drawing.compiler(self._weighed, *weighed_at, identity=key_of(drawing.pair, "tops"), rarely=True)
-        values, masses = jax.tree.map(np.asarray, weighed(*weighed_at))
+        weighted_at = drawing.free, resized, np.float32(log_evidence), drawing.arrays
+        weighted = drawing.compiler(self._weighted, *weighted_at, identity=key_of(drawing.pair, "tops"), rarely=True)
+        values, masses = jax.tree.map(np.asarray, weighted(*weighted_at))
         return [
             Mode(_words({name: values[name][i] for name in self.latents}), float(masses[i]), False)
             for i in range(len(kept))
@@ -235,7 +235,7 @@ class Modes:
         except Exception:  # an improper prior, or one without a sampler
             return None
 
-    def _weighed(
+    def _weighted(
         self, free: Params, tops: Float[Array, "top coordinate"], log_evidence: Array, arrays: Sequence[Array]
     ) -> tuple[dict[str, Array], Float[Array, "top"]]:
         """Return the values at maxima, and the mass about each where the guide has hardly any density."""

@@ -160,11 +160,11 @@ class Mover:
             key = random.fold_in(random.fold_in(base, MOVED), first)
             moved, rate = hybrid(lambda vector: at(vector).log_density(), vectors, key, self._lanes)
 
-            def weighed(vector: Array) -> tuple[dict[str, Array], Array]:
+            def weighted(vector: Array) -> tuple[dict[str, Array], Array]:
                 run = at(vector)
                 return run.values(), log_weight(pair, params, run, data)
 
-            return *in_lanes(weighed, moved, self._lanes), rate
+            return *in_lanes(weighted, moved, self._lanes), rate
 
         return pair.problem.alone(run)
 

@@ -67,7 +67,7 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
         single = arguments.layout.join([array[None] for array in arrays])
 
         def log_weight(number: Array) -> Array:
-            draw, log_q = pair.draw_weighed(params, pair.noise(random.fold_in(key, number)), single)
+            draw, log_q = pair.draw_weighted(params, pair.noise(random.fold_in(key, number)), single)
             terms = (v for k, v in pair.log_model(params, draw, single).items() if k in names)
             return jnp.asarray(sum(terms, -log_q))
 

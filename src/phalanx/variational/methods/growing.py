@@ -23,7 +23,7 @@ from phalanx.errors.words import count
 from phalanx.learning.ascent import MEMORY, Climb, climb
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Stop
-from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.block_length import BlockLength
 from phalanx.variational.drawing import change_between, quartiles_of
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import key_of
@@ -123,7 +123,7 @@ class Growing:
     compiler: Compiler
 
     def __post_init__(self) -> None:
-        self._pace = Pace()
+        self._block_length = BlockLength()
         self._hold = self.compiler(
             self.fixed.hold, self.seed, np.uint32(0), np.int32(1), rarely=True, identity=self._identity("hold")
         )
@@ -159,17 +159,17 @@ class Growing:
     def step(self, state: Growth, say: Callable[[str], None]) -> Iterator[Growth]:
         """Make a block of steps of a climb; if the climb has ended, decide whether more draws are worth it."""
         if state.climb is None:
-            self._pace, state = Pace(), self._climb(state)
+            self._block_length, state = BlockLength(), self._climb(state)
         anchor, draws_now, began = state.anchor, state.chunks * self.fixed.chunk, time.perf_counter()
         assert anchor is not None
-        most = min(self._pace.ticks, ROOM, self.num_steps - state.step)
+        most = min(self._block_length.ticks, ROOM, self.num_steps - state.step)
         at, bounds, done = self._block(state.climb, anchor, state.draws, np.int32(most), self.arrays)
         count, free = int(done), self.fixed.moved(anchor, at.climb.position)
         made = StepBounds(*map(np.asarray, (bounds[:count], jnp.full(count, state.error))))  # pyright: ignore[reportArgumentType]
         gradients = state.before + int(at.climb.gradients) * draws_now
         state = state._replace(free=free, made=(*state.made, made), gradients=gradients, climb=at)
         yield state
-        self._pace.learn(count, time.perf_counter() - began)
+        self._block_length.learn(count, time.perf_counter() - began)
         if bool(at.over):
             yield self._ended(state._replace(climb=None, number=state.number + 1), anchor)
 

@@ -19,7 +19,7 @@ from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import EndOfData, Stop
 from phalanx.mesh.processes import all_to_devices
-from phalanx.run.compile.block_length import Pace
+from phalanx.run.compile.block_length import BlockLength
 from phalanx.store.policy import SavePolicy
 from phalanx.variational.drawing import change_between, quartiles_of
 from phalanx.variational.guides.learned import Params
@@ -116,7 +116,7 @@ class Stochastic:
     training: Training | None = None
     policy: SavePolicy | None = None
     first_batch: int = 0
-    _pace: Pace = field(default_factory=Pace)
+    _block_length: BlockLength = field(default_factory=BlockLength)
 
     def __post_init__(self) -> None:
         state: Any = _shapes_of(self.begins, self.shapes)
@@ -151,7 +151,7 @@ class Stochastic:
     def step(self, state: Course, say: Callable[[str], None]) -> Iterator[Course]:
         """Make a block of steps; evaluate, log and save if that is due, and compare windows if one has ended."""
         first, began, window = state.step, time.perf_counter(), state.settling.window
-        most = min(self._pace.ticks, ROOM, state.settling.end_of(first) - first, self._num_steps - first)
+        most = min(self._block_length.ticks, ROOM, state.settling.end_of(first) - first, self._num_steps - first)
         most = most if self.watch is None else int(min(most, self.watch.until_next(first)))
         rate = np.float32(self.rate * state.settling.rate)
         order, course = StepOrder(np.int32(most), rate, np.bool_(first == window.begin)), state
@@ -164,7 +164,7 @@ class Stochastic:
             reached, made = course.state, _joined(course.fresh)
         course = course._replace(state=reached, made=(*course.made, made), fresh=(), rate=state.settling.rate)
         yield course
-        self._pace.learn(most, seconds := time.perf_counter() - began)
+        self._block_length.learn(most, seconds := time.perf_counter() - began)
         if self.watch is not None:
             self.watch.learned(np.asarray(made.bound), seconds)
         if int(reached.failing) >= PATIENCE:

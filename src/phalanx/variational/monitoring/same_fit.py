@@ -93,7 +93,7 @@ def _traces(steps: Steps, state: FitState, rate: float) -> dict[str, Any]:
 
     def guide(free: Params, key: Array, arrays: Sequence[Array]) -> Any:
         data = pair.problem.arguments.layout.join(arrays)
-        return pair.problem.alone(lambda: pair.draw_weighed(pair.learned.constrain(free), pair.noise(key), data))
+        return pair.problem.alone(lambda: pair.draw_weighted(pair.learned.constrain(free), pair.noise(key), data))
 
     def model(params: Params, arrays: Sequence[Array]) -> Any:
         data = pair.problem.arguments.layout.join(arrays)

@@ -14,7 +14,7 @@ from phalanx.mesh.agreement import check_same
 from phalanx.variational.drawing import Drawing, on_host
 from phalanx.variational.guides.pair import alignment_of
 from phalanx.variational.judging.evidence import Evidence, Weights
-from phalanx.variational.judging.judge import Compared, judge_fit, judge_unweighed, moments_after
+from phalanx.variational.judging.judge import Compared, judge_fit, judge_unweighted, moments_after
 from phalanx.variational.judging.modes import Modes, ModeSearch
 from phalanx.variational.judging.moving import Moved, Mover
 from phalanx.variational.monitoring.stream import check_all_there
@@ -27,7 +27,7 @@ JUDGE_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True, eq=False)
-class WeighedDraws:
+class WeightedDraws:
     """The draws of a guide that a fit is judged by.
 
     Attributes:
@@ -46,21 +46,21 @@ class WeighedDraws:
         """True if Markov moves can move all variables."""
         return not self.proposals.pair.problem.whole.without_bijection
 
-    def weighed(self, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> tuple[Weights, dict[str, np.ndarray]]:
+    def weighted(self, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> tuple[Weights, dict[str, np.ndarray]]:
         """Return importance weights of draws, and the draws; those of a verdict are kept."""
-        if (found := self._kept.get((seed, num_draws, "weighed"))) is None:
+        if (found := self._kept.get((seed, num_draws, "weighted"))) is None:
             check_all_there(self.proposals.pair.problem, "The importance weights")
             drawn = on_host(self.proposals.batches(seed, num_draws))
             found = Weights.of(drawn.log_p, drawn.log_q), drawn.values
             if (seed, num_draws) == (JUDGE_SEED, JUDGED):
-                self._kept[seed, num_draws, "weighed"] = found
+                self._kept[seed, num_draws, "weighted"] = found
         return found
 
     def moved(self, seed: int, num_draws: int) -> Moved:
         """Return draws before and after Markov moves: chosen by their weights, or evenly if these are too heavy."""
         if (seed, num_draws) not in self._kept:
             check_same("fit.evidence or .verdict")
-            weights, values = self.weighed(seed, num_draws)
+            weights, values = self.weighted(seed, num_draws)
             usual = np.isfinite(weights.log) / np.isfinite(weights.log).sum()
             chosen = weights.normalized if weights.reliable else usual
             self._kept[seed, num_draws] = Mover(self.proposals).move(seed, values, weights.log, chosen)
@@ -70,7 +70,7 @@ class WeighedDraws:
         """Return a search for modes that the guide never draws from."""
         if "modes" not in self._kept:
             check_same("fit.evidence or .verdict")
-            weights, values = self.weighed(seed, num_draws)
+            weights, values = self.weighted(seed, num_draws)
             evidence = weights.evidence().log_evidence
             self._kept["modes"] = Modes(self.proposals, self.latents, self.labels).search(
                 values, weights.normalized, evidence
@@ -81,9 +81,9 @@ class WeighedDraws:
         """Return the verdict on the fit; see `judge_fit`."""
         findings = alignment_of(self.proposals.pair).left_out
         if self.proposals.pair.problem.is_streamed:
-            return judge_unweighed(settled=settled, steps=steps, failed=failed, findings=findings)
+            return judge_unweighted(settled=settled, steps=steps, failed=failed, findings=findings)
         which = JUDGE_SEED, num_draws
-        weights, values = self.weighed(*which)
+        weights, values = self.weighted(*which)
         return judge_fit(
             weights, values, settled=settled, steps=steps, failed=failed, resampled=resampled, findings=findings,
             moves=partial(self.moved, *which) if self.can_move else None, search=partial(self.searched, *which),
@@ -92,7 +92,7 @@ class WeighedDraws:
 
     def evidence(self, seed: int, num_draws: int) -> Evidence:
         """Return the evidence; it is not reliable if moves or a search find regions that the guide misses."""
-        weights, _ = self.weighed(seed, num_draws)
+        weights, _ = self.weighted(seed, num_draws)
         if not weights.reliable or alignment_of(self.proposals.pair).left_out:
             return weights.evidence()._replace(reliable=False)
         gap, misses = 0.0, False
