@@ -29,7 +29,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent / "ref
 
 NAMES = ("ark", "eight_schools_noncentered", "mesquite", "nes", "banana", "brownian_motion")
 CHAINS, SEEDS, ENOUGH, PROCESSES = 512, 4, 0.01, 2
-LENGTHS = (30, 50, 100, 200, 400, 800)
+LENGTHS = (20, 30, 40, 50, 100, 200, 400, 800)
 """Draws of a warm-up of ours, of several leapfrogs each."""
 
 LEAPFROGS, CALLS = 15, 2

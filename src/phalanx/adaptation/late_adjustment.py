@@ -1,9 +1,10 @@
-r"""Tuner of late-adjusted sampling: step size and trajectories of unadjusted draws, then of adjusted ones.
+r"""Tuner of late-adjusted sampling: trajectories of unadjusted draws, then step size and trajectories of adjusted ones.
 
-In unadjusted draws the step size $\epsilon$ follows the variance $v$ of the energy error of a leapfrog, per coordinate.
-With $b$ the mean squared distance from equipartition, the variance to aim at is $0.1\, b^{3/8}$, and $\epsilon$ is
-multiplied by $(0.1\, b^{3/8} / v)^{1/6}$ after each draw of all chains. A trajectory is 1.9 standard deviations of the
-chains long. In the last window of warm-up, draws are adjusted, and the step size is tuned to an acceptance rate.
+A trajectory is 1.9 standard deviations of the chains long. Unadjusted draws tune their step size on the devices,
+leapfrog by leapfrog (`phalanx.kernels.integrators.unadjusted`). Until a first metric is learned they stop after 4
+leapfrogs, with each further metric after twice as many, up to 32: an early metric helps more than long trajectories,
+which only chains need whose way is long. In the last window of warm-up, draws are adjusted, and the step size is tuned
+to an acceptance rate.
 
 Source: Robnik, Cohn-Gordon, Seljak (2026), Late-adjusted parallel sampling, arXiv 2601.16696.
 """
@@ -20,24 +21,14 @@ from phalanx.adaptation.step_size import StepSize, StepSizeSearch, StepSizeState
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 from phalanx.mesh.specs import PyTree
 
-ENERGY, POWER = 0.1, 3 / 8
-"""Energy variance per coordinate to aim at where the squared imbalance is one, and the power with which it falls."""
-
-MOST_IMBALANCE = 464.0
-"""A larger squared imbalance counts as this one, for which the energy variance to aim at is one: chains that are spread
-over many scales have one of 1e6 and more, which says nothing about a step size."""
-
-LEAST_FACTOR, MOST_FACTOR = 0.3, 3.0
-"""Bounds on the factor by which the step size changes after a draw."""
-
 LENGTH = 1.9
 """Length of a trajectory, in standard deviations of the chains."""
 
+STEPS, MOST_STEPS = 4, 32
+"""The most leapfrogs of an unadjusted trajectory in the first window, and in any."""
+
 FEW, LENIENT, STRICT = 200, 0.7, 0.9
 """Coordinates up to which the lower acceptance rate is aimed at, and both rates."""
-
-BREAKING = 0.05
-"""Share of chains whose trajectories break down, from which the step size is halved."""
 
 
 class LateAdjustmentState(NamedTuple):
@@ -58,7 +49,7 @@ class LateAdjustmentState(NamedTuple):
 
 @dataclass(frozen=True)
 class LateAdjustment(Tuner):
-    """Tuner of `step_size`, `trajectory_length` and `adjusted`.
+    """Tuner of `step_size`, `trajectory_length`, `adjusted` and `unadjusted_steps`.
 
     Attributes:
         target: acceptance rate of adjusted draws; None chooses by the number of coordinates.
@@ -67,13 +58,14 @@ class LateAdjustment(Tuner):
     Example:
         >>> from phalanx.adaptation.late_adjustment import LateAdjustment
         >>> LateAdjustment().sets
-        ('step_size', 'trajectory_length', 'adjusted')
+        ('step_size', 'trajectory_length', 'adjusted', 'unadjusted_steps')
     """
 
     target: float | None = None
     tunes_step_size: bool = True
-    sets: ClassVar[tuple[str, ...]] = ("step_size", "trajectory_length", "adjusted")
+    sets: ClassVar[tuple[str, ...]] = ("step_size", "trajectory_length", "adjusted", "unadjusted_steps")
     every_draw: ClassVar[bool] = True
+    least_last: ClassVar[int] = 10
 
     def check(self, kernel: str, num_chains: int) -> None:
         """Raise unless there are two chains to compare."""
@@ -97,11 +89,7 @@ class LateAdjustment(Tuner):
         shares = np.concatenate([part.variance / np.asarray(variance, np.float64) for part, variance in pairs])
         spread = float(np.sqrt(np.mean(shares)))
         length = LENGTH * spread if np.isfinite(spread) and spread > 0 else state.trajectory_length
-        aim = ENERGY * min(float(sums.mean("imbalance")), MOST_IMBALANCE) ** POWER
-        factor = (aim / np.exp(float(sums.mean("log_energy_variance")))) ** (1 / 6)
-        breaks = not np.isfinite(factor) or sums.mean("diverging") > BREAKING
-        factor = 0.5 if breaks else float(np.clip(factor, LEAST_FACTOR, MOST_FACTOR))
-        return state._replace(step_size=state.step_size * factor, trajectory_length=length)
+        return state._replace(step_size=float(np.exp(sums.mean("log_step_size"))), trajectory_length=length)
 
     def searches(self, state: LateAdjustmentState) -> bool:
         """Return whether a step size of adjusted draws is searched for."""
@@ -125,9 +113,11 @@ class LateAdjustment(Tuner):
             step_size = tuning.step_size
         if adjusted is not None:
             length = min(length, most * float(step_size))
+        steps = np.asarray(min(STEPS << stage.window, MOST_STEPS), tuning.unadjusted_steps.dtype)
         return tuning._replace(
-            step_size=step_size, trajectory_length=np.asarray(length, dtype), adjusted=np.bool_(adjusted is not None)
-        )
+            step_size=step_size, trajectory_length=np.asarray(length, dtype), adjusted=np.bool_(adjusted is not None),
+            unadjusted_steps=steps,
+        )  # fmt: skip
 
     def _step_size(self, state: LateAdjustmentState) -> StepSize:
         target = self.target or (LENIENT if state.coordinates <= FEW else STRICT)

@@ -9,7 +9,7 @@ LAST_SHARE, LAST_LEAST = 0.15, 20
 """Share of the warm-up, and the fewest iterations, after the last change of the metric: for the step size alone."""
 
 
-def windows(num_warmup: int, learns_metric: bool) -> list[int]:
+def windows(num_warmup: int, learns_metric: bool, least_last: int = LAST_LEAST) -> list[int]:
     """Return the iterations of each window; they add up to `num_warmup`.
 
     At the end of each but the last, a kernel that learns a metric adopts the one that its draws suggest. The windows
@@ -19,6 +19,7 @@ def windows(num_warmup: int, learns_metric: bool) -> list[int]:
     Args:
         num_warmup: iterations in all.
         learns_metric: true if the kernel learns a metric.
+        least_last: the fewest iterations of the last window, if it learns one.
 
     Returns:
         Their lengths.
@@ -27,7 +28,7 @@ def windows(num_warmup: int, learns_metric: bool) -> list[int]:
         return []
     if not learns_metric:
         return [n for n in (num_warmup // 2, num_warmup - num_warmup // 2) if n]
-    last = max(round(LAST_SHARE * num_warmup), LAST_LEAST)
+    last = max(round(LAST_SHARE * num_warmup), least_last)
     left, lengths = num_warmup - last, []
     while left > 0:
         length = max(FIRST, sum(lengths))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 import numpy as np
 
 from phalanx.adaptation.moments import VectorMoments
+from phalanx.adaptation.schedule import LAST_LEAST
 from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class Tuner(Protocol):
         every_draw: true if it learns from each draw of all chains before the next, so that a round is one draw.
         renews: true if it changes the scale of the coordinates where a window ends. Windows then double in length, and
             a warm-up ends with a window in which that scale is kept; other tuners may begin again in each.
+        least_last: the fewest iterations of the last of these windows; a kernel has the least of its tuners'.
 
     Example:
         >>> import phalanx as phx
@@ -153,6 +155,7 @@ class Tuner(Protocol):
     sets: ClassVar[tuple[str, ...]] = ()
     every_draw: ClassVar[bool] = False
     renews: ClassVar[bool] = False
+    least_last: ClassVar[int] = LAST_LEAST
 
     @property
     def learns_from(self) -> Literal["statistics", "moments", "draws"]:

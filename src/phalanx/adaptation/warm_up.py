@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation.schedule import windows
+from phalanx.adaptation.schedule import LAST_LEAST, windows
 from phalanx.adaptation.stuck_chains import Relocation, StuckChains
 from phalanx.adaptation.tuner import Recentred, Sample, Stage, Sums, Tuner
 from phalanx.mesh.specs import PyTree
@@ -68,7 +68,7 @@ class WarmUp:
         self._runs_ahead = runs_ahead and all(name == "step_size" for tuner in tuners for name in tuner.sets)
         self._renews = any(tuner.renews for tuner in tuners)
         tuned = num_warmup if tuned_steps is None else min(num_warmup, tuned_steps)
-        lengths = windows(tuned, self._renews)
+        lengths = windows(tuned, self._renews, min((tuner.least_last for tuner in tuners), default=LAST_LEAST))
         self._tuned = len(lengths)
         self._windows = [*lengths, num_warmup - tuned] if num_warmup > tuned else lengths
 

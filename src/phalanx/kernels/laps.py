@@ -1,9 +1,9 @@
 r"""LAPS: late-adjusted parallel sampling, for hundreds of chains that find the posterior together.
 
 Warm-up has two parts. In the first, chains follow microcanonical trajectories without a Metropolis decision, which
-would hold them back on their way; the step size follows the energy errors of all chains, and is larger the farther the
-chains are from equipartition, $E[-x_i \, \partial_i \log\pi(x)] = 1$ for every coordinate. In the second part, and in
-sampling, a draw is one of `phalanx.kernels.mams`, so that draws are of the posterior.
+would hold them back on their way; the step size is tuned after each leapfrog, by the energy errors of all chains
+(`phalanx.kernels.integrators.unadjusted`). In the second part, and in sampling, a draw is one of
+`phalanx.kernels.mams`, so that draws are of the posterior.
 
 Source: Robnik, Cohn-Gordon, Seljak (2026), Late-adjusted parallel sampling, arXiv 2601.16696.
 """
@@ -13,17 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from phalanx.adaptation.late_adjustment import LENGTH, LateAdjustment
+from phalanx.adaptation.late_adjustment import LENGTH, STEPS, LateAdjustment
 from phalanx.adaptation.metric import Metric
 from phalanx.kernels.chees import shared_length
-from phalanx.kernels.integrators.acceptance import decide
-from phalanx.kernels.integrators.leapfrog import PhasePoint
 from phalanx.kernels.integrators.trajectory import draw_by_trajectory
+from phalanx.kernels.integrators.unadjusted import unadjusted_trajectory
 from phalanx.kernels.mams import Microcanonical
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
@@ -33,25 +31,23 @@ from phalanx.mesh.random_numbers import Words
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool
 
-
-MOST_UNADJUSTED = 32
-"""The most leapfrogs of an unadjusted trajectory, after which the step size is tuned. Chains must have found the
-posterior before a metric is learned from their first draws: with 8 leapfrogs a run takes several times the gradients
-where the way is long, and fewer where it is short."""
 
 SUPERCHAINS = 16
 """Groups in which chains start, for nested R-hat."""
 
-LEAST_VARIANCE, MOST_VARIANCE = 1e-20, 1e10
-"""Bounds on the mean square of the energy error of a leapfrog, whose logarithm is taken."""
-
 
 class Tuning(NamedTuple):
-    """Hyperparameters: step size, longest trajectory, the most leapfrogs, the metric, and whether draws are adjusted.
+    """Hyperparameters.
 
-    The length of a trajectory has the units of the step size. `adjusted` is true if a Metropolis decision ends a draw.
+    Attributes:
+        step_size: of a draw's first leapfrog.
+        trajectory_length: length of a trajectory, in the units of the step size.
+        max_steps: the most leapfrogs of an adjusted trajectory.
+        metric: the inverse mass matrix.
+        adjusted: true if a Metropolis decision ends a draw.
+        unadjusted_steps: the most leapfrogs of an unadjusted trajectory.
     """
 
     step_size: Any
@@ -59,29 +55,33 @@ class Tuning(NamedTuple):
     max_steps: Any
     metric: Any
     adjusted: Any
+    unadjusted_steps: Any
 
 
 class Info(NamedTuple):
     """Statistics of one draw; see `phalanx.kernels.protocol.kernel.Info` for the first four.
 
-    `log_energy_variance` is the logarithm of the mean square of the energy error of a leapfrog, per coordinate.
-    `imbalance` is the mean over coordinates of the squared distance of all chains from equipartition. Both are zero in
-    adjusted draws.
+    `log_step_size` is the logarithm of the step size at the end of the draw, which unadjusted draws tune.
     """
 
     acceptance_rate: Array
     diverging: Array
     num_steps: Array
     energy: Total | Array
-    log_energy_variance: Array
-    imbalance: Array
+    log_step_size: Array
 
 
 @dataclass(frozen=True)
 class LateAdjusted(Machine):
-    """Microcanonical trajectories of one length for all chains, with or without a Metropolis decision."""
+    """Microcanonical trajectories of one length for all chains, with or without a Metropolis decision.
+
+    Attributes:
+        dynamics: the equations of motion.
+        tunes_step_size: false if unadjusted trajectories keep their step size.
+    """
 
     dynamics: Microcanonical
+    tunes_step_size: bool = True
 
     @property
     def least_coordinates(self) -> int:
@@ -93,53 +93,32 @@ class LateAdjusted(Machine):
     ) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
         """Make a draw of every lane."""
         key, metric = keys.of_draw(now.draw), tuning.metric
-        none = jnp.zeros_like(now.at.log_density.fine)
 
         def adjusted() -> tuple[Point, Info]:
             _, steps = shared_length(now.draw[0], tuning, target.dtype)
             new, info, _ = draw_by_trajectory(self.dynamics, key, now.at, steps, tuning.step_size, target, metric)
-            return new, Info(*info, none, none)
+            return new, Info(*info, jnp.broadcast_to(jnp.log(tuning.step_size), (target.count,)))
 
         # all devices take the same branch, which has sums over devices
         new, info = lax.cond(tuning.adjusted, adjusted, lambda: self._unadjusted(key, now.at, target, tuning))
         return LaneState(now.draw + 1, new, ()), jnp.ones(target.count, bool), info
 
     def _unadjusted(self, key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
-        """Move every lane to the end of a trajectory, unless that has no density at all."""
-        dynamics, metric, step_size = self.dynamics, tuning.metric, tuning.step_size
-        steps = jnp.clip(jnp.ceil(tuning.trajectory_length / step_size), 1, MOST_UNADJUSTED).astype(jnp.int32)
+        """Move every lane to the end of a trajectory."""
+        dynamics, metric, length, most = self.dynamics, tuning.metric, tuning.trajectory_length, tuning.unadjusted_steps
         begin = dynamics.begin(at, target.normal(key), target, metric)
-
-        def kinetic(phase: PhasePoint) -> Float[Array, "lanes"]:
-            return dynamics.kinetic_energy(phase, target, metric)
-
-        def step(_: Array, along: tuple[PhasePoint, Array]) -> tuple[PhasePoint, Array]:
-            phase, squares = along
-            new = dynamics.leapfrog(phase, step_size, target, metric)
-            error = kinetic(new) - kinetic(phase) - (new.log_density - phase.log_density)
-            return new, squares + jnp.square(error)
-
-        end, squares = lax.fori_loop(0, steps, step, (begin, jnp.zeros_like(at.log_density.fine)))
-        energy = kinetic(begin) - at.log_density
-        error = kinetic(end) - end.log_density - energy
-        proposal = Point(end.position, end.log_density, end.gradient)
-        # a uniform of zero is below any probability above zero
-        new, info = decide(jnp.zeros_like(squares), at, proposal, energy, error, steps)
-        variance = squares / steps / target.coordinates
-        variance = jnp.where(jnp.isfinite(variance), variance, MOST_VARIANCE)
-        # a mean of logarithms is that of most lanes: one that breaks down does not stop all others
-        logarithm = jnp.log(jnp.clip(variance, LEAST_VARIANCE, MOST_VARIANCE))
-        return new, Info(*info, logarithm, _imbalance(new, target))
-
-
-def _imbalance(at: Point, target: LaneTarget) -> Float[Array, "lanes"]:
-    """Return the mean over coordinates of the squared distance of all chains from equipartition."""
-    apart = at.position - target.mean_over_chains(at.position)
-    balance = target.mean_over_chains(apart * at.gradient)
-    balance = jax.tree.map(lambda part, like: jnp.broadcast_to(part, like.shape), balance, apart)
-    # the square of 1 + balance, multiplied out: coordinates of padded rows have no part in it
-    squares, total = target.inner_products((balance, balance), (apart, at.gradient))
-    return jnp.maximum(1 + (squares + 2 * target.mean_over_chains(total)) / target.coordinates, 0)
+        made = unadjusted_trajectory(
+            dynamics, begin, length, most, tuning.step_size, self.tunes_step_size, target, metric
+        )  # fmt: skip
+        end = made.phase
+        kinetic = dynamics.kinetic_energy(end, target, metric)
+        error = kinetic - dynamics.kinetic_energy(begin, target, metric) - (end.log_density - at.log_density)
+        rate, log_step_size = (
+            jnp.exp(-jnp.maximum(error, 0)),
+            jnp.broadcast_to(jnp.log(made.step_size), (target.count,)),
+        )
+        info = Info(rate, made.broken, made.steps, kinetic - end.log_density, log_step_size)
+        return Point(end.position, end.log_density, end.gradient), info
 
 
 def laps(
@@ -153,10 +132,10 @@ def laps(
 ) -> Kernel:
     r"""Return a kernel of late-adjusted parallel sampling, for hundreds of chains or more.
 
-    Chains move to the posterior by unadjusted microcanonical trajectories, of at most 32 leapfrogs, whose step size is
-    tuned after every draw of all chains. In the last part of warm-up, and in sampling, draws are those of `phx.mams`:
-    the end of a trajectory is accepted with probability $\min(1, e^{-\Delta E})$. A warm-up of 100 draws suffices where
-    chains begin near the posterior.
+    Chains move to the posterior by unadjusted microcanonical trajectories, of at most 4 leapfrogs until a first metric
+    is learned and of up to 32 later; the step size is tuned after each leapfrog of all chains. In the last part of
+    warm-up, and in sampling, draws are those of `phx.mams`: the end of a trajectory is accepted with probability
+    $\min(1, e^{-\Delta E})$. A warm-up of 100 draws suffices where chains begin near the posterior.
 
     Without `init=`, 64 chains or more start in 16 groups (superchains), each at one point, if 16 divides their number.
     The verdict on fewer than 100 draws of each chain then compares groups by nested R-hat: a few draws suffice.
@@ -192,8 +171,8 @@ def laps(
     most = hyperparameter(whole("laps", "max_steps", max_steps))
     return Kernel(
         name=f"laps(step_size={step_size})",
-        machine=LateAdjusted(Microcanonical()),
-        tuning=Tuning(first, hyperparameter(LENGTH), most, None, np.bool_(True)),
+        machine=LateAdjusted(Microcanonical(), tunes_step_size=step_size is None),
+        tuning=Tuning(first, hyperparameter(LENGTH), most, None, np.bool_(True), hyperparameter(STEPS)),
         tuners=(Metric(metric), LateAdjustment(target_acceptance, tunes_step_size=step_size is None)),
         statistics=Info._fields,
         relocates=relocate,

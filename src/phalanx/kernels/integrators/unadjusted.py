@@ -1,0 +1,130 @@
+r"""Trajectory without a Metropolis decision, whose step size is tuned after each leapfrog of all chains.
+
+The step size $\epsilon$ follows the variance $v$ of the energy error of a leapfrog, per coordinate. With $b$ the mean
+squared distance of all chains from equipartition, $E[-x_i \, \partial_i \log\pi(x)] = 1$ for every coordinate, the
+variance to aim at is $0.1\, b^{3/8}$, and $\epsilon$ is multiplied by $(0.1\, b^{3/8} / v)^{1/6}$: steps are larger the
+farther the chains are from the posterior.
+
+Source: Robnik, Cohn-Gordon, Seljak (2026), Late-adjusted parallel sampling, arXiv 2601.16696.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from phalanx.kernels.integrators.leapfrog import PhasePoint
+from phalanx.kernels.integrators.trajectory import Dynamics
+from phalanx.kernels.metric.low_rank import LaneMetric
+from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.mesh.position import choose
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+ENERGY, POWER = 0.1, 3 / 8
+"""Energy variance per coordinate to aim at where the squared imbalance is one, and the power with which it falls."""
+
+MOST_IMBALANCE = 464.0
+"""A larger squared imbalance counts as this one, for which the energy variance to aim at is one: chains that are spread
+over many scales have one of 1e6 and more, which says nothing about a step size."""
+
+LEAST_VARIANCE, MOST_VARIANCE = 1e-20, 1e10
+"""Bounds on the square of the energy error of a leapfrog per coordinate, whose logarithm is taken."""
+
+LOG_OF_SQUARE = -1.2704
+"""Mean of the logarithm of the square of a standard normal: a mean of logarithms of squared errors is so much below the
+logarithm of their variance."""
+
+LEAST_FACTOR, MOST_FACTOR = 0.3, 3.0
+"""Bounds on the factor by which the step size changes after a leapfrog."""
+
+MOST_ERROR = 100.0
+"""A leapfrog with a larger energy error is not made: it leads to where the posterior has no mass."""
+
+BREAKING = 0.05
+"""Share of chains that make no leapfrog, from which the step size is halved."""
+
+
+class Unadjusted(NamedTuple):
+    """State of a trajectory.
+
+    Attributes:
+        phase: the last point.
+        steps: leapfrogs so far.
+        length: their length, in the units of the step size.
+        step_size: of the next leapfrog.
+        broken: true for lanes that have not made every leapfrog.
+    """
+
+    phase: PhasePoint
+    steps: Int[Array, ""]
+    length: Float[Array, ""]
+    step_size: Float[Array, ""]
+    broken: Bool[Array, "lanes"]
+
+
+def unadjusted_trajectory(
+    dynamics: Dynamics, begin: PhasePoint, length: Float[Array, ""], most: Int[Array, ""],
+    step_size: Float[Array, ""], tunes: bool, target: LaneTarget, metric: LaneMetric,
+) -> Unadjusted:  # fmt: skip
+    """Follow a trajectory of every lane.
+
+    Args:
+        dynamics: the equations of motion.
+        begin: its start.
+        length: its length, in the units of the step size.
+        most: the most leapfrogs.
+        step_size: of the first leapfrog, one for all lanes.
+        tunes: false to keep it.
+        target: the log density.
+        metric: the inverse mass matrix.
+
+    Returns:
+        Its end.
+    """
+
+    def goes_on(now: Unadjusted) -> Bool[Array, ""]:
+        return (now.steps < most) & (now.length < length)
+
+    def step(now: Unadjusted) -> Unadjusted:
+        new = dynamics.leapfrog(now.phase, now.step_size, target, metric)
+        gained = dynamics.kinetic_energy(new, target, metric) - dynamics.kinetic_energy(now.phase, target, metric)
+        error = gained - (new.log_density - now.phase.log_density)
+        breaks = ~(jnp.abs(error) < MOST_ERROR)
+        new = choose(~breaks, new, now.phase)
+        factor = _factor(error, breaks, new, target) if tunes else 1.0
+        length = now.length + now.step_size
+        return Unadjusted(new, now.steps + 1, length, now.step_size * factor, now.broken | breaks)
+
+    none = jnp.zeros(target.count, bool)
+    return lax.while_loop(goes_on, step, Unadjusted(begin, jnp.int32(0), jnp.zeros_like(step_size), step_size, none))
+
+
+def _factor(
+    error: Float[Array, "lanes"], breaks: Bool[Array, "lanes"], at: PhasePoint, target: LaneTarget
+) -> Float[Array, ""]:
+    """Return the factor by which the step size changes, given the energy errors of a leapfrog."""
+    variance = jnp.where(breaks, MOST_VARIANCE, jnp.square(error) / target.coordinates)
+    # a mean of logarithms is that of most lanes: one that breaks down does not stop all others
+    logarithm = jnp.log(jnp.clip(variance, LEAST_VARIANCE, MOST_VARIANCE)) - LOG_OF_SQUARE
+    seen = breaks.astype(error.dtype), logarithm, _imbalance(at, target)
+    (broken,), (logarithm,), (imbalance,) = target.mean_over_chains(seen)
+    # a lost chain makes the imbalance NaN, which fmin ignores
+    aim = math.log(ENERGY) + POWER * jnp.log(jnp.fmin(imbalance, MOST_IMBALANCE))
+    factor = jnp.clip(jnp.exp((aim - logarithm) / 6), LEAST_FACTOR, MOST_FACTOR)
+    return jnp.where(broken > BREAKING, 0.5, factor)
+
+
+def _imbalance(at: PhasePoint, target: LaneTarget) -> Float[Array, "lanes"]:
+    """Return the mean over coordinates of the squared distance of all chains from equipartition."""
+    apart = at.position - target.mean_over_chains(at.position)
+    balance = target.mean_over_chains(apart * at.gradient)
+    balance = jax.tree.map(lambda part, like: jnp.broadcast_to(part, like.shape), balance, apart)
+    # the square of 1 + balance, multiplied out: coordinates of padded rows have no part in it
+    squares, total = target.inner_products((balance, balance), (apart, at.gradient))
+    return jnp.maximum(1 + (squares + 2 * target.mean_over_chains(total)) / target.coordinates, 0)
