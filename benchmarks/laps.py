@@ -136,9 +136,9 @@ def arrived(entry: Any, run: Run, lengths: Sequence[Any]) -> dict[str, Any]:
         fewest = best["gradients"]
         if bias < ENOUGH and (fewest is None or gradients < fewest):
             best = {"gradients": gradients, "length": length, "bias": bias}
-        if fewest is not None:  # a longer warm-up may take fewer gradients than the shortest that suffices
+        elif fewest is not None:  # a longer warm-up took fewer gradients than the shortest that sufficed, or did not
             break
-        if best["gradients"] is None:
+        else:
             best = {"gradients": None, "length": length, "bias": bias, "tried": gradients}
     return best
 

@@ -21,7 +21,7 @@ from phalanx.kernels.integrators.leapfrog import PhasePoint
 from phalanx.kernels.integrators.trajectory import Dynamics
 from phalanx.kernels.metric.low_rank import LaneMetric
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.mesh.position import choose
+from phalanx.mesh.position import Vector, choose, inner_products
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -97,34 +97,31 @@ def unadjusted_trajectory(
         error = gained - (new.log_density - now.phase.log_density)
         breaks = ~(jnp.abs(error) < MOST_ERROR)
         new = choose(~breaks, new, now.phase)
-        factor = _factor(error, breaks, new, target) if tunes else 1.0
+        factor = _factor(error, breaks, new, middle, target) if tunes else 1.0
         length = now.length + now.step_size
         return Unadjusted(new, now.steps + 1, length, now.step_size * factor, now.broken | breaks)
 
+    middle = target.mean_over_chains(begin.position) if tunes else begin.position
     none = jnp.zeros(target.count, bool)
     return lax.while_loop(goes_on, step, Unadjusted(begin, jnp.int32(0), jnp.zeros_like(step_size), step_size, none))
 
 
 def _factor(
-    error: Float[Array, "lanes"], breaks: Bool[Array, "lanes"], at: PhasePoint, target: LaneTarget
+    error: Float[Array, "lanes"], breaks: Bool[Array, "lanes"], at: PhasePoint, middle: Vector, target: LaneTarget
 ) -> Float[Array, ""]:
-    """Return the factor by which the step size changes, given the energy errors of a leapfrog."""
+    """Return the factor by which the step size changes after a leapfrog; `middle` is near the mean of all chains."""
     variance = jnp.where(breaks, MOST_VARIANCE, jnp.square(error) / target.coordinates)
     # a mean of logarithms is that of most lanes: one that breaks down does not stop all others
     logarithm = jnp.log(jnp.clip(variance, LEAST_VARIANCE, MOST_VARIANCE)) - LOG_OF_SQUARE
-    seen = breaks.astype(error.dtype), logarithm, _imbalance(at, target)
-    (broken,), (logarithm,), (imbalance,) = target.mean_over_chains(seen)
+    apart = at.position - middle
+    seen = breaks.astype(error.dtype), logarithm, apart, at.gradient, apart * at.gradient
+    (broken,), (logarithm,), apart, gradient, product = target.mean_over_chains(seen)
+    # the square of 1 + balance, multiplied out: coordinates of padded rows have gradients of zero, and no part in it
+    balance = product - apart * gradient
+    ones = jax.tree.map(jnp.ones_like, balance)
+    (square,), (total,) = inner_products(target.layout.groups, (balance, balance), (balance, ones))
+    imbalance = jnp.maximum(1 + (square + 2 * total) / target.coordinates, 0)
     # a lost chain makes the imbalance NaN, which fmin ignores
     aim = math.log(ENERGY) + POWER * jnp.log(jnp.fmin(imbalance, MOST_IMBALANCE))
     factor = jnp.clip(jnp.exp((aim - logarithm) / 6), LEAST_FACTOR, MOST_FACTOR)
     return jnp.where(broken > BREAKING, 0.5, factor)
-
-
-def _imbalance(at: PhasePoint, target: LaneTarget) -> Float[Array, "lanes"]:
-    """Return the mean over coordinates of the squared distance of all chains from equipartition."""
-    apart = at.position - target.mean_over_chains(at.position)
-    balance = target.mean_over_chains(apart * at.gradient)
-    balance = jax.tree.map(lambda part, like: jnp.broadcast_to(part, like.shape), balance, apart)
-    # the square of 1 + balance, multiplied out: coordinates of padded rows have no part in it
-    squares, total = target.inner_products((balance, balance), (apart, at.gradient))
-    return jnp.maximum(1 + (squares + 2 * target.mean_over_chains(total)) / target.coordinates, 0)

@@ -132,8 +132,8 @@ class LaneTarget:
         return uniforms_from((word, jnp.zeros_like(word)), jnp.float32)
 
     def mean_over_chains(self, values: Tree) -> Tree:
-        """Return the mean over all chains of all devices, in arrays with a single lane."""
-        return jax.tree.map(lambda part: lax.pmean(part.mean(-1, keepdims=True), CHAIN), values)
+        """Return the mean over all chains of all devices, in arrays with a single lane, by one sum over devices."""
+        return lax.pmean(jax.tree.map(lambda part: part.mean(-1, keepdims=True), values), CHAIN)
 
     def count_coordinates(self) -> None:
         """Cache the numbers of the coordinates: if first traced in a branch or a loop, they were invalid outside it."""
