@@ -19,7 +19,7 @@ def windows(num_warmup: int, learns_metric: bool, least_last: int = LAST_LEAST) 
     Args:
         num_warmup: iterations in all.
         learns_metric: true if the kernel learns a metric.
-        least_last: the fewest iterations of the last window, if it learns one.
+        least_last: the fewest iterations of the last window of a kernel that learns a metric.
 
     Returns:
         Their lengths.

@@ -94,6 +94,7 @@ class ContinuationChecks:
     def _check_reducers(self, posterior: Posterior, state: RunState) -> None:
         """Raise if the draws so far had other reducers, which would receive the later draws only."""
         was, now = set(posterior.reduced), {name for name, _ in self.executables.reducing.reductions.entries}
+        # draws of a round under way are in the sinks, and in no reducer yet
         has_draws = state.stored.count or state.reduced.draws or (state.sinks is None and state.stored.counts.any())
         if was != now and has_draws and not state.in_warm_up:
             had, has = (", ".join(map(repr, sorted(names))) or "none" for names in (was, now))
