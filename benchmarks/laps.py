@@ -157,7 +157,9 @@ def of_ways(name: str, ways: Sequence[str]) -> dict[str, Any]:
 def main() -> None:
     parser = side_by_side.arguments(__doc__ or "", rounds=1)
     parser.add_argument("--names", nargs="+", default=NAMES)
-    parser.add_argument("--ways", nargs="+", default=list(RUNS), help="to measure; others keep what the file has")
+    parser.add_argument(
+        "--ways", nargs="+", default=list(RUNS), help="to measure; others, and other names, keep what the file has"
+    )
     options = parser.parse_args()
     watch = side_by_side.Watch()
     # gradients are counted, so that other work beside them changes nothing
@@ -166,7 +168,7 @@ def main() -> None:
         found = dict(zip(options.names, made, strict=True))
     file = options.results / f"{Path(__file__).stem}.json"
     before = json.loads(file.read_text())["found"] if file.exists() else {}
-    found = {name: {**before.get(name, {}), **results} for name, results in found.items()}
+    found = before | {name: {**before.get(name, {}), **results} for name, results in found.items()}
 
     def cell(result: dict[str, Any] | None) -> str:
         if result is None:
