@@ -2,8 +2,8 @@
 
 Source: Sountsov, Radul and contributors (2020), Inference Gym. The moments of the banana follow from its formula. Those
 of the Brownian motion, with two unknown scales and ten missing observations in the middle, are computed by quadrature
-over the scales, given which the path is normal. The gym's own, of 20,000 draws of Stan, differ: the
-mean of the noise is .101 there, .113 by quadrature.
+over the scales, given which the path is normal. The gym's own, of 20,000 draws of Stan, differ: the noise has a mean of
+.101 there, of .113 by quadrature.
 """
 
 from __future__ import annotations

@@ -113,10 +113,8 @@ class LateAdjusted(Machine):
         end = made.phase
         kinetic = dynamics.kinetic_energy(end, target, metric)
         error = kinetic - dynamics.kinetic_energy(begin, target, metric) - (end.log_density - at.log_density)
-        rate, log_step_size = (
-            jnp.exp(-jnp.maximum(error, 0)),
-            jnp.broadcast_to(jnp.log(made.step_size), (target.count,)),
-        )
+        log_step_size = jnp.broadcast_to(jnp.log(made.step_size), (target.count,))
+        rate = jnp.exp(-jnp.maximum(error, 0))
         info = Info(rate, made.broken, made.steps, kinetic - end.log_density, log_step_size)
         return Point(end.position, end.log_density, end.gradient), info
 

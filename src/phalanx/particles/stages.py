@@ -224,12 +224,9 @@ class Stages:
         return self.programs.tempered(self.arrays, power)
 
     def _note_drift(
-        self,
-        weighted: Weighted,
-        before: float,
-        log_likelihood: Float[np.ndarray, "particle"],
+        self, weighted: Weighted, before: float, log_likelihood: Float[np.ndarray, "particle"],
         ancestors: Int[np.ndarray, "_"],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Note the change of the mean log likelihood in the moves, which leave it as it is in equilibrium.
 
         The evidence is an integral of that mean over temperatures, so that half of the change counts in each interval.

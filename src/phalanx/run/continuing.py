@@ -283,15 +283,8 @@ def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
     sinks = None if state.in_warm_up or state.stored.counts.any() else state.sinks
     least = 1 if sinks is None else max(1, int(np.max(sinks.count)))
     if num_samples + left < thin * least:
-        raise ValueError(
-            f"continue_run: num_samples={num_samples} "
-            + (
-                f"gives no draw that thin={thin} keeps"
-                if least == 1
-                else "is less than the draws that a chain has made"
-            )
-            + f"; give at least {thin * least - left}."
-        )
+        few = f"gives no draw that thin={thin} keeps" if least == 1 else "is less than the draws that a chain has made"
+        raise ValueError(f"continue_run: num_samples={num_samples} {few}; give at least {thin * least - left}.")
     return left
 
 

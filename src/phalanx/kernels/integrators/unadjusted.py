@@ -43,8 +43,9 @@ logarithm of their variance."""
 LEAST_FACTOR, MOST_FACTOR = 0.3, 3.0
 """Bounds on the factor by which the step size changes after a leapfrog."""
 
-MOST_ERROR = 100.0
-"""A leapfrog with a larger energy error is not made: it leads to where the posterior has no mass."""
+MOST_ERROR, MOST_OF_ROOT = 100.0, 10.0
+"""A leapfrog with a larger energy error, and one larger than this multiple of the root of the number of coordinates, is
+not made: it leads to where the posterior has no mass. Errors to aim at are at most as large as that root."""
 
 BREAKING = 0.05
 """Share of chains that make no leapfrog, from which the step size is halved."""
@@ -95,7 +96,7 @@ def unadjusted_trajectory(
         new = dynamics.leapfrog(now.phase, now.step_size, target, metric)
         gained = dynamics.kinetic_energy(new, target, metric) - dynamics.kinetic_energy(now.phase, target, metric)
         error = gained - (new.log_density - now.phase.log_density)
-        breaks = ~(jnp.abs(error) < MOST_ERROR)
+        breaks = ~(jnp.abs(error) < max(MOST_ERROR, MOST_OF_ROOT * math.sqrt(target.coordinates)))
         new = choose(~breaks, new, now.phase)
         factor = _factor(error, breaks, new, middle, target) if tunes else 1.0
         length = now.length + now.step_size
