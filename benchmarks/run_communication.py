@@ -195,7 +195,7 @@ def found_in(sampler: Any) -> dict[str, Any]:
                   for x in jax.tree.leaves(leaves(program.out_info)))  # fmt: skip
         return sum(shards)
 
-    advances = programs.fold or programs.record
+    advances = programs.accumulate or programs.record
     result = {"round": made(programs.sums)}
     if programs.constrain is not None:
         rows = made(programs.no_records, lambda made: made.states) + made(programs.constrain)

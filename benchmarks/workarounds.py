@@ -143,14 +143,14 @@ def fit(steps: int) -> Callable[[], Any]:
 
 WORK: dict[str, tuple[str, Callable[[], Callable[[], Any]]]] = {
     "fused-loops": ("NUTS, eight schools, 4 chains", partial(schools, "nuts", 4, 4_000)),
-    "wide-vectors": ("a random walk, 4,096 chains, folded", partial(mixture, 4_096, 2_000)),
+    "wide-vectors": ("a random walk, 4,096 chains, reduced", partial(mixture, 4_096, 2_000)),
     "written-rows": ("NUTS, eight schools, 64 chains", partial(schools, "nuts", 64, 500)),
-    "tiles": ("a random walk, 65,536 chains, folded", partial(mixture, 65_536, 200)),
+    "tiles": ("a random walk, 65,536 chains, reduced", partial(mixture, 65_536, 200)),
     "lanes-last": ("a logistic regression, 256 chains", partial(regression, 256, 500, 50)),
     "rows-of-lanes": ("a linear regression, 2 chains", partial(regression, 2, 5_000, 200, 0)),
     "products-as-they-are": ("a softmax regression in blocks, 1 chain", partial(regression, 1, 20_000, 5, 10, 2_000)),
     "written-out-products": ("HMC, eight schools, 64 chains", partial(schools, "hmc", 64, 1_000)),
-    "written-out-hash": ("a random walk, 4,096 chains, folded", partial(mixture, 4_096, 2_000)),
+    "written-out-hash": ("a random walk, 4,096 chains, reduced", partial(mixture, 4_096, 2_000)),
     "steps-in-branches": ("a full-rank fit, eight schools", partial(fit, 50_000)),
     "members-apart": ("an ensemble of 4, a step", partial(ensemble, 4, 5)),
     "lapack-in-pieces": ("a Gaussian process of 100 points, 8 chains", partial(gaussian_process, 8, 100, 20)),

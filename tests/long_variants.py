@@ -113,7 +113,7 @@ mesh/test_smc_on_meshes.py
     test_sharded_data_and_variables[sizes0]
 mesh/test_spread_reducers.py
     test_what_is_made_equal_everywhere_is_reduced_once
-    test_the_same_on_any_mesh[some, folded 2x2]
+    test_the_same_on_any_mesh[some, reduced 2x2]
     test_states_stay_where_the_rows_are
 test_docs.py
     test_python_blocks_run[docs/discrete.md-few]
@@ -406,7 +406,7 @@ unit/run/test_centring.py
 unit/run/test_checkpoint.py
     test_sigterm_within_a_block_and_while_the_run_is_saved_loses_nothing[terminated_twice]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[until-0.0]
-    test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[folded-0.0]
+    test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[reduced-0.0]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[stored-0.0]
     test_other_data_models_and_releases_are_refused
     test_a_longer_run_goes_on_from_one_that_has_ended
@@ -477,7 +477,7 @@ unit/run/test_faults.py
     test_regions_without_a_density_are_not_entered_and_said[a density of zero]
     test_a_disk_that_fills_up_and_has_room_again
     test_a_folder_that_is_lost_during_a_run_is_said_and_loses_no_draw[file_in_its_place]
-unit/run/test_folding.py
+unit/run/test_reduce_phase.py
     test_a_state_that_all_lanes_share_is_counted_once_in_tiles[2]
     test_reduced_is_what_stored_draws_say[3-nuts]
     test_stored_draws_are_the_same_in_tiles[kernel0]
@@ -509,16 +509,16 @@ unit/run/test_save_warmup.py
     test_partially_centred_positions_are_kept_on_the_scale_of_the_model
     test_a_run_that_is_lost_again_and_again_ends_with_the_same[True]
 unit/run/test_state_after_every_block.py
-    test_after_every_block_in_a_new_process[nuts-folded]
+    test_after_every_block_in_a_new_process[nuts-reduced]
     test_after_every_block_in_a_new_process[nuts-stored]
-    test_after_every_block_in_a_new_process[nuts, centring-folded]
+    test_after_every_block_in_a_new_process[nuts, centring-reduced]
     test_after_every_block_in_a_new_process[nuts, centring-stored]
 unit/run/test_stored_programs.py
     test_other_models_and_sizes_have_other_files
     test_a_kernel_of_the_user_is_compiled_in_every_process
     test_a_damaged_file_is_written_anew
     test_the_draws_are_those_of_compiled_programs[stored-rwmh]
-    test_the_draws_are_those_of_compiled_programs[folded-rwmh]
+    test_the_draws_are_those_of_compiled_programs[reduced-rwmh]
     test_runs_on_many_data_sets_are_read
     test_particles_are_read_unless_a_distribution_is_a_users
     test_programs_that_call_lapack_are_compiled_in_every_process_if_jax_cannot_load_it
@@ -528,7 +528,7 @@ unit/run/test_stream.py
     test_deterministic_variables_are_planned_for
 unit/run/test_stream_checkpoint.py
     test_kill_9_and_sigterm[2]
-    test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[folded]
+    test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[reduced]
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[stored]
     test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks[both]
     test_the_block_that_was_left_is_yielded_again

@@ -60,7 +60,7 @@ def centred(mesh):
     return {"weights": np.array(posterior.record.centring["level"]), **posterior.gather().draws}
 
 
-def folded(mesh):
+def reduced(mesh):
     """Nothing stored, and an end by the clock, which processes must agree on."""
     reducers = {"m": phx.reducers.moments()}
     sizes = {**SIZES, "num_samples": 100_000}
@@ -68,7 +68,7 @@ def folded(mesh):
         regression, {"x": phx.shard(X, mesh), "y": phx.shard(Y, mesh)}, mesh=mesh, keep=[], reducers=reducers,
         until=phx.until(seconds=1.0), **sizes,
     )  # fmt: skip
-    return {"draws": np.array(posterior.record.folded_draws), "mean": posterior.reduced["m"]["b"].mean}
+    return {"draws": np.array(posterior.record.reduced_draws), "mean": posterior.reduced["m"]["b"].mean}
 
 
 def interrupted(mesh):
@@ -136,7 +136,7 @@ SCENARIOS = {"chains": (chains, {"chain": 4}), "data": (data, {"chain": 1, "data
              "centred": (centred, {"chain": 2, "data": 2}),
              "fit": (fit, {"chain": 1, "data": 4}), "fits": (fits, {"chain": 4}), "members": (members, {"chain": 4}),
              "rows_of_members": (rows_of_members, {"chain": 2, "data": 2}),
-             "folded": (folded, {"chain": 2, "data": 2}), "interrupted": (interrupted, {"chain": 4})}  # fmt: skip
+             "reduced": (reduced, {"chain": 2, "data": 2}), "interrupted": (interrupted, {"chain": 4})}  # fmt: skip
 
 if __name__ == "__main__":
     number, count, port, folder, *names = sys.argv[1:]

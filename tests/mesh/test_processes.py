@@ -76,8 +76,8 @@ def test_one_process_continues_what_two_saved(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_decisions_are_taken_once(tmp_path):
     """An end by the clock, and Ctrl-C in the second process."""
-    first, second = start(2, tmp_path, "folded", "interrupted")
-    agree(first["folded"], second["folded"], 0)
+    first, second = start(2, tmp_path, "reduced", "interrupted")
+    agree(first["reduced"], second["reduced"], 0)
     for found in (first, second):
         assert found["interrupted"]["interrupted"] and found["interrupted"]["more"] == 10
 

@@ -64,10 +64,14 @@ def agree(a, b):
 @pytest.mark.parametrize(
     "chains, data, keep, names",
     [
-        pytest.param(2, 2, [], QUICK, id="some, folded 2x2"),
+        pytest.param(2, 2, [], QUICK, id="some, reduced 2x2"),
         *(
             pytest.param(*sizes, list(REDUCERS), id=name, marks=pytest.mark.slow)
-            for name, sizes in {"folded 2x2": (2, 2, []), "folded 1x8": (1, 8, []), "stored 2x4": (2, 4, None)}.items()
+            for name, sizes in {
+                "reduced 2x2": (2, 2, []),
+                "reduced 1x8": (1, 8, []),
+                "stored 2x4": (2, 4, None),
+            }.items()
         ),
     ],
 )
@@ -83,10 +87,10 @@ def test_states_stay_where_the_rows_are(mesh_of):
     mesh = mesh_of(2, 2)
     reducers = {name: REDUCERS[name] for name in QUICK}
     sampler = phx.compile(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers=reducers, **compiled_in(SIZES))
-    fold: Any = sampler.executables.fold
-    hlo = fold.as_text()
+    accumulate: Any = sampler.executables.accumulate
+    hlo = accumulate.as_text()
     assert "all-gather" not in hlo and "all-to-all" not in hlo
-    states = fold.out_info.sinks.states[1]["moments"]["row"]
+    states = accumulate.out_info.sinks.states[1]["moments"]["row"]
     assert states.mean.sharding.shard_shape(states.mean.shape) == (2, 5, 2)
 
 
@@ -162,19 +166,19 @@ APART = {
 }
 
 
-def places(fn, mesh):
+def placements(fn, mesh):
     target = phx.Target(rows, phx.shard({"y": Y}, mesh))
     blocks = Blocks(target.without_arrays(), phx.rwmh(0.4), 4, (), slots=1)
     reductions = Reductions.of({"r": of_rows(fn)}, [])
-    return Reducing(blocks, reductions, tuple(target.value_names())).places
+    return Reducing(blocks, reductions, tuple(target.value_names())).placements
 
 
 @pytest.mark.parametrize("name", MIXED)
 def test_a_function_that_mixes_rows_is_refused(name, mesh_of):
     with pytest.raises(ValueError, match=r"reducers\['r'\]: the function's result .* posterior.predict\(fn\)"):
-        places(MIXED[name], mesh_of(1, 2))
+        placements(MIXED[name], mesh_of(1, 2))
 
 
 @pytest.mark.parametrize("name", APART)
 def test_a_function_that_keeps_rows_apart_is_taken(name, mesh_of):
-    places(APART[name], mesh_of(1, 2))
+    placements(APART[name], mesh_of(1, 2))

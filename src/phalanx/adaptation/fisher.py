@@ -48,7 +48,7 @@ class Correlations(NamedTuple):
 
     directions: Float64[np.ndarray, "coordinate rank"]
     variances: Float64[np.ndarray, "rank"]
-    rest: float
+    outside: float
     correlated: bool
 
 
@@ -130,15 +130,15 @@ def _generalises(
     for learned, held in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
         found = _correlations(x[learned], g[learned], rank, always=True)
         wide, steep = ((rows[held] @ found.directions).var(0) for rows in (x, g))
-        before = _most(wide, found.rest) * _most(steep, found.rest)
-        after = _most(wide / found.variances, found.rest) * _most(steep * found.variances, found.rest)
+        before = _most(wide, found.outside) * _most(steep, found.outside)
+        after = _most(wide / found.variances, found.outside) * _most(steep * found.variances, found.outside)
         gains.append(before / max(after, np.finfo(float).tiny))
     return bool(np.sqrt(np.prod(gains)) > HELD_OUT_PAYS * (1 + rank / FREE_RANK))
 
 
-def _most(variances: Float64[np.ndarray, "rank"], rest: float) -> float:
-    """Return the largest variance along directions, and along all others, where it is `rest`."""
-    return max(float(variances.max(initial=0.0)), rest)
+def _most(variances: Float64[np.ndarray, "rank"], outside: float) -> float:
+    """Return the largest variance along directions, and along all others, where it is `outside`."""
+    return max(float(variances.max(initial=0.0)), outside)
 
 
 def _few(

@@ -32,14 +32,14 @@ class LowRankMetric(NamedTuple):
         variance: variances of all coordinates, one flat array per group: the global coordinates, then the sharded.
         directions: U, `(global coordinates, rank)`.
         variances: the diagonal of Λ, `(rank,)`.
-        rest: c, the variance outside of U.
+        outside: c, the variance outside of U.
         correlated: true if U is used; an unused U costs no time.
     """
 
     variance: Any
     directions: Any
     variances: Any
-    rest: Any
+    outside: Any
     correlated: Any
 
     @classmethod
@@ -108,7 +108,7 @@ class Metric(Tuner):
             position, gradient = _finite(sample.position[0], sample.gradient[0])
             if len(position) > 1:
                 found = correlations(position, gradient, variance[0], rank, self.kind == "dense")
-        metric = _as_arrays(variance, found, state.metric.rest.dtype)
+        metric = _as_arrays(variance, found, state.metric.outside.dtype)
         return MetricState(metric, variance, found, Sums.nothing(sizes))
 
     def apply(self, state: MetricState, tuning: PyTree, stage: Stage) -> PyTree:
@@ -136,7 +136,7 @@ def _known(metric: LowRankMetric, sizes: Sequence[int]) -> MetricState:
     """Return the state of a metric that another warm-up has learned."""
     variance = tuple(np.asarray(part, np.float64) for part in metric.variance)
     directions, along = (np.asarray(part, np.float64) for part in (metric.directions, metric.variances))
-    found = Correlations(directions, along, float(metric.rest), bool(metric.correlated))
+    found = Correlations(directions, along, float(metric.outside), bool(metric.correlated))
     return MetricState(metric, variance, found, Sums.nothing(sizes))
 
 
@@ -153,6 +153,6 @@ def _as_arrays(variance: Sequence[np.ndarray], found: Correlations, dtype: DType
         tuple(part.astype(dtype) for part in variance),
         found.directions.astype(dtype),
         found.variances.astype(dtype),
-        np.asarray(found.rest, dtype),
+        np.asarray(found.outside, dtype),
         np.asarray(found.correlated),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from phalanx import reducers
-from phalanx.cli.user_model import is_place, load, naming_lines_of, split_place
+from phalanx.cli.user_model import is_reference, load, naming_lines_of, split_reference
 from phalanx.inputs.known_data import is_required
 from phalanx.kernels.chees import chees
 from phalanx.kernels.hmc import hmc
@@ -51,7 +51,7 @@ def kernel(name: str, **given: float | None) -> Kernel:
 def guide(name: str) -> Any:
     """Return a guide that is made from the model; or the user's program."""
     found = _found("guide", name, GUIDES, "--guide")
-    return found if is_place(name) else found()
+    return found if is_reference(name) else found()
 
 
 def reducers_named(names: Sequence[str] | None) -> dict[str, Reducer | Reduce]:
@@ -64,13 +64,13 @@ def reducers_named(names: Sequence[str] | None) -> dict[str, Reducer | Reduce]:
     }
 
 
-def functions(what: str, places: Sequence[str] | None) -> dict[str, Callable[..., Any]]:
+def functions(what: str, references: Sequence[str] | None) -> dict[str, Callable[..., Any]]:
     """Return functions of the user's files by name."""
-    return {called: _naming_its_lines(place, load(place, what)) for called, place in _called(what, places).items()}
+    return {name: _naming_its_lines(found, load(found, what)) for name, found in _called(what, references).items()}
 
 
 def _found(what: str, name: str, built_in: Mapping[str, Callable[..., Any]], hint: str) -> Any:
-    if is_place(name):
+    if is_reference(name):
         return _naming_its_lines(name, load(name, what))
     if name not in built_in:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(built_in)}, nor FILE.py:NAME.", param_hint=hint)
@@ -83,9 +83,9 @@ def _made(what: str, name: str, made: object, kind: Any, expected: str) -> Any:
     return made
 
 
-def _naming_its_lines(place: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _naming_its_lines(reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the user's function with errors that name the line of its file."""
-    path, _ = split_place(place)
+    path, _ = split_reference(reference)
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -96,7 +96,7 @@ def _naming_its_lines(place: str, function: Callable[..., Any]) -> Callable[...,
 
 
 def _called(what: str, names: Sequence[str] | None) -> dict[str, str]:
-    """Return places by the name of their function; raise if two functions have one name."""
+    """Return references by the name of their function; raise if two functions have one name."""
     found: dict[str, str] = {}
     for name in names or ():
         called = name.rpartition(":")[2]

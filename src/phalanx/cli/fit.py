@@ -26,7 +26,7 @@ from phalanx.cli.options import (
     start_devices,
 )
 from phalanx.cli.saved import FIT, POSTERIOR, opened, written
-from phalanx.cli.user_model import load, naming_lines_of, split_place
+from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.extras import is_installed
 from phalanx.report import print_run, write_result
 from phalanx.variational.fit import fit as fit_guide
@@ -60,7 +60,7 @@ def fit(
     strict: Strict = False,
 ) -> None:
     """Fit a guide to your model: print the summary and a verdict; write fit, draws, report and table to a folder."""
-    path, name = split_place(model)
+    path, name = split_reference(model)
     start_devices(devices)
     chosen, program = by_name.guide(guide), load(model)
     request = Request.of(program, data or [], data_shards, missing)

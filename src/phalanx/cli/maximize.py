@@ -23,7 +23,7 @@ from phalanx.cli.options import (
     Seed,
     start_devices,
 )
-from phalanx.cli.user_model import load, naming_lines_of, split_place
+from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.report import write_result
 from phalanx.variational.maximum import maximize as find_maximum
 
@@ -40,7 +40,7 @@ def maximize(
     quiet: Quiet = False,
 ) -> None:
     """Find the most probable values of your model's variables: print them, and write them to a folder."""
-    path, name = split_place(model)
+    path, name = split_reference(model)
     start_devices(devices)
     program = load(model)
     begins = None if init is None else read_values(init, "--init")

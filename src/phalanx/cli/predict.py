@@ -15,7 +15,7 @@ from phalanx.cli.data.request import read_files, say
 from phalanx.cli.interruption import explain_interrupt
 from phalanx.cli.options import DataFiles, Devices, ModelPlace, Quiet, Seed, start_devices
 from phalanx.cli.saved import opened
-from phalanx.cli.user_model import load, naming_lines_of, split_place
+from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.diagnostics.elements import element_names
 from phalanx.posterior.predictive import PredictiveDraws
 from phalanx.posterior.prior import predictive
@@ -39,7 +39,7 @@ def predict(
     quiet: Quiet = False,
 ) -> None:
     """Draw your model's observed variables anew, on these data, from a saved run or from the prior."""
-    path, name = split_place(model)
+    path, name = split_reference(model)
     posterior = None if run is None else opened(run)
     start_devices(devices)
     program = load(model)

@@ -30,7 +30,7 @@ from phalanx.cli.options import (
     start_devices,
 )
 from phalanx.cli.saved import CHECKPOINT, POSTERIOR, STORE, initial, noted, written
-from phalanx.cli.user_model import load, naming_lines_of, split_place
+from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.errors.words import count
 from phalanx.posterior.posterior import Posterior
 from phalanx.report import print_run, write_folder
@@ -98,7 +98,7 @@ def sample(
 ) -> None:
     """Run your model: print the summary and a verdict; write draws, report, pictures and tables to a folder."""
     condition = _condition(until_r_hat, until_ess, seconds)
-    path, name = split_place(model)
+    path, name = split_reference(model)
     start_devices(devices)  # before the user's files, which may create arrays
     chosen = by_name.kernel(
         kernel, target_acceptance=target_acceptance, max_depth=max_depth, step_size=step_size, batch_size=batch_size
@@ -149,7 +149,7 @@ def sample(
     if posterior.record.interrupted:
         made, are = count(posterior.num_draws, "draw"), "is" if posterior.num_draws == 1 else "are"
         raise Interrupted(f"the {made} of each chain so far {are} in {folder}.")
-    if posterior.num_draws or posterior.record.folded_draws:
+    if posterior.num_draws or posterior.record.reduced_draws:
         end(posterior.verdict(checks), strict)
 
 

@@ -17,7 +17,7 @@ from phalanx.cli.data.data_file import read_values
 from phalanx.cli.data.matching import match_data
 from phalanx.cli.data.request import FileData, read_files, say
 from phalanx.cli.options import DataFiles, Quiet, Strict, end
-from phalanx.cli.user_model import load, naming_lines_of, split_place
+from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.diagnostics import summary_table
 from phalanx.errors.words import count
 from phalanx.extras import install_command, is_installed
@@ -97,13 +97,13 @@ def report(
     end(verdict, strict)
 
 
-def _with_model(posterior: Posterior, place: str | None, paths: list[Path] | None) -> Posterior:
-    """Return the posterior with the model at a place, if there is one, and its data; the run's numbers fill in."""
-    if place is None:
+def _with_model(posterior: Posterior, reference: str | None, paths: list[Path] | None) -> Posterior:
+    """Return the posterior with the model of a file, if one is named, and its data; the run's numbers fill in."""
+    if reference is None:
         return posterior
-    program, found = load(place), read_files(paths or [])
+    program, found = load(reference), read_files(paths or [])
     known = FileData({**posterior.record.scalars, **found}, found.files)
-    with naming_lines_of(split_place(place)[0]):
+    with naming_lines_of(split_reference(reference)[0]):
         return with_model(posterior, program, match_data(program, known).arguments)
 
 
@@ -174,18 +174,18 @@ def written(files: Sequence[Path]) -> list[str]:
     return lines
 
 
-def initial(place: str) -> Any:
+def initial(source: str) -> Any:
     """Return initial values for `phx.mcmc` from the word `prior`, a saved run, or a file of values by variable.
 
     Raises:
         FileNotFoundError, ValueError: when the path does not exist, or holds something else.
     """
-    if place == "prior":
-        return place
-    path = Path(place)
+    if source == "prior":
+        return source
+    path = Path(source)
     if not path.exists():
         raise FileNotFoundError(
-            f"--init {place}: the file does not exist in {path.absolute().parent}. Give prior, a folder or file of a "
+            f"--init {source}: the file does not exist in {path.absolute().parent}. Give prior, a folder or file of a "
             f"saved run, or a .json file of values by variable."
         )
     return read_values(path, "--init") if path.suffix.lower() == ".json" else opened(path)
@@ -215,7 +215,7 @@ def _saved(path: Path) -> Posterior | None:
             f"{str(path)!r} has the draws of {len(posterior)} data sets, of a run with each=. Read them in Python: "
             f"phx.open({str(path)!r}).of(name)."
         )
-    if posterior.num_draws or posterior.record.folded_draws:
+    if posterior.num_draws or posterior.record.reduced_draws:
         return posterior
     if newest is None and path.is_dir() and not is_zarr(path):
         _check_has_draws(path)
@@ -260,7 +260,7 @@ def _saved_fit(path: Path) -> tuple[Fit, Posterior | None] | None:
 
 
 def _line(posterior: Posterior) -> str:
-    draws = posterior.num_draws or posterior.record.folded_draws
+    draws = posterior.num_draws or posterior.record.reduced_draws
     words = [f"{count(posterior.num_chains, 'chain')} x {count(draws, 'draw')}"]
     if posterior.num_draws >= 4:  # the least for halves of chains
         table = summary_table(posterior.draws)

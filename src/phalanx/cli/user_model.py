@@ -16,13 +16,13 @@ MODULE = "phalanx_user_file"
 """Module name of the file: not its own name, since a file may be called `types.py`."""
 
 
-def load(place: str, what: str = "model") -> Callable[..., Any]:
+def load(reference: str, what: str = "model") -> Callable[..., Any]:
     """Import a Python file and return the function whose name follows the colon.
 
     The file runs as an import does, without the block under `if __name__ == "__main__":`. It may import its neighbours.
 
     Args:
-        place: the file and the name of a function in it, e.g. "models.py:regression".
+        reference: the file and the name of a function in it, e.g. "models.py:regression".
         what: role of the function, for messages.
 
     Returns:
@@ -30,34 +30,34 @@ def load(place: str, what: str = "model") -> Callable[..., Any]:
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: if `place` has another form, the file fails (the message names the line), or lacks the name.
+        ValueError: if `reference` has another form, the file fails (the message names the line), or lacks the name.
         TypeError: if the name belongs to an object that cannot be called.
     """
-    path, name = split_place(place, what)
+    path, name = split_reference(reference, what)
     if not path.is_file():
         why = "it is a folder" if path.is_dir() else f"it does not exist in {path.absolute().parent}"
-        raise FileNotFoundError(f"{what} {place!r}: {path} cannot be read: {why}.")
+        raise FileNotFoundError(f"{what} {reference!r}: {path} cannot be read: {why}.")
     module = _import(path)
     functions = ", ".join(_functions(module))
     there = f"Its functions: {functions}." if functions else "It defines no functions."
     if not hasattr(module, name):
-        raise ValueError(f"{what} {place!r}: {path} has no {name!r}. {there}")
+        raise ValueError(f"{what} {reference!r}: {path} has no {name!r}. {there}")
     found = getattr(module, name)
     if not callable(found):
-        raise TypeError(f"{what} {place!r}: {name!r} is not a function but a {type(found).__name__}. {there}")
+        raise TypeError(f"{what} {reference!r}: {name!r} is not a function but a {type(found).__name__}. {there}")
     return found
 
 
-def is_place(word: str) -> bool:
+def is_reference(word: str) -> bool:
     """Return whether a word has the form `FILE.py:NAME`."""
     return ".py" in word or ":" in word
 
 
-def split_place(place: str, what: str = "model") -> tuple[Path, str]:
+def split_reference(reference: str, what: str = "model") -> tuple[Path, str]:
     """Split `FILE.py:NAME` at its last colon."""
-    file, colon, name = place.rpartition(":")
+    file, colon, name = reference.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
-        raise ValueError(f"{what} {place!r}: expected FILE.py:NAME, such as models.py:regression.")
+        raise ValueError(f"{what} {reference!r}: expected FILE.py:NAME, such as models.py:regression.")
     return Path(file).expanduser(), name
 
 

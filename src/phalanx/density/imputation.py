@@ -40,7 +40,7 @@ from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.specs import PyTree
 
-PLACES = "where_missing"
+WHERE_MISSING = "where_missing"
 """Argument of the program: for each variable the number of each missing entry, and -1 for given ones."""
 
 MOST_NAMED = 10_000
@@ -85,16 +85,16 @@ def impute(model: Program, data: object, mesh: Mesh | None = None) -> Imputed:
     missing = entries.look()
     if not missing:
         return Imputed(model, data)
-    places: dict[str, Any] = {}
+    numbers_of: dict[str, Any] = {}
     for name, mask in missing.items():
         if missing_name(name) in entries.seen:
             raise ValueError(f"Variable {missing_name(name)!r}: imputed entries of {name!r} get this name; rename it.")
         numbers = np.where(mask, np.cumsum(mask.ravel()).reshape(mask.shape) - 1, -1).astype(np.int32)
         sharded = entries.axes_of(mask)
-        places[name] = shard(numbers, mesh, sharded) if sharded and mesh is not None else numbers
+        numbers_of[name] = shard(numbers, mesh, sharded) if sharded and mesh is not None else numbers
     counts = {name: int(mask.sum()) for name, mask in missing.items()}
     said = tuple(_said(name, counts[name], name in entries.discrete) for name in missing)
-    return Imputed(_program(model, counts, entries.discrete), {**data, PLACES: places}, said)
+    return Imputed(_program(model, counts, entries.discrete), {**data, WHERE_MISSING: numbers_of}, said)
 
 
 def impute_again(program: Program, data: object) -> Any:
@@ -131,9 +131,9 @@ def masks_of_missing(arguments: Arguments) -> dict[str, np.ndarray]:
     """Return masks of the missing entries of observed variables by name, from the data of an imputing program."""
     found: dict[str, np.ndarray] = {}
     for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True):
-        if name.startswith(f"{PLACES}["):
+        if name.startswith(f"{WHERE_MISSING}["):
             whole = to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
-            found[name.removeprefix(f"{PLACES}['").removesuffix("']")] = np.asarray(whole) >= 0
+            found[name.removeprefix(f"{WHERE_MISSING}['").removesuffix("']")] = np.asarray(whole) >= 0
     return found
 
 
@@ -144,7 +144,7 @@ def of_given_entries(variables: Mapping[str, RandomVariable], data: Mapping[str,
     in which entries may be missing raises an error that names the variable.
     """
     found = dict(variables)
-    for name, where in data.get(PLACES, {}).items():
+    for name, where in data.get(WHERE_MISSING, {}).items():
         if name in found and (distribution := found[name].distribution) is not None:
             found[name] = replace(found[name], distribution=_of_given(name, distribution, where < 0))
     return found
@@ -192,12 +192,12 @@ def _program(model: Program, counts: Mapping[str, int], discrete: frozenset[str]
 
     @wraps(model)
     def program(*args: Any, where_missing: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
-        places = {} if where_missing is None else where_missing
+        numbers_of = {} if where_missing is None else where_missing
 
         def complete(variable: RandomVariable, forward: Forward) -> RandomVariable:
-            if variable.name not in places or not variable.observed or variable.distribution is None:
+            if variable.name not in numbers_of or not variable.observed or variable.distribution is None:
                 return forward(variable)
-            where = jnp.asarray(places[variable.name])
+            where = jnp.asarray(numbers_of[variable.name])
             if variable.name in discrete:
                 return forward(replace(variable, distribution=entries(variable.distribution).mask(where < 0)))
             latent = LatentEntries(variable.distribution, where, counts[variable.name])
@@ -207,7 +207,7 @@ def _program(model: Program, counts: Mapping[str, int], discrete: frozenset[str]
 
         return under(model, complete)(*args, **kwargs)
 
-    return with_keyword(program, model, PLACES, counts_of_missing=dict(counts))
+    return with_keyword(program, model, WHERE_MISSING, counts_of_missing=dict(counts))
 
 
 class LatentEntries(Distribution):
@@ -238,14 +238,14 @@ class LatentEntries(Distribution):
         """Draw the whole variable, and return its missing entries."""
         batch = self.where.shape[: self.where.ndim - len(self.distribution.event_shape)]
         drawn = jnp.asarray(self.distribution.expand(batch).sample(key, sample_shape))
-        return drawn.reshape(*sample_shape, -1)[..., self._places]
+        return drawn.reshape(*sample_shape, -1)[..., self._missing]
 
     @property
-    def _places(self) -> Array:
+    def _missing(self) -> Array:
         return jnp.nonzero(self.where.ravel() >= 0, size=self.count)[0]
 
     def _of_missing(self, bound: Any) -> Any:
         """Return a bound of the support at the missing entries; one that they share is unchanged."""
         if jnp.size(bound) == 1:
             return jnp.reshape(bound, ())
-        return jnp.broadcast_to(bound, self.where.shape).ravel()[self._places]
+        return jnp.broadcast_to(bound, self.where.shape).ravel()[self._missing]

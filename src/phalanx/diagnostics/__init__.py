@@ -12,12 +12,12 @@ from phalanx.diagnostics.interval import hdi
 from phalanx.diagnostics.judging.checked_run import CheckedRun
 from phalanx.diagnostics.judging.checks import Check
 from phalanx.diagnostics.judging.finding import Finding
-from phalanx.diagnostics.judging.folded import judge_folded
+from phalanx.diagnostics.judging.reduced import judge_reduced
 from phalanx.diagnostics.judging.verdict import Verdict, judge, judged
 from phalanx.diagnostics.nested import nested_rhat
 from phalanx.diagnostics.summary import summary_table
 
 __all__ = [
-    "Check", "CheckedRun", "Finding", "Verdict", "ebfmi", "ess", "hdi", "judge", "judge_folded", "judged", "mcse",
+    "Check", "CheckedRun", "Finding", "Verdict", "ebfmi", "ess", "hdi", "judge", "judge_reduced", "judged", "mcse",
     "nested_rhat", "rhat", "summary_table", "to_arviz",
 ]  # fmt: skip

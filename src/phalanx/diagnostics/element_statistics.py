@@ -166,10 +166,10 @@ class ElementStatistics:
         The formula is ArviZ's, to the last bit: draws are compared with it, and where they repeat it, rounding decides.
         """
         count = self._ordered.shape[1]
-        place = count * prob + (1 - prob)
-        below = int(np.clip(place, 1, count - 1))
-        share = min(max(place - below, 0), 1)
-        return (1 - share) * self._ordered[:, below - 1] + share * self._ordered[:, below]
+        rank = count * prob + (1 - prob)
+        below = int(np.clip(rank, 1, count - 1))
+        fraction = min(max(rank - below, 0), 1)
+        return (1 - fraction) * self._ordered[:, below - 1] + fraction * self._ordered[:, below]
 
 
 def _flat(values: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element value"]:

@@ -44,9 +44,9 @@ def element_names(name: str, shape: tuple[int, ...], labels: Names | None = None
     return [f"{name}[{','.join(index)}]" for index in product(*words)]
 
 
-def element_name(name: str, place: tuple[int, ...], shape: tuple[int, ...], labels: Names | None = None) -> str:
+def element_name(name: str, index: tuple[int, ...], shape: tuple[int, ...], labels: Names | None = None) -> str:
     """Name one element of a variable as `element_names` does."""
-    axes = zip(axis_names(name, shape, labels), place, strict=True)
+    axes = zip(axis_names(name, shape, labels), index, strict=True)
     words = [str(number) if known is None else known[number] for known, number in axes]
     return f"{name}[{','.join(words)}]" if words else name
 

@@ -188,8 +188,8 @@ class Placement:
             axis_names={MEMBERS} if self.shards > 1 else {MEMBERS, DATA},
         )  # fmt: skip
         # states are replicated over the devices of one member: without this XLA might shard them
-        places = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), out_specs)
-        return jax.jit(mapped, donate_argnums=donate, out_shardings=places)
+        layouts = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), out_specs)
+        return jax.jit(mapped, donate_argnums=donate, out_shardings=layouts)
 
 
 def _check_processes(devices: np.ndarray, count: int) -> None:

@@ -103,19 +103,19 @@ def _sum_of(eqn: JaxprEqn) -> Callable[[Array, Array, Array], Array] | None:
         return None
     windowed = [axis for axis in range(operand.ndim) if axis not in inserted]
     window = dict(zip(windowed, numbers.update_window_dims, strict=True))
-    whole = {axis for axis, place in window.items() if updates.shape[place] == operand.shape[axis]}
+    whole = {axis for axis, dim in window.items() if updates.shape[dim] == operand.shape[axis]}
     # a window as long as its axis begins at 0, unless updates with indices outside are dropped
     free = whole if eqn.params["mode"] != GatherScatterMode.FILL_OR_DROP else whole.difference(indexed)
     columns = [column for column, axis in enumerate(indexed) if axis not in free]
     axes = [indexed[column] for column in columns]
     others = [axis for axis in range(operand.ndim) if axis not in axes]
-    if any(updates.shape[place] != 1 for axis, place in window.items() if axis in axes) or not whole.issuperset(others):
+    if any(updates.shape[dim] != 1 for axis, dim in window.items() if axis in axes) or not whole.issuperset(others):
         return None
     if not jnp.issubdtype(operand.dtype, jnp.inexact) or eqn.params["unique_indices"]:
         return None
     cells = math.prod(operand.shape[axis] for axis in axes)
-    rows = [place for place in range(updates.ndim) if place not in numbers.update_window_dims]
-    ones = [place for axis, place in window.items() if axis in axes]  # an indexed axis may stay, with one entry
+    rows = [dim for dim in range(updates.ndim) if dim not in numbers.update_window_dims]
+    ones = [dim for axis, dim in window.items() if axis in axes]  # an indexed axis may stay, with one entry
     count = math.prod(updates.shape[axis] for axis in rows)
     if cells <= FEW_CELLS:
         add = _add_under_masks

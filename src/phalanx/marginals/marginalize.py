@@ -206,7 +206,7 @@ class _Running:
     @property
     def latents(self) -> dict[str, Any]:
         """Values of the other latent variables and parameters."""
-        return {name: self.values[name] for name in self.survey.places[1]}
+        return {name: self.values[name] for name in self.survey.placeholders[1]}
 
     def sums(self, latents: Mapping[str, Any]) -> tuple[EliminationResult, Variables]:
         """Return the sums over the discrete variables, and these variables."""

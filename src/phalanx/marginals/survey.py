@@ -44,14 +44,14 @@ class Survey:
         trace: the program as a function of nothing, whose placeholders are variables.
         sites: the discrete variables that are summed out.
         observed: names of the variables with data.
-        places: placeholders in the trace of the discrete variables, and of the other latent variables and parameters.
+        placeholders: those in the trace of the discrete variables, and of the other latent variables and parameters.
         outputs: numbers of the outputs of the trace, by kind and name.
     """
 
     trace: ClosedJaxpr
     sites: tuple[Site, ...]
     observed: frozenset[str]
-    places: tuple[dict[str, Any], dict[str, list[Any]]]
+    placeholders: tuple[dict[str, Any], dict[str, list[Any]]]
     outputs: dict[Output, list[int]]
 
     @classmethod
@@ -71,17 +71,17 @@ class Survey:
         numbered = jax.tree.unflatten(jax.tree.structure(shapes), range(len(trace.jaxpr.outvars)))
         discrete, latents, leaves, result = numbered
         atoms = trace.jaxpr.outvars
-        places = (
+        placeholders = (
             {name: atoms[n] for name, n in zip(seen.discrete, discrete, strict=True)},
             {name: [atoms[n] for n in jax.tree.leaves(ns)] for name, ns in latents.items()},
         )
         outputs = {(kind, name): jax.tree.leaves(ns) for kind, named in leaves.items() for name, ns in named.items()}
         outputs[RESULT, ""] = jax.tree.leaves(result)
-        return cls(trace, tuple(seen.sites), frozenset(seen.observed), places, outputs)
+        return cls(trace, tuple(seen.sites), frozenset(seen.observed), placeholders, outputs)
 
     def dependent(self) -> dict[Output, list[bool]]:
         """Return for each output, leaf by leaf, whether it depends on a discrete variable."""
-        reached = _Reached(self.places[0].values())
+        reached = _Reached(self.placeholders[0].values())
         marks = reached.run(self.trace, ())
         return {output: [marks[n] != NOWHERE for n in ns] for output, ns in self.outputs.items()}
 
@@ -89,7 +89,7 @@ class Survey:
         self, outputs: Sequence[Output], values: Mapping[str, Any]
     ) -> tuple[dict[Output, ValueTable], list[Any]]:
         """Return terms at all values of the discrete variables, given values of the others; and arrays of indices."""
-        discrete, latents = self.places
+        discrete, latents = self.placeholders
         given = {discrete[site.name]: enumerated(number, site) for number, site in enumerate(self.sites)}
         for name, atoms in latents.items():
             given |= dict(zip(atoms, map(ValueTable, jax.tree.leaves(values[name])), strict=True))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phalanx.diagnostics import Check, Verdict, judge, judge_folded, judged
+from phalanx.diagnostics import Check, Verdict, judge, judge_reduced, judged
 from phalanx.posterior.record import RunRecord
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def judge_run(
         raise ValueError("verdict: checks= evaluates stored draws of chains; this run stored none.")
     if record.independent:
         return judged(record.findings, passed)
-    if not stats and record.folded_draws:
-        return judge_folded(
+    if not stats and record.reduced_draws:
+        return judge_reduced(
             reduced, record.diagnostics, num_chains=num_chains, divergences=record.divergences,
             acceptance_rate=record.acceptance_rate, constant=record.constant, findings=record.findings,
             passed=passed, labels=record.labels,
         )  # fmt: skip
     if not stats:
-        raise ValueError("verdict: there are no draws to judge, stored or folded.")
+        raise ValueError("verdict: there are no draws to judge, stored or reduced.")
     return judge(
         table() if num_draws else None, stats, record.findings, passed, draws, record.labels, checks,
         superchains=record.superchains,

@@ -236,7 +236,7 @@ class Posterior(Evaluations):
             advice, with its grade) and `passed`, sentences on what is in order.
 
         Raises:
-            ValueError: if there are no draws, stored or folded, or `checks` are given without stored draws of chains.
+            ValueError: if there are no draws, stored or reduced, or `checks` are given without stored draws of chains.
 
         Example:
             >>> posterior.verdict().good  # doctest: +SKIP

@@ -62,7 +62,7 @@ class RunRecord:
         started: local time at the start, ISO 8601.
         interrupted: True when Ctrl-C ended the run early, and in saves of a run that goes on.
         relocated_chains: chains that warm-up moved beside another, out of regions with almost no posterior mass.
-        folded_draws: draws of each chain that reducers received and the run did not store.
+        reduced_draws: draws of each chain that reducers received and the run did not store.
         acceptance_rate: mean acceptance rate of these draws.
         divergences: divergences among these draws, over all chains.
         diagnostics: "r_hat" or "ess", by the name of the reducer that computes it for the verdict.
@@ -100,7 +100,7 @@ class RunRecord:
     started: str = ""
     interrupted: bool = False
     relocated_chains: int = 0
-    folded_draws: int = 0
+    reduced_draws: int = 0
     acceptance_rate: float | None = None
     divergences: int = 0
     findings: tuple[Finding, ...] = ()
@@ -178,7 +178,8 @@ class RunRecord:
         tuples_of = ("dims", "coords", "centring")
         named = {of: {name: tuple(x) for name, x in entries.get(of, {}).items()} for of in tuples_of}
         made = {**tuples, "findings": findings, "labels": labels, "names": names, "scalars": scalars, **named}
-        fields = list(entries)  # earlier releases wrote `diagnostics` in the same place by another name
+        # earlier releases wrote `reduced_draws` and, in the same place, `diagnostics` by other names
+        fields = ["reduced_draws" if name == "folded_draws" else name for name in entries]
         fields[fields.index("passed") + 1] = "diagnostics"
         if unknown := set(fields).difference(cls.__dataclass_fields__):
             raise ValueError(f"its record has the unknown fields {', '.join(map(repr, sorted(unknown)))}")

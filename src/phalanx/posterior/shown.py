@@ -18,9 +18,9 @@ def posterior_in_words(posterior: Any) -> str:
     """Return sizes, variables, divergences and seconds of a run in one line."""
     variables = ", ".join(f"{name}{list(value.shape[2:]) or ''}" for name, value in posterior.draws.items())
     draws = count(posterior.num_draws, "draw")
-    if not posterior.num_draws and posterior.record.folded_draws:
-        draws = count(posterior.record.folded_draws, "draw")
-        variables = f"variables folded by {', '.join(posterior.reduced)}"
+    if not posterior.num_draws and posterior.record.reduced_draws:
+        draws = count(posterior.record.reduced_draws, "draw")
+        variables = f"variables reduced by {', '.join(posterior.reduced)}"
     sizes = f"{count(posterior.num_chains, 'chain')} x {draws} of {variables or 'no variables'}"
     end = "; interrupted" if posterior.record.interrupted else ""
     if posterior.own is not None:
@@ -55,7 +55,7 @@ def posterior_as_html(posterior: Any) -> str:
         "kernel": posterior.record.kernel,
         "draws": f"{count(posterior.num_chains, 'chain')} x {count(posterior.num_draws, 'draw')}",
         "in this process": "" if posterior.own is None else count(len(posterior.chains), "chain"),
-        "folded": count(posterior.record.folded_draws, "draw") if posterior.record.folded_draws else "",
+        "reduced": count(posterior.record.reduced_draws, "draw") if posterior.record.reduced_draws else "",
         "divergences": f"{posterior.num_divergences:,}",
         "seconds": f"{posterior.timing.total:.1f}",
         "interrupted": "yes, these are the draws so far" if posterior.record.interrupted else "",

@@ -52,7 +52,7 @@ def write_folder(
     files, findings = [], {}
     if posterior.num_draws:
         findings = _findings(posterior, checks)
-    elif posterior.record.folded_draws:
+    elif posterior.record.reduced_draws:
         findings = {"verdict": _verdict(posterior)}
     if posterior.num_draws and is_installed("matplotlib") and is_installed("jinja2"):
         titled = {_title(name): figure for name, figure in (figures or {}).items()}

@@ -43,7 +43,7 @@ def print_run(posterior: Reported, checks: Sequence[Check] = ()) -> None:
     )
     for note in posterior.record.notes:
         to.print(note, highlight=False, markup=False, soft_wrap=True)
-    if posterior.num_draws or posterior.record.folded_draws:
+    if posterior.num_draws or posterior.record.reduced_draws:
         print_verdict(posterior.verdict(checks))
 
 

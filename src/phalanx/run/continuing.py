@@ -222,15 +222,15 @@ class ContinuationChecks:
         if known is None or len(known.states) == 1:
             return known
         counts, states = known.states
-        places = self.executables.reducing.places
-        states = {name: _of_user(places[name], parts) for name, parts in states.items()}
+        placements = self.executables.reducing.placements
+        states = {name: _of_user(placements[name], parts) for name, parts in states.items()}
         return SinkState(known.count, (counts, states))
 
     def _reduced(self, known: Reduced) -> Reduced:
-        places = self.executables.reducing.places
-        if known.draws and set(known.states) != set(places):
+        placements = self.executables.reducing.placements
+        if known.draws and set(known.states) != set(placements):
             raise ValueError(f"it has the reducers {', '.join(map(repr, known.states)) or 'none'}")
-        return known._replace(states={name: _of_user(places[name], parts) for name, parts in known.states.items()})
+        return known._replace(states={name: _of_user(placements[name], parts) for name, parts in known.states.items()})
 
     def _check_rest(self, rest: Rest) -> None:
         blocks, layout = self.executables.blocks, self.executables.blocks.layout

@@ -117,7 +117,7 @@ class Engine:
 
     # -- moving ------------------------------------------------------------------------------------------------------
 
-    def advance(self, state: RunState, goal: Goal, folds: bool) -> RunState:
+    def advance(self, state: RunState, goal: Goal, accumulates: bool) -> RunState:
         """Return the state after a block, with its draws in the sinks.
 
         The block overwrites the arrays of `state`.
@@ -125,17 +125,17 @@ class Engine:
         Args:
             state: state of the run.
             goal: draws of each chain and the maximal number of ticks.
-            folds: true to reduce draws on the devices, false to record them.
+            accumulates: true to reduce draws on the devices, false to record them.
         """
         ticks = int(min(self.executables.block_length.ticks, goal.ticks))
         later = state.tuning if goal.later is None else goal.later
         order = order_of(goal.draws, ticks, _thin(state), ahead=goal.ahead, later=later)
-        state, ticks = self._moved(state, order, folds)
+        state, ticks = self._moved(state, order, accumulates)
         if state.in_warm_up:
             return state._replace(warmup=state.warmup.more(ticks))
         return state._replace(sampling=state.sampling.more(ticks))
 
-    def rested(self, state: RunState, folds: bool) -> RunState:
+    def rested(self, state: RunState, accumulates: bool) -> RunState:
         """Return the state after the first step of each trajectory, taken by the program that makes the draws.
 
         The programs that place chains may round differently. Kernels that make whole draws do not need this step.
@@ -143,14 +143,14 @@ class Engine:
         if self.blocks.kernel.machine.makes_whole_draws:
             return state
         order = order_of(np.zeros(self.blocks.num_chains), 1, _thin(state), later=state.tuning, at_least_one=True)
-        rested, _ = self._moved(state._replace(sinks=None), order, folds)
+        rested, _ = self._moved(state._replace(sinks=None), order, accumulates)
         return rested._replace(sinks=state.sinks)
 
-    def _moved(self, state: RunState, order: Order, folds: bool) -> tuple[RunState, int]:
+    def _moved(self, state: RunState, order: Order, accumulates: bool) -> tuple[RunState, int]:
         began = time.perf_counter()
-        program = self.executables.fold if folds else self.executables.record
+        program = self.executables.accumulate if accumulates else self.executables.record
         assert program is not None
-        sinks = self._without_draws(folds, state.reduced.draws) if state.sinks is None else state.sinks
+        sinks = self._without_draws(accumulates, state.reduced.draws) if state.sinks is None else state.sinks
         sent = Order(*map(self.executables.device_constants.array, order, order_specs(self.blocks)))
         tuning = self._placed_tuning(state.tuning)
         advanced: Advanced = program(self._sent_seed, self.arrays, tuning, sent, state.chains, sinks)
@@ -159,11 +159,11 @@ class Engine:
         self.executables.block_length.learn(ticks, time.perf_counter() - began)
         return state._replace(chains=advanced.chains, sinks=advanced.sinks), ticks
 
-    def _without_draws(self, folds: bool, before: int) -> SinkState:
+    def _without_draws(self, accumulates: bool, before: int) -> SinkState:
         """Return empty sinks, given the number of draws of each chain that were reduced before."""
-        program = self.executables.empty if folds else self.executables.no_records
+        program = self.executables.empty if accumulates else self.executables.no_records
         assert program is not None
-        made = np.full(self.blocks.num_chains, before if folds else 0, np.int32)
+        made = np.full(self.blocks.num_chains, before if accumulates else 0, np.int32)
         return program(self.arrays, self.executables.device_constants.array(made, PartitionSpec(CHAIN)))
 
     def _placed_tuning(self, tuning: PyTree) -> PyTree:
@@ -205,12 +205,12 @@ class Engine:
         if warming is not None:
             warming = warming._replace(window=warming.window.fetched(self.blocks.row_layout))
         if sinks is not None:
-            folds = len(sinks.states) > 1
-            sinks = self._fetched_fold(sinks) if folds else rows_by_variable(sinks, self.blocks.row_layout)
+            accumulates = len(sinks.states) > 1
+            sinks = self._fetched_reducers(sinks) if accumulates else rows_by_variable(sinks, self.blocks.row_layout)
         return state._replace(
             chains=layout.fetched(self.executables.rest(state.chains)),
             tuning=unshard(state.tuning, layout), warming=unshard(warming, layout), sinks=sinks,
-            stored=state.stored.rest.gathered(self.blocks.held),
+            stored=state.stored.surplus.gathered(self.blocks.held),
             warmed=None if state.warmed is None else state.warmed.whole_of_each.gathered(self.blocks.held),
         )  # fmt: skip
 
@@ -223,7 +223,7 @@ class Engine:
         chains = self.executables.resume(self._sent_seed, self.arrays, layout.placed(state.chains, mesh))
         if sinks is not None:
             if len(sinks.states) > 1:
-                sinks, reduced = self._placed_fold(sinks, reduced)
+                sinks, reduced = self._placed_reducers(sinks, reduced)
             else:
                 sinks = rows_of(sinks, self.blocks.row_layout, self.blocks.slots)
                 specs = SinkState(PartitionSpec(CHAIN), (self.blocks.recorder.specs,))
@@ -234,31 +234,33 @@ class Engine:
             reduced=reduced, warmed=warmed,
         )  # fmt: skip
 
-    def _fetched_fold(self, sinks: SinkState) -> SinkState:
+    def _fetched_reducers(self, sinks: SinkState) -> SinkState:
         counts, states = sinks.states
-        states = jax.tree.map(lambda place, leaf: place.trim(to_host(leaf)), self.executables.reducing.places, states)
+        states = jax.tree.map(
+            lambda placement, leaf: placement.trim(to_host(leaf)), self.executables.reducing.placements, states
+        )
         return SinkState(to_host(sinks.count), (jax.tree.map(to_host, counts), states))
 
-    def _placed_fold(self, sinks: SinkState, reduced: Reduced) -> tuple[SinkState, Reduced]:
+    def _placed_reducers(self, sinks: SinkState, reduced: Reduced) -> tuple[SinkState, Reduced]:
         """Return the sinks on the devices and the reducers' states on the host.
 
         States with one entry per device cannot be placed on another number of devices: they are merged on the host.
         """
-        mesh, places = self.blocks.target.mesh, self.executables.reducing.places
+        mesh, placements = self.blocks.target.mesh, self.executables.reducing.placements
         (counts, states), layout = sinks.states, self.blocks.layout
         of_chains = shardings(mesh, PartitionSpec(CHAIN))
-        pairs = zip(jax.tree.leaves(places), jax.tree.leaves(states), strict=True)
-        if any(place.pooled and len(leaf) != mesh.shape[CHAIN] for place, leaf in pairs):
+        pairs = zip(jax.tree.leaves(placements), jax.tree.leaves(states), strict=True)
+        if any(placement.pooled and len(leaf) != mesh.shape[CHAIN] for placement, leaf in pairs):
             before = (reduced.draws + sinks.count).astype(np.int32)
             reduced = HostReducers.of(self.executables.reducing).with_states(reduced, states)
             assert self.executables.empty is not None
             states = self.executables.empty(self.arrays, to_devices(before, of_chains)).states[1]
         else:
             states = jax.tree.map(
-                lambda place, leaf: to_devices(
-                    place.padded(leaf, layout.devices(place.sharding.axes)), shardings(mesh, place.spec)
+                lambda placement, leaf: to_devices(
+                    placement.padded(leaf, layout.devices(placement.sharding.axes)), shardings(mesh, placement.spec)
                 ),
-                places, states,
+                placements, states,
             )  # fmt: skip
         count, counts = jax.tree.map(lambda leaf: to_devices(leaf, of_chains), (sinks.count, counts))
         return SinkState(count, (counts, states)), reduced

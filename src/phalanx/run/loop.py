@@ -19,10 +19,10 @@ from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.draw_store import DrawStore, warmup_step_sizes
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.init_values import Initial
-from phalanx.run.phases.folding import Folding
 from phalanx.run.phases.phase import Phase
-from phalanx.run.phases.storing import Storing
-from phalanx.run.phases.warming import Discarding, Warming
+from phalanx.run.phases.reduce import ReducePhase
+from phalanx.run.phases.store import StorePhase
+from phalanx.run.phases.warm_up import DiscardPhase, WarmUpPhase
 from phalanx.run.progress.report import Progress, RunReport
 from phalanx.run.state import Aim, DrawsByName, Reduced, RunState, Stored, Work
 from phalanx.run.until import Until
@@ -81,7 +81,7 @@ class Run:
         )  # fmt: skip
         self.state = warming.begin(state, beginning)
         if self.state.in_warm_up:
-            self.state = engine.rested(self.state, warming.folds)
+            self.state = engine.rested(self.state, warming.accumulates)
             self._go_through(warming)
         self._keep_warm_up()
 
@@ -96,7 +96,7 @@ class Run:
         state = self.engine.placed(known._replace(reduced=reduced))
         warming = self._warming(state.aim)
         state = warming.resume(state) if state.in_warm_up else state
-        self.state = self.engine.rested(state, warming.folds if state.in_warm_up else not stores)
+        self.state = self.engine.rested(state, warming.accumulates if state.in_warm_up else not stores)
         if state.in_warm_up:
             self._go_through(warming)
         self._keep_warm_up()
@@ -119,14 +119,14 @@ class Run:
         engine, stored, thin = self.engine, self.state.stored, self.state.aim.thin
         if not engine.executables.stores_draws:
             seconds = math.inf if until is None else until.seconds or math.inf
-            phase = Folding(engine, num_samples // thin, thin, seconds)
+            phase = ReducePhase(engine, num_samples // thin, thin, seconds)
         else:
             total = num_samples // thin
             room = total + stored.count if until is None else min(total, UNTIL_ROOM)
             room = room if self.store is None else 0
             buffer = DrawBuffer(engine.blocks.target, engine.blocks.held, stored.count + total, room)
             watch = None if until is None else until.watch(engine.blocks.names)
-            phase = Storing(engine, buffer, thin, watch, self.store)
+            phase = StorePhase(engine, buffer, thin, watch, self.store)
         self.state = phase.begin(self.state)
         try:
             with ended_by_interrupt(lambda: self._interrupted(phase)):
@@ -136,7 +136,7 @@ class Run:
 
     def _go_through(self, phase: Phase) -> None:
         while (goal := phase.goal(self.state)) is not None:
-            self.state, shown = phase.after(self.engine.advance(self.state, goal, phase.folds))
+            self.state, shown = phase.after(self.engine.advance(self.state, goal, phase.accumulates))
             if shown.rates.size:  # in a short block no draw may have ended
                 self._acceptance = float(np.mean(shown.rates))
             report = RunReport(
@@ -152,17 +152,17 @@ class Run:
         if self.store is not None:
             self.state = self.store.take(self.state)
 
-    def _interrupted(self, phase: Storing | Folding) -> None:
+    def _interrupted(self, phase: StorePhase | ReducePhase) -> None:
         """Keep the draws so far; without draws re-raise the interrupt."""
         if not self.draws:
             raise
         self.interrupted = True
         self._progress.say(phase.interrupted(self.state))
 
-    def _warming(self, aim: Aim) -> Warming | Discarding:
+    def _warming(self, aim: Aim) -> WarmUpPhase | DiscardPhase:
         if self.engine.executables.record is None:  # draws are neither stored nor used for tuning
-            return Discarding(self.engine, aim.num_warmup)
-        return Warming(self.engine, self.kernel, aim.num_warmup)
+            return DiscardPhase(self.engine, aim.num_warmup)
+        return WarmUpPhase(self.engine, self.kernel, aim.num_warmup)
 
     @property
     def reduced(self) -> Reduced:

@@ -141,7 +141,7 @@ class RunResults(NamedTuple):
             before.of_run(clock.started, run.interrupted, relocations, findings(dict(self.reduced), lost)),
             seed=state.seed, init=state.aim.init, superchains=state.aim.superchains,
             num_warmup=state.aim.num_warmup, num_samples=samples,
-            folded_draws=0 if executables.stores_draws else made, acceptance_rate=self.states.acceptance_rate,
+            reduced_draws=0 if executables.stores_draws else made, acceptance_rate=self.states.acceptance_rate,
             divergences=self.states.divergences, diagnostics=reducers.reductions.statistics,
             constant=reducers.constant(self.states),
             centring={name: _spread(np.asarray(centring[0])) for name, centring in state.centring.items()},

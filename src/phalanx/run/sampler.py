@@ -379,7 +379,7 @@ class Sampler:
             data: the user's data; None for the data of the sampler.
             names: levels and columns in the order by which to number them; None for the sampler's.
         """
-        check_types(self.executables.wide)
+        check_types(self.executables.x64)
         target = self.executables.blocks.target
         if data is None:
             check_same_names(names, self.record.names)

@@ -130,7 +130,7 @@ class Stored(NamedTuple):
         return self._replace(draws=draws, stats=stats, late=None)
 
     @property
-    def rest(self) -> Stored:
+    def surplus(self) -> Stored:
         """The draws after the first `count`, which only some chains have."""
         draws, stats = self._cut(self.count, int(self.counts.max()))
         return self._replace(draws=draws, stats=stats, moved=self.count, late=None)
@@ -153,7 +153,7 @@ class Stored(NamedTuple):
         return self._replace(draws=draws, stats=stats, late=None)
 
     def after(self, draws: DrawsByName, stats: DrawsByName) -> Stored:
-        """Return the inverse of `rest`, given the first draws of every chain and their statistics."""
+        """Return the inverse of `surplus`, given the first draws of every chain and their statistics."""
 
         def joined(first: DrawsByName, later: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             return {name: np.concatenate([np.asarray(first[name]), v], axis=1) for name, v in later.items()}

@@ -102,8 +102,8 @@ class StoppingWatch:
         if wanted.r_hat is None and wanted.ess is None:
             return False, due
         draws, stats = read()  # of several processes, each array is gathered when it is taken
-        places = [(stats, "log_density"), *((draws, name) for name in self._names)]
-        return all(self._good(arrays[name]) for arrays, name in places), due
+        series = [(stats, "log_density"), *((draws, name) for name in self._names)]
+        return all(self._good(arrays[name]) for arrays, name in series), due
 
     @property
     def _seconds(self) -> float:

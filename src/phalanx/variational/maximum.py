@@ -33,7 +33,7 @@ from phalanx.variational.judging.summits import (
     FEW,
     PUSHED,
     SOFTEST,
-    Ground,
+    HostLogDensity,
     is_resolved,
     is_summit,
     is_summit_of_many,
@@ -87,7 +87,7 @@ def maximize(
 ) -> Maximum:
     r"""Find the values of the latent variables that are most probable: $\arg\max_x p(x, \text{data})$.
 
-    L-BFGS climbs from the most probable of a few random places, on the unconstrained scale, and Newton's method
+    L-BFGS climbs from the most probable of a few random positions, on the unconstrained scale, and Newton's method
     follows. The density is that of the variables as the model writes them, without the Jacobian of any transform.
 
     The result is a local maximum: the density falls in every direction around it. It may be a kink, as at the median of
@@ -104,7 +104,7 @@ def maximize(
         data: the keyword arguments, as for `phx.mcmc`.
         mesh: the devices; by default those the data were placed on, or one.
         init: values to begin from, by variable; variables left out begin at random.
-        seed: seed of the random places.
+        seed: seed of the random positions.
         matmul_precision: precision of matrix products.
 
     Returns:
@@ -149,21 +149,21 @@ def maximize(
     arrays = problem.place_arrays()
     given_to, compiler = (np.uint32(seed), arrays, given), Compiler(matmul_precision)
     size = size_of(problem.latents)
-    vector, height = np.zeros(0), np.zeros(())
+    vector, log_p = np.zeros(0), np.zeros(())
     for by_products in (False, True) if size <= MOST else (True,):
         f = partial(_highest, problem, by_products)
         compiled = compiler(f, *given_to, rarely=size <= MOST)
-        position, values, height, reached, misfits = jax.tree.map(np.asarray, compiled(*given_to))
+        position, values, log_p, reached, misfits = jax.tree.map(np.asarray, compiled(*given_to))
         for name, bad in misfits.items():
             if bad:
                 raise ValueError(misfit_words(name))
         if reached:
             unchecked = [UNCHECKED.format(size=size, soft=SOFTEST, products=PRODUCTS)] if by_products else []
-            unchecked += [] if is_resolved(height) else [UNRESOLVED]
-            return Maximum(dict(values), float(height), unchecked=" ".join(unchecked))
+            unchecked += [] if is_resolved(log_p) else [UNRESOLVED]
+            return Maximum(dict(values), float(log_p), unchecked=" ".join(unchecked))
         vector = vector if vector.size else position
     labels = names_for(problem)["labels"]
-    return _edge_or_kink(Ground(problem, compiler, arrays, labels), vector, float(height))
+    return _edge_or_kink(HostLogDensity(problem, compiler, arrays, labels), vector, float(log_p))
 
 
 class Found(NamedTuple):
@@ -171,7 +171,7 @@ class Found(NamedTuple):
 
     position: Float[Array, "coordinate"]
     values: dict[str, Array]
-    height: Float[Array, ""]
+    log_p: Float[Array, ""]
     is_top: Bool[Array, ""]
     misfits: dict[str, Bool[Array, ""]]
 
@@ -187,39 +187,39 @@ def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Sequence[
         vector, back = flat(position)
         longest, climb = longest_of(problem), partial(climb_many, key=random.key(seed)) if by_products else climb_to_top
         top, densities = climb(log_density, vector), start.densities(position)
-        values, height = problem.at_position({}, back(top.position), data).values(), log_density(top.position)
+        values, log_p = problem.at_position({}, back(top.position), data).values(), log_density(top.position)
         if isinstance(top, Summit):
-            is_top = is_summit_of_many(densities, top, height, longest)
+            is_top = is_summit_of_many(densities, top, log_p, longest)
         else:
-            is_top = is_summit(log_density, densities, top, height, longest)
-        return Found(top.position, values, height, is_top, misfits)
+            is_top = is_summit(log_density, densities, top, log_p, longest)
+        return Found(top.position, values, log_p, is_top, misfits)
 
     return problem.alone(find)
 
 
-def _edge_or_kink(ground: Ground, vector: Float[np.ndarray, "coordinate"], height: float) -> Maximum:
+def _edge_or_kink(density: HostLogDensity, vector: Float[np.ndarray, "coordinate"], log_p: float) -> Maximum:
     """Return the maximum at an edge or a kink, or raise an error with the reason why it does not exist."""
-    height = height if math.isfinite(height) else -math.inf
-    begun = height if len(vector) > FEW else ground.height(vector)  # evaluates many positions at once
+    log_p = log_p if math.isfinite(log_p) else -math.inf
+    begun = log_p if len(vector) > FEW else density.log_density(vector)  # evaluates many positions at once
     failed = f"maximize: there is no maximum where the climb ended, at a log density of {begun:,.6g}"
     advice = "Give init=, another parameterisation, or ask for the posterior, with phx.mcmc."
     if len(vector) > FEW or not math.isfinite(begun):
         raise ValueError(f"{failed}: it still rises, or is not finite. {advice}")
-    vector = ground.polished(vector)
-    signs = ground.flat_directions(vector)
-    if far := ground.runaway(vector, signs):
+    vector = density.polished(vector)
+    signs = density.flat_directions(vector)
+    if far := density.runaway(vector, signs):
         raise ValueError(
             f"{failed}: it does not fall however far {first_few(far, str)} runs away, as coefficients do if classes "
             f"can be separated. Give a prior that falls, bounds, or ask for the posterior, with phx.mcmc."
         )
     pushed = vector + PUSHED * signs
-    values, height = ground.values(pushed), ground.height(pushed)
-    edges = ground.at_edges(vector, signs)
-    if edges or not ground.is_top(pushed, signs):
-        names = first_few(edges or ground.rising(vector), str)
+    values, log_p = density.values(pushed), density.log_density(pushed)
+    edges = density.at_edges(vector, signs)
+    if edges or not density.is_top(pushed, signs):
+        names = first_few(edges or density.rising(vector), str)
         raise ValueError(
             f"{failed}: it still rises, most along {names}. It may have no maximum, as if the scale of a hierarchy "
             f"goes to zero. {advice}"
         )
-    names = ground.coordinates
-    return Maximum(values, height, tuple(names[i] for i in np.flatnonzero(signs)))
+    names = density.coordinates
+    return Maximum(values, log_p, tuple(names[i] for i in np.flatnonzero(signs)))

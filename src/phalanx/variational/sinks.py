@@ -56,20 +56,20 @@ def posterior_of(
             f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has {', '.join(map(repr, known))}."
             f"{hint(unknown, known)}"
         )
-    fold = Fold(drawing.compiler, Reductions.of(reducers, names or latents)) if reducers else None
+    reduction = DrawReduction(drawing.compiler, Reductions.of(reducers, names or latents)) if reducers else None
     stored: dict[str, list[np.ndarray]] = {name: [] for name in names}
     stats: dict[str, list[np.ndarray]] = {"log_density": [], "log_weight": []}
     for drawn, size in drawing.batches(record.seed, record.num_samples):
         for name in names:
             stored[name].append(np.asarray(drawn.values[name])[:size])
-        if fold is not None:
-            fold.add(drawn.values, size)
+        if reduction is not None:
+            reduction.add(drawn.values, size)
         if problem.is_streamed:  # the density is of the rows of one batch
             continue
         log_p, log_q = (np.asarray(part)[:size] for part in (drawn.log_p, drawn.log_q))
         stats["log_density"].append(log_p)
         stats["log_weight"].append(np.zeros_like(log_p) if drawing.resampled else log_p - log_q)
-    reduced, failed = ({}, ()) if fold is None else fold.finalize()
+    reduced, failed = ({}, ()) if reduction is None else reduction.finalize()
     of_fit = [finding._replace(topic=f"fit: {finding.topic}") for finding in verdict.findings]
     seconds = time.perf_counter() - began
     return Posterior(
@@ -92,7 +92,7 @@ def target_of(problem: Problem, params: Mapping[str, Any]) -> Target | None:
         return None
 
 
-class Fold:
+class DrawReduction:
     """Reducers of draws in batches: a state for each batch on the devices, merged on the host."""
 
     def __init__(self, compiler: Compiler, reductions: Reductions):
@@ -105,7 +105,7 @@ class Fold:
     def add(self, values: Mapping[str, Array], size: int) -> None:
         """Accumulate the first `size` draws of a batch."""
         arguments = dict(values), np.int32(size), np.full(1, self._before, np.int32)
-        self._compiled = self._compiled or self._compiler(self._fold, *arguments)
+        self._compiled = self._compiled or self._compiler(self._accumulate, *arguments)
         states = self._compiled(*arguments)
         self._host = self._host or HostReducers(self._reductions, jax.tree.map(lambda _: ArrayPlacement(), states))
         self._reduced, self._before = self._host.with_states(self._reduced, states), self._before + size
@@ -116,7 +116,7 @@ class Fold:
         results = self._host.finalize(self._reduced)
         return results, findings(results, 0)
 
-    def _fold(self, values: Mapping[str, Array], size: Array, before: Array) -> PyTree:
+    def _accumulate(self, values: Mapping[str, Array], size: Array, before: Array) -> PyTree:
         count = len(next(iter(values.values())))
 
         def one(states: PyTree, drawn: tuple[dict[str, Array], Array]) -> tuple[PyTree, None]:

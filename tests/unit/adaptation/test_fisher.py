@@ -22,7 +22,7 @@ def matrix(found, variance):
     """The metric as a matrix."""
     size, scale = len(variance), np.sqrt(variance)
     along = found.directions.T
-    inner = found.rest * np.eye(size) + found.directions @ ((found.variances - found.rest)[:, None] * along)
+    inner = found.outside * np.eye(size) + found.directions @ ((found.variances - found.outside)[:, None] * along)
     return scale[:, None] * inner * scale
 
 
@@ -47,7 +47,7 @@ def test_few_directions_of_many_coordinates():
     x = random.normal(size=(400, size)) + 9 * random.normal(size=(400, 1)) * direction
     g = -(x - (1 - 1 / 82) * np.outer(x @ direction, direction))
     found = correlations(x, g, np.ones(size), rank=32, always=False)
-    assert found.correlated and found.rest == 1.0
+    assert found.correlated and found.outside == 1.0
     assert abs(direction @ matrix(found, np.ones(size)) @ direction / 82 - 1) < 0.3
 
 

@@ -13,14 +13,14 @@ from phalanx.kernels.metric.low_rank import FEW_LANES, LaneMetric
 from phalanx.mesh.position import Vector
 
 
-def metric_of(random, size, rank, rest, correlated=True):
+def metric_of(random, size, rank, outside, correlated=True):
     """A metric, and its matrix A in `M^-1 = S A S`, and the diagonal of S."""
     scale, variances = random.uniform(0.5, 2, size), random.uniform(0.2, 5, rank)
     directions = np.linalg.qr(random.normal(size=(size, rank)))[0]
     parts = Vector((jnp.asarray(scale[:, None], jnp.float32),))
-    columns, along, outside = (jnp.asarray(part, jnp.float32) for part in (directions, variances, rest))
-    metric = LaneMetric(parts, columns, along, outside, jnp.asarray(correlated))
-    within = rest * np.eye(size) + (directions * (variances - rest)) @ directions.T
+    columns, along, beyond = (jnp.asarray(part, jnp.float32) for part in (directions, variances, outside))
+    metric = LaneMetric(parts, columns, along, beyond, jnp.asarray(correlated))
+    within = outside * np.eye(size) + (directions * (variances - outside)) @ directions.T
     return metric, within if correlated else np.eye(size), scale
 
 

@@ -85,9 +85,9 @@ def test_the_verdict_says_what_it_cannot_see():
     assert "biased by the step size" in str(verdict) and "batches of 12 rows" in str(verdict)
     assert np.isnan(run.stats["acceptance_rate"]).all() and np.isfinite(run.stats["log_density"]).all()
     reducers = {"m": phx.reducers.moments(), "r": phx.reducers.rhat(), "e": phx.reducers.ess()}
-    folded = phx.mcmc(model, {"y": Y}, kernel=phx.sghmc(STEP, 12), keep=[], reducers=reducers, **options)
-    np.testing.assert_allclose(folded.reduced["m"]["mean"].mean, run.draws["mean"].mean(), rtol=1e-4)
-    assert [finding.topic for finding in folded.verdict().findings] == ["approximate kernel"]
+    reduced = phx.mcmc(model, {"y": Y}, kernel=phx.sghmc(STEP, 12), keep=[], reducers=reducers, **options)
+    np.testing.assert_allclose(reduced.reduced["m"]["mean"].mean, run.draws["mean"].mean(), rtol=1e-4)
+    assert [finding.topic for finding in reduced.verdict().findings] == ["approximate kernel"]
 
 
 def test_another_step_size_compiles_nothing():

@@ -334,8 +334,10 @@ class TestFile:
         np.savez(tmp_path / "old.npz", **arrays)
         assert_same_bits(Posterior.load(tmp_path / "old.npz").draws, make_posterior().draws)
         renamed = str(arrays["json"]).replace('"diagnostics": {}', '"tells": {"r": "r_hat"}')
+        renamed = renamed.replace('"reduced_draws": 0', '"folded_draws": 7')
         np.savez(tmp_path / "old.npz", **{**arrays, "json": np.array(renamed)})
-        assert Posterior.load(tmp_path / "old.npz").record.diagnostics == {"r": "r_hat"}
+        record = Posterior.load(tmp_path / "old.npz").record
+        assert record.diagnostics == {"r": "r_hat"} and record.reduced_draws == 7
         np.savez(tmp_path / "old.npz", **{**arrays, "0": arrays["0"][:, :-1]})
         with pytest.raises(ValueError, match=r"old\.npz .*damaged: its arrays differ in chains and draws: "):
             Posterior.load(tmp_path / "old.npz")

@@ -27,7 +27,7 @@ REDUCERS = {
 
 
 @cache
-def folded(kind, chains):
+def accumulated(kind, chains):
     """All reducers over a block whose length is a mask, so that lengths compile nothing."""
 
     def run(x, where):
@@ -65,7 +65,7 @@ def reduced(kind, x, where, cuts):
     number = np.arange(LENGTH)[:, None]
     states = None
     for begin, end in pairwise([0, *cuts, LENGTH]):
-        block = folded(kind, x.shape[1])(x, where & (begin <= number) & (number < end))
+        block = accumulated(kind, x.shape[1])(x, where & (begin <= number) & (number < end))
         block = jax.tree.map(np.asarray, block)
         states = block if states is None else {n: r.merge(states[n], block[n]) for n, r in REDUCERS.items()}
     assert states is not None

@@ -23,12 +23,12 @@ def all_of(reducer, x):
     return jax.lax.scan(lambda s, d: (reducer.update(s, d, jnp.ones(len(d), bool)), None), first, x)[0]
 
 
-def fold(reducer, x):
+def accumulate(reducer, x):
     return jax.tree.map(np.asarray, all_of(reducer, jnp.asarray(x)))
 
 
 def halves(reducer, x, at=1234):
-    return reducer.finalize(reducer.merge(fold(reducer, x[:at]), fold(reducer, x[at:])))
+    return reducer.finalize(reducer.merge(accumulate(reducer, x[:at]), accumulate(reducer, x[at:])))
 
 
 def hard(name):
@@ -58,7 +58,7 @@ def test_moments_within_their_stated_error(name):
     x = hard(name)
     exact = np.asarray(x).astype(np.float64)
     variance = exact.var(ddof=1)
-    for found in (R.moments().finalize(fold(R.moments(), x)), halves(R.moments(), x)):
+    for found in (R.moments().finalize(accumulate(R.moments(), x)), halves(R.moments(), x)):
         assert abs(found.variance / variance - 1) < 1e-6
         assert abs(found.mean - exact.mean()) < 1e-6 * np.sqrt(variance)
     assert abs(halves(R.covariance(), x).covariance[0, 0] / variance - 1) < 1e-6
@@ -73,7 +73,7 @@ def test_histograms_compare_draws_with_edges_as_they_are(kind):
     x = np.asarray(jnp.asarray(np.random.default_rng(0).integers(-2, 4, (100, 2)), kind))
     if kind in ("float32", "bfloat16"):
         x = np.asarray(jnp.asarray([[0.3, 0.7], [0.5, np.nan], [-np.inf, np.inf], [1.5, -0.5]], kind))
-    found, exact = R.histogram(edges).finalize(fold(R.histogram(edges), x)), x.astype(np.float64)
+    found, exact = R.histogram(edges).finalize(accumulate(R.histogram(edges), x)), x.astype(np.float64)
     np.testing.assert_array_equal(found.counts, [((a <= exact) & (exact < b)).sum() for a, b in pairwise(edges)])
     assert (found.below, found.above) == ((exact < -0.5).sum(), (exact >= 1.5).sum())
     assert found.nan == np.isnan(exact).sum()
@@ -81,22 +81,22 @@ def test_histograms_compare_draws_with_edges_as_they_are(kind):
 
 def test_quantiles_of_booleans_and_of_infinite_draws():
     x = np.random.default_rng(0).random((400, 2)) < 0.3
-    np.testing.assert_allclose(R.quantiles([0.1, 0.9]).finalize(fold(R.quantiles([0.1, 0.9]), x)), [0.0, 1.0])
+    np.testing.assert_allclose(R.quantiles([0.1, 0.9]).finalize(accumulate(R.quantiles([0.1, 0.9]), x)), [0.0, 1.0])
     x = np.full((400, 2), np.inf, np.float32)
-    assert R.quantiles([0.5]).finalize(fold(R.quantiles([0.5]), x)) == np.inf
+    assert R.quantiles([0.5]).finalize(accumulate(R.quantiles([0.5]), x)) == np.inf
 
 
 def test_quantiles_of_one_slow_chain_are_those_of_the_whole_run():
     x = np.arange(60_000, dtype=np.float32)[:, None]
-    found = R.quantiles([0.05, 0.5, 0.95]).finalize(fold(R.quantiles([0.05, 0.5, 0.95]), x))
+    found = R.quantiles([0.05, 0.5, 0.95]).finalize(accumulate(R.quantiles([0.05, 0.5, 0.95]), x))
     np.testing.assert_allclose(found / 60_000, [0.05, 0.5, 0.95], atol=1e-3)
-    kept = R.reservoir(100).finalize(fold(R.reservoir(100), x))
+    kept = R.reservoir(100).finalize(accumulate(R.reservoir(100), x))
     np.testing.assert_allclose(np.quantile(kept / 60_000, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.03)
 
 
 def test_extremes_keep_whole_numbers():
     x = np.array([[2**24 + 1], [2**31 - 1], [-(2**31)]], np.int32)
-    assert tuple(R.extremes().finalize(fold(R.extremes(), x))) == (-(2**31), 2**31 - 1)
+    assert tuple(R.extremes().finalize(accumulate(R.extremes(), x))) == (-(2**31), 2**31 - 1)
 
 
 @pytest.mark.parametrize("phi", [-0.5, 0.99, *(pytest.param(phi, marks=pytest.mark.slow) for phi in (0.0, 0.9))])
@@ -108,7 +108,7 @@ def test_effective_sizes_are_those_of_all_lags(phi):
     for draws in (x, x + 100 * np.arange(4), x + np.linspace(0, 100, N)[:, None]):
         draws = draws.astype(np.float32)
         exact = effective_size(draws.T[None].astype(np.float64))[0]
-        for found in (R.ess().finalize(fold(R.ess(), draws)), halves(R.ess(), draws)):
+        for found in (R.ess().finalize(accumulate(R.ess(), draws)), halves(R.ess(), draws)):
             assert 0.6 < found / exact < 1.6
 
 
@@ -116,13 +116,13 @@ def test_effective_sizes_are_those_of_all_lags(phi):
 def test_an_outlier_counts_wherever_it_is(where):
     draws = np.random.default_rng(0).normal(size=(4005, 4)).astype(np.float32)
     draws[where, 2] = 1e5  # beside it all other draws are negligible noise: it is one draw of all
-    for found in (R.ess().finalize(fold(R.ess(), draws)), halves(R.ess(), draws)):
+    for found in (R.ess().finalize(accumulate(R.ess(), draws)), halves(R.ess(), draws)):
         assert 0.6 < found / draws.size < 1.6
 
 
 def test_effective_sizes_that_cannot_be_known_are_nan():
     for x in (np.ones((100, 4)), np.full((100, 4), np.nan), np.random.default_rng(0).normal(size=(5, 4))):
-        assert np.isnan(R.ess().finalize(fold(R.ess(), x.astype(np.float32))))
+        assert np.isnan(R.ess().finalize(accumulate(R.ess(), x.astype(np.float32))))
 
 
 def test_complex_draws_are_refused():
@@ -136,7 +136,7 @@ def test_complex_draws_are_refused():
 def test_constant_elements_are_told_from_those_that_are_not_finite_or_stuck(reducer):
     x = np.random.default_rng(0).normal(size=(64, 4, 5)).astype(np.float32)
     x[..., 0], x[..., 1], x[..., 2], x[..., 3] = 1.1, np.nan, np.arange(4), np.inf  # element 2: chains that never move
-    for state in (fold(reducer, x), reducer.merge(fold(reducer, x[:30]), fold(reducer, x[30:]))):
+    for state in (accumulate(reducer, x), reducer.merge(accumulate(reducer, x[:30]), accumulate(reducer, x[30:]))):
         np.testing.assert_array_equal(reducer.constant(state), [True, False, False, False, False])
 
 
@@ -160,7 +160,7 @@ def test_what_is_taken_stands_for_all_of_the_run(chains, draws):
 def test_chains_with_room_for_two_draws_do_not_all_take_the_same():
     # all chains drift together: two moments of the run would determine no quantile
     x = np.broadcast_to(np.arange(3000, dtype=np.float32)[:, None], (3000, 2048))
-    state = fold(R.quantiles([0.5]), x)
+    state = accumulate(R.quantiles([0.5]), x)
     ranks = R.quantiles([0.05, 0.5, 0.95]).finalize(state) / 3000
     # five standard errors of as many independent draws
     np.testing.assert_allclose(ranks, [0.05, 0.5, 0.95], atol=5 * 0.5 / np.sqrt(2048))

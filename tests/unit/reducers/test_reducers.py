@@ -31,7 +31,7 @@ def all_of(reducer, x, where):
     return jax.lax.scan(lambda state, pair: (reducer.update(state, *pair), None), reducer.init(x[0]), (x, where))[0]
 
 
-def fold(reducer, x, where=None):
+def accumulate(reducer, x, where=None):
     """The state after draws `(draw, chain, ...)`, as a block of a run makes it."""
     where = np.ones(x.shape[:2], bool) if where is None else where
     return jax.tree.map(np.asarray, all_of(reducer, jnp.asarray(x), jnp.asarray(where)))
@@ -103,24 +103,26 @@ class TestAnswers:
         reducer, answer = ANSWERS[name]
         x = rows()
         nothing = reducer.init(jnp.asarray(x[0]))
-        agree(reducer.finalize(reducer.merge(fold(reducer, x), nothing)), answer(x.astype(np.float64)))
+        agree(reducer.finalize(reducer.merge(accumulate(reducer, x), nothing)), answer(x.astype(np.float64)))
 
     def test_two_halves_merged_are_one_pass(self, name):
         reducer, answer = ANSWERS[name]
         x = rows()
-        merged = reducer.merge(fold(reducer, x[:160]), fold(reducer, x[160:]))
+        merged = reducer.merge(accumulate(reducer, x[:160]), accumulate(reducer, x[160:]))
         agree(reducer.finalize(merged), answer(x.astype(np.float64)))
 
     def test_saved_and_gone_on_with_is_one_pass(self, name, tmp_path):
         reducer, _ = ANSWERS[name]
         x = rows()
-        half = reducer.merge(fold(reducer, x[:80]), fold(reducer, x[80:160]))
+        half = reducer.merge(accumulate(reducer, x[:80]), accumulate(reducer, x[80:160]))
         leaves, tree = jax.tree.flatten(half)
         np.savez(tmp_path / "state.npz", *leaves)
         stored = np.load(tmp_path / "state.npz")
         again = jax.tree.unflatten(tree, [stored[key] for key in stored.files])
-        whole = reducer.merge(reducer.merge(fold(reducer, x[:80]), fold(reducer, x[80:160])), fold(reducer, x[160:]))
-        agree(reducer.finalize(reducer.merge(again, fold(reducer, x[160:]))), reducer.finalize(whole), rtol=0)
+        whole = reducer.merge(
+            reducer.merge(accumulate(reducer, x[:80]), accumulate(reducer, x[80:160])), accumulate(reducer, x[160:])
+        )
+        agree(reducer.finalize(reducer.merge(again, accumulate(reducer, x[160:]))), reducer.finalize(whole), rtol=0)
 
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name not in ("ess", "rhat", "nested")])
@@ -133,14 +135,14 @@ def test_chains_that_draw_at_different_times(name):
     for chain in range(CHAINS):
         at = np.sort(np.random.default_rng(chain).choice(200, 100, replace=False))
         spread[at, chain], where[at, chain] = x[:, chain], True
-    agree(reducer.finalize(fold(reducer, spread, where)), answer(x.astype(np.float64)), rtol=1e-5)
+    agree(reducer.finalize(accumulate(reducer, spread, where)), answer(x.astype(np.float64)), rtol=1e-5)
 
 
 def test_a_mean_of_ten_thousand_keeps_its_variance():
     reducer, x = R.moments(), 1e4 + np.random.default_rng(1).normal(size=(3000, CHAINS, 1)).astype(np.float32)
-    state = fold(reducer, x[:1000])
+    state = accumulate(reducer, x[:1000])
     for begin in (1000, 2000):
-        state = reducer.merge(state, fold(reducer, x[begin : begin + 1000]))
+        state = reducer.merge(state, accumulate(reducer, x[begin : begin + 1000]))
     found, exact = reducer.finalize(state), x.astype(np.float64)
     assert found.count == 12000
     np.testing.assert_allclose(found.mean, exact.mean((0, 1)), rtol=1e-9)
@@ -151,7 +153,7 @@ def test_a_billion_draws_have_the_right_moments():
     # a block of 10,000 chains, merged 1,000 times with itself but moved by a hair: 1e9 draws in all
     reducer = R.moments()
     x = 1e4 + np.random.default_rng(2).normal(size=(100, 10_000)).astype(np.float32)
-    block = fold(reducer, x)
+    block = accumulate(reducer, x)
     total = block
     for _ in range(999):
         total = reducer.merge(total, block)
@@ -164,8 +166,8 @@ def test_a_billion_draws_have_the_right_moments():
 def test_quantiles_within_their_stated_error():
     reducer = R.quantiles([0.05, 0.5, 0.95])
     x = np.random.default_rng(3).normal(size=(16_000, CHAINS)).astype(np.float32)
-    state = fold(reducer, x[:8000])
-    state = reducer.merge(state, fold(reducer, x[8000:]))
+    state = accumulate(reducer, x[:8000])
+    state = reducer.merge(state, accumulate(reducer, x[8000:]))
     ranks = [(x < q).mean() for q in reducer.finalize(state)]
     assert state.draws == 16_000 * CHAINS and 4096 <= len(state.values) <= 8192
     # five standard errors of a quantile of so many independent draws
@@ -175,9 +177,9 @@ def test_quantiles_within_their_stated_error():
 def test_a_sketch_does_not_grow():
     reducer = R.quantiles([0.5])
     x = np.random.default_rng(4).normal(size=(16, 50_000)).astype(np.float32)
-    state = fold(reducer, x)
+    state = accumulate(reducer, x)
     for _ in range(20):
-        state = reducer.merge(state, fold(reducer, x))
+        state = reducer.merge(state, accumulate(reducer, x))
     assert len(state.values) <= 2**17 and state.draws == 21 * x.size
     # five standard errors of the median of as many independent draws as are taken at the least
     assert abs((x < reducer.finalize(state)).mean() - 0.5) < 5 * 0.5 / np.sqrt(50_000)
@@ -186,7 +188,7 @@ def test_a_sketch_does_not_grow():
 def test_a_reservoir_is_in_order_and_no_larger_than_asked():
     reducer = R.reservoir(10)
     x = np.arange(3200, dtype=np.float32)[:, None] + np.zeros((1, CHAINS), np.float32)
-    state = reducer.merge(fold(reducer, x[:1600]), fold(reducer, x[1600:]))
+    state = reducer.merge(accumulate(reducer, x[:1600]), accumulate(reducer, x[1600:]))
     kept = reducer.finalize(state)
     assert len(kept) == 10 and set(kept) <= set(x[:, 0]) and kept.max() > 1600 > kept.min()
 

@@ -232,8 +232,8 @@ def test_a_wrong_name_is_answered_with_a_near_one():
     near = "Did you mean 'mean'?"
     refuses(ValueError, near, model, {"y": Y}, keep=["maen"])
     refuses(ValueError, near, model, {"y": Y}, init={"mena": 0.0})
-    folded = phx.reducers.reduce(lambda values: values["man"], phx.reducers.moments())
-    refuses(ValueError, near, model, {"y": Y}, reducers={"m": folded})
+    reduced = phx.reducers.reduce(lambda values: values["man"], phx.reducers.moments())
+    refuses(ValueError, near, model, {"y": Y}, reducers={"m": reduced})
     for handler in (phx.condition, phx.substitute, phx.do):
         with pytest.raises(ValueError, match=re.escape(near)):
             phx.trace(phx.seed(handler(model, {"Mean": 0.0}), jax.random.key(0)))(Y)

@@ -9,7 +9,7 @@ from scipy import stats
 
 import phalanx as phx
 from phalanx.programs.centring import CENTRING
-from phalanx.run.phases import warming
+from phalanx.run.phases import warm_up
 
 SCALES = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 30.0], np.float32)
 Y = np.array([1.2, -0.5, 0.4, 2.0, -6.0, 11.0], np.float32)
@@ -162,14 +162,14 @@ def test_a_run_that_goes_on_is_one_longer_run(sampler, tmp_path):
 
 def test_gradients_that_find_a_centring_are_counted(sampler, monkeypatch):
     """Those of the windows' draws and of the chains, each in the old positions and in the new ones."""
-    whole, found, made_by = sampler.run(0, **SHORT), [], warming.recentring_of
+    whole, found, made_by = sampler.run(0, **SHORT), [], warm_up.recentring_of
 
     def uncounted(engine, sample):
         made = made_by(engine, sample)
         found.append((made.evaluations, len(sample.chain)))
         return made._replace(evaluations=0)
 
-    monkeypatch.setattr(warming, "recentring_of", uncounted)
+    monkeypatch.setattr(warm_up, "recentring_of", uncounted)
     less = sampler.run(0, **SHORT)
     assert [evaluations for evaluations, _ in found] == [2 * (draws + 4) for _, draws in found] and found
     counted = whole.timing.gradient_evaluations - less.timing.gradient_evaluations

@@ -35,7 +35,7 @@ Y = np.array([1.0, 2.0, 4.0], np.float32)
 SIZES = {"num_chains": 4, "num_warmup": 60, "num_samples": 90, "thin": 2, "seed": 5, "progress": False}
 KINDS = {
     "stored": {},
-    "folded": {"keep": [], "reducers": {"m": phx.reducers.moments(), "r": phx.reducers.reservoir(7)}},
+    "reduced": {"keep": [], "reducers": {"m": phx.reducers.moments(), "r": phx.reducers.reservoir(7)}},
     "until": {"until": phx.until(ess=30), "num_samples": 4000},
 }
 
@@ -379,7 +379,7 @@ def killed(folder, kind, kill, seconds):
 
 
 @pytest.mark.slow  # a short version is in `test_kills`
-@pytest.mark.parametrize("kind, kills", [("folded", 20), ("stored", 40)])
+@pytest.mark.parametrize("kind, kills", [("reduced", 20), ("stored", 40)])
 def test_kill_9(tmp_path, kind, kills):
     choose, tried = random.Random(kills), 0
     while not (tmp_path / "run.npz").exists() and tried < kills:

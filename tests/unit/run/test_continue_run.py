@@ -131,7 +131,7 @@ def test_reducers_go_on():
     sizes = {**of_the_same, "keep": [], "reducers": {"m": phx.reducers.moments(), "r": phx.reducers.rhat()}}
     whole = phx.mcmc(model, {"y": Y}, num_samples=200, **sizes)
     both = phx.mcmc(model, {"y": Y}, num_samples=150, **sizes).continue_run(50)
-    assert both.record.folded_draws == whole.record.folded_draws == 200
+    assert both.record.reduced_draws == whole.record.reduced_draws == 200
     for one, other in zip(both.reduced["m"]["mean"], whole.reduced["m"]["mean"], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     stored = {**of_the_same, "reducers": {"m": phx.reducers.moments()}}
@@ -399,12 +399,12 @@ def test_a_run_that_stores_nothing_goes_on_from_any_block(tmp_path):
     sampler.executables.block_length.learn(1, 0.01)
     of_run = {**of_a_run(sizes), "on_block": lambda report: parts.append(report.so_far())}
     whole = sampler.run(3, num_samples=64, **of_run)
-    assert {part.record.folded_draws for part in parts} > {0, 1, 2, 4}
-    parts = [part for part in parts if part.record.folded_draws < 64]
+    assert {part.record.reduced_draws for part in parts} > {0, 1, 2, 4}
+    parts = [part for part in parts if part.record.reduced_draws < 64]
     for i, part in enumerate(parts[:: len(parts) // 5]):
         part.save(tmp_path / f"{i}.npz")
-        both = sampler.continue_run(phx.Posterior.load(tmp_path / f"{i}.npz"), 64 - part.record.folded_draws)
-        assert both.record.folded_draws == 64
+        both = sampler.continue_run(phx.Posterior.load(tmp_path / f"{i}.npz"), 64 - part.record.reduced_draws)
+        assert both.record.reduced_draws == 64
         assert both.timing.gradient_evaluations == whole.timing.gradient_evaluations
         for one, other in zip(both.reduced["m"]["mean"], whole.reduced["m"]["mean"], strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
@@ -445,7 +445,7 @@ def test_thinning_goes_on_from_the_last_draw_kept():
 def test_reducers_count_what_thinning_left_over():
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5), "keep": [], "reducers": {"m": phx.reducers.moments()}}
     half = phx.mcmc(model, {"y": Y}, seed=2, num_samples=20, thin=3, **sizes)
-    assert half.continue_run(20).record.folded_draws == 13
+    assert half.continue_run(20).record.reduced_draws == 13
 
 
 def test_a_sampler_thins_as_the_run_that_it_goes_on_with():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import phalanx as phx
 from phalanx.run import engine
-from phalanx.run.host.draw_buffer import Places
+from phalanx.run.host.draw_buffer import DrawIndices
 from phalanx.run.state import LateCopy
 
 BLOCKS = st.integers(1, 5).flatmap(
@@ -39,7 +39,7 @@ def test_every_draw_follows_those_of_its_chain(block):
     for chain in range(chains):
         for slot in range(made[chain]):
             expected[chain, counts[chain] + slot] = rows[slot, chain]
-    places = Places.of(np.arange(slots)[:, None] < made[None], counts)
+    places = DrawIndices.of(np.arange(slots)[:, None] < made[None], counts)
     places.write(rows, into)
     np.testing.assert_array_equal(into, expected)
     assert (places.first is None) == ((made < slots).any() or (counts != counts[0]).any())

@@ -20,7 +20,7 @@ import pytest
 
 import phalanx as phx
 from phalanx.run.host import draw_store
-from phalanx.run.phases import storing
+from phalanx.run.phases import store
 from phalanx.store import owned_chains, zarr_reading
 
 zarr = pytest.importorskip("zarr")
@@ -308,7 +308,7 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_committed(tmp_path, monkey
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_draws_of_a_block_that_fails_behind_the_move_of_others_are_stored_once(tmp_path, monkeypatch, whole, error):
     """The run's state has the draws before, which the store was given: it is given them again."""
-    total, calls = storing.BlockTotals.of, 0
+    total, calls = store.BlockTotals.of, 0
 
     def failing(*arguments):
         nonlocal calls
@@ -317,7 +317,7 @@ def test_draws_of_a_block_that_fails_behind_the_move_of_others_are_stored_once(t
             raise error
         return total(*arguments)
 
-    monkeypatch.setattr(storing.BlockTotals, "of", failing)
+    monkeypatch.setattr(store.BlockTotals, "of", failing)
     with pytest.raises(RuntimeError) if error is RuntimeError else nullcontext():
         run(store=tmp_path / "run.zarr")
     opened = phx.open(tmp_path / "run.zarr")

@@ -17,7 +17,7 @@ import phalanx as phx
 from phalanx.cli.saved import opened
 from phalanx.posterior.each import posteriors as module
 from phalanx.run.host.draw_store import DrawStore
-from phalanx.run.phases.storing import LEAD, Storing
+from phalanx.run.phases.store import LEAD, StorePhase
 
 zarr = pytest.importorskip("zarr")
 SETS, CHAINS, DRAWS = 5, 4, 90
@@ -122,9 +122,9 @@ def test_no_data_set_is_far_ahead_of_another(tmp_path, monkeypatch):
         return take(self, state)
 
     monkeypatch.setattr(DrawStore, "take", taken)
-    wanted = Storing._wanted
+    wanted = StorePhase._wanted
     monkeypatch.setattr(
-        Storing, "_wanted", lambda self, state: slots.append(self._engine.blocks.slots) or wanted(self, state)
+        StorePhase, "_wanted", lambda self, state: slots.append(self._engine.blocks.slots) or wanted(self, state)
     )
 
     def correlated(y):

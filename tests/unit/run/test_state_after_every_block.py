@@ -28,7 +28,7 @@ KERNELS = {
 }
 KEPT = {
     "stored": {"reducers": {"q": phx.reducers.quantiles([0.5])}},
-    "folded": {"keep": [], "reducers": {"m": phx.reducers.moments(), "r": phx.reducers.reservoir(7)}},
+    "reduced": {"keep": [], "reducers": {"m": phx.reducers.moments(), "r": phx.reducers.reservoir(7)}},
 }
 
 
@@ -56,7 +56,7 @@ def continue_all(name, kept, folder):
     sampler, whole = sampler_of(name, kept), phx.Posterior.load(folder / "whole.npz")
     for file in sorted(folder.glob("part*.npz")):
         part = phx.Posterior.load(file)
-        done = part.record.folded_draws if kept == "folded" else part.num_draws
+        done = part.record.reduced_draws if kept == "reduced" else part.num_draws
         both = sampler.continue_run(part, NUM_SAMPLES - SIZES["thin"] * done, progress=False)
         pairs = zip(arrays_of(both), arrays_of(whole), strict=True)
         if not all(np.array_equal(a, b, equal_nan=True) for a, b in pairs):

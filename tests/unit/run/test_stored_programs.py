@@ -62,7 +62,7 @@ def run(kernel="rwmh", **options):
 
 @pytest.mark.parametrize("kernel", [pytest.param("nuts", marks=pytest.mark.slow), "rwmh"])
 @pytest.mark.parametrize(
-    "options", [{}, {"keep": [], "reducers": {"m": phx.reducers.moments()}}], ids=["stored", "folded"]
+    "options", [{}, {"keep": [], "reducers": {"m": phx.reducers.moments()}}], ids=["stored", "reduced"]
 )
 def test_the_draws_are_those_of_compiled_programs(kernel, options, files, compiled):
     first, second = run(kernel, **options), run(kernel, **options)

@@ -18,7 +18,7 @@ from phalanx.run.device import blocks as device_blocks
 from phalanx.run.phases import streaming
 
 ROOT = Path(__file__).parents[3]
-KINDS = {"stored": {}, "both": {"reducers": {"m": phx.reducers.moments()}}, "folded": {"keep": [], "reducers": {
+KINDS = {"stored": {}, "both": {"reducers": {"m": phx.reducers.moments()}}, "reduced": {"keep": [], "reducers": {
     "m": phx.reducers.moments(), "r": phx.reducers.reservoir(5)}}}  # fmt: skip
 
 

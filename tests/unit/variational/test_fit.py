@@ -76,7 +76,7 @@ def test_draws_are_the_same_whoever_asks_and_however_many(full_rank):
     assert list(full_rank.sample(1, 10, names=["w"])) == ["w"]
 
 
-def test_a_posterior_stores_what_is_kept_and_folds_the_rest(full_rank):
+def test_a_posterior_stores_what_is_kept_and_reduces_the_rest(full_rank):
     reducers = {"m": phx.reducers.moments(), "c": phx.reducers.covariance()}
     posterior = full_rank.posterior(700, seed=1, keep="total", reducers=reducers)
     assert list(posterior.draws) == ["total"] and posterior.draws["total"].shape == (1, 700)

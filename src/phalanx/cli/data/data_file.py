@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.cli.data.lines import CellError, Place, at_line
+from phalanx.cli.data.lines import CellError, ValuePath, at_line
 from phalanx.cli.data.words import is_number, is_too_large, too_large
 from phalanx.inputs.unpacking import most_unpacked
 from phalanx.store.plain_arrays import read_arrays
@@ -176,16 +176,16 @@ def _number(text: str) -> float | _TooLarge:
     return _TooLarge(text) if is_too_large(text) else float(text)
 
 
-def _refuse_large(path: Path, place: Place, value: Any) -> None:
+def _refuse_large(path: Path, keys: ValuePath, value: Any) -> None:
     """Raise for a number such as 1e400, and name its place."""
     if isinstance(value, _TooLarge):
-        raise ValueError(f"--data {path}{at_line(path, place)}: {_named(place)}: {too_large(value)}")
+        raise ValueError(f"--data {path}{at_line(path, keys)}: {_named(keys)}: {too_large(value)}")
     for index, item in enumerate(value) if isinstance(value, list) else ():
-        _refuse_large(path, (*place, index), item)
+        _refuse_large(path, (*keys, index), item)
 
 
-def _named(place: Place) -> str:
-    return f"{place[0]}{''.join(f'[{step!r}]' for step in place[1:])}"
+def _named(keys: ValuePath) -> str:
+    return f"{keys[0]}{''.join(f'[{step!r}]' for step in keys[1:])}"
 
 
 def _refuse_wide(path: Path, name: str, value: list[Any]) -> None:
@@ -207,11 +207,11 @@ def _lengths(value: Any) -> Iterator[int]:
             yield len(item) if isinstance(item, str) else 0
 
 
-def _from_json(path: Path, place: Place, value: Any) -> Any:
+def _from_json(path: Path, keys: ValuePath, value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _from_json(path, (*place, key), inner) for key, inner in value.items()}
-    _refuse_large(path, place, value)
-    name = _named(place)
+        return {key: _from_json(path, (*keys, key), inner) for key, inner in value.items()}
+    _refuse_large(path, keys, value)
+    name = _named(keys)
     if not isinstance(value, list):
         return value
     _refuse_wide(path, name, value)
@@ -221,10 +221,10 @@ def _from_json(path: Path, place: Place, value: Any) -> Any:
         if "maximum number of dimension" in str(error):
             raise ValueError(f"--data {path}: {_DEEP}") from None
         raise ValueError(
-            f"--data {path}{at_line(path, place)}: the lists within {name} differ in length; pad them to one shape."
+            f"--data {path}{at_line(path, keys)}: the lists within {name} differ in length; pad them to one shape."
         ) from error
     if array.dtype == object:
-        where = f"--data {path}{at_line(path, place)}: {name} holds"
+        where = f"--data {path}{at_line(path, keys)}: {name} holds"
         if any(isinstance(item, int) and abs(item) >= 2**63 for item in array.ravel()):
             raise ValueError(f"{where} a whole number beyond 2^63; write it as a float, such as 1e30.")
         raise ValueError(f"{where} something other than numbers, such as null; leave it out.")

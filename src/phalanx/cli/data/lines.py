@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-Place = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 """Names and indices that lead to a value: a column and a row, or names and indices of nested lists."""
 
 
@@ -24,30 +24,30 @@ class CellError(ValueError):
         self.row = row
 
 
-def at_line(path: Path, place: Place) -> str:
+def at_line(path: Path, keys: ValuePath) -> str:
     """Return ", line N" for the line at which a value begins; "" for files without lines."""
     if (finder := {".csv": _line_of_row, ".json": _line_of_value}.get(path.suffix.lower())) is None:
         return ""
-    return f", line {finder(path, place)}"
+    return f", line {finder(path, keys)}"
 
 
-def _line_of_row(path: Path, place: Place) -> int:
-    """Return the line of a row, the last of `place`; a cell in quotes may have several lines, and empty ones count."""
+def _line_of_row(path: Path, keys: ValuePath) -> int:
+    """Return the line of a row, the last of `keys`; a cell in quotes may have several lines, and empty ones count."""
     begins, rows = 1, -1
     with path.open(encoding="utf-8-sig", newline="") as file, suppress(csv.Error):  # a very long cell, for one
         reader = csv.reader(file, skipinitialspace=True)
         for cells in reader:
             rows += len(cells) > 1 or bool("".join(cells).strip())
-            if rows > int(place[-1]):
+            if rows > int(keys[-1]):
                 break
             begins = reader.line_num + 1
     return begins
 
 
-def _line_of_value(path: Path, place: Place) -> int:
+def _line_of_value(path: Path, keys: ValuePath) -> int:
     text = path.read_text(encoding="utf-8")
     decode, at = json.JSONDecoder(parse_int=float).raw_decode, _next(text, 0)
-    for step in place:
+    for step in keys:
         number, at = 0, _next(text, at + 1)  # after the bracket
         while True:
             key: str | int = number

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import fdtri
 
 from phalanx.diagnostics.elements import Names, element_names, measure
-from phalanx.diagnostics.judging.places import different_places
+from phalanx.diagnostics.judging.separated_chains import separated_chains
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -99,13 +99,13 @@ class CheckedRun:
     def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield each variable's rows in the table and its draws, `(chain, draw, element)`, if the table has it."""
         variables = [("log_density", self.stats["log_density"])] if "log_density" in self.stats else []
-        places: dict[str, list[int]] = {}
+        rows: dict[str, list[int]] = {}
         for row, name in enumerate(map(str, self.table.index)):
-            places.setdefault(name, []).append(row)
+            rows.setdefault(name, []).append(row)
         for variable, values in [*variables, *self.draws.items()]:
             names = element_names(variable, values.shape[2:], self.labels)
-            if all(places.get(name) for name in names):
-                yield np.array([places[name].pop(0) for name in names], int), values.reshape(*values.shape[:2], -1)
+            if all(rows.get(name) for name in names):
+                yield np.array([rows[name].pop(0) for name in names], int), values.reshape(*values.shape[:2], -1)
 
     @cached_property
     def least_ess(self) -> np.ndarray:
@@ -113,12 +113,12 @@ class CheckedRun:
         return np.fmin(self.table["ess_bulk"].to_numpy(), self.table["ess_tail"].to_numpy())
 
     @cached_property
-    def places(self) -> str | None:
+    def separation(self) -> str | None:
         """A sentence that locates the chains, if they sit in different places; else None."""
         values = self.r_hats
         high = np.flatnonzero(self.disagreeing)
         suspects = [str(self.table.index[row]) for row in high[np.argsort(-values[high])]]
-        return different_places(self.draws, suspects, self.labels)
+        return separated_chains(self.draws, suspects, self.labels)
 
     @property
     def high_rhat(self) -> float:

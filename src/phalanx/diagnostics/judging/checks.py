@@ -126,8 +126,8 @@ def check_rhat(run: CheckedRun) -> Finding | str | None:
         f"{_of_quantities(high, 'has', 'have')} {'a' if run.is_nested else 'an'} {run.r_hat} of {bound} or more: "
         f"{_figures(run.table, rows, values, lambda value: format_rhat(value, bound))}."
     )
-    if places := run.places:
-        return Finding("high R-hat", f"{places} {problem}", APART)
+    if separation := run.separation:
+        return Finding("high R-hat", f"{separation} {problem}", APART)
     advice = "a longer warm-up and more draws; if that does not help, another parametrisation"
     if run.num_chains >= MANY_CHAINS and run.num_draws < SHORT_CHAIN and not run.is_nested:
         advice = (
@@ -161,7 +161,7 @@ def check_ess(run: CheckedRun) -> Finding | str | None:
         f"{_of_quantities(low, 'has', 'have')} fewer than {needed} effective draws: "
         f"{_figures(run.table, rows, values, '{:,.0f}'.format)}."
     )
-    if run.places:
+    if run.separation:
         return Finding("low ESS", problem, TOGETHER)
     times = f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws"
     advice = f"{times} (num_samples)" if least >= 0.1 * needed else f"another parametrisation; with this one, {times}"

@@ -63,11 +63,11 @@ def gathers(diverging: np.ndarray, columns: Iterable[tuple[str, np.ndarray]]) ->
             continue
         at = flat[divergent]
         ranks = np.searchsorted(reference, at, "left") + np.searchsorted(reference, at, "right") + 1
-        places = ranks / (2 * len(reference) + 2)
+        quantiles = ranks / (2 * len(reference) + 2)
         tests += 2
         for shares, low, high, penalty in (
-            (places, "small", "large", 1.0),
-            (np.abs(2 * places - 1), "near its median", "far from its median", FOLDED),
+            (quantiles, "small", "large", 1.0),
+            (np.abs(2 * quantiles - 1), "near its median", "far from its median", FOLDED),
         ):
             mean = float(shares.mean())
             chance = penalty * 2 * mean_of_uniforms(min(mean, 1 - mean), len(shares))

@@ -58,7 +58,7 @@ def metric_on(given: GivenMetric, target: Target) -> LowRankMetric:
     shapes, dtype = layout.whole_shapes, np.result_type(jax.dtypes.canonicalize_dtype(float))
     size = layout.lengths[0]
     variances = {name: np.ones(shape) for name, shape in shapes.items()}
-    directions, along, rest = np.zeros((size, 0)), np.zeros(0), 1.0
+    directions, along, outside = np.zeros((size, 0)), np.zeros(0), 1.0
     if given.covariance is None:
         if (found := {name: value.shape for name, value in given.variances.items()}) != shapes:
             raise ValueError(
@@ -72,11 +72,11 @@ def metric_on(given: GivenMetric, target: Target) -> LowRankMetric:
                 f"inverse_mass_matrix: a matrix of shape {given.covariance.shape} was given, but the model has {size} "
                 f"unconstrained global coordinates ({', '.join(sorted(shapes))})."
             )
-        (along, directions), rest = np.linalg.eigh(given.covariance), 0.0
+        (along, directions), outside = np.linalg.eigh(given.covariance), 0.0
     return LowRankMetric(
         tuple(part.astype(dtype) for part in layout.of_whole(variances).parts),
         directions.astype(dtype),
         along.astype(dtype),
-        np.asarray(rest, dtype),
+        np.asarray(outside, dtype),
         np.asarray(given.covariance is not None),
     )

@@ -41,7 +41,7 @@ class LaneMetric(NamedTuple):
     scale: Vector
     directions: Float[Array, "coordinates rank"]
     variances: Float[Array, "rank"]
-    rest: Float[Array, ""]
+    outside: Float[Array, ""]
     correlated: Bool[Array, ""]
 
     @classmethod
@@ -59,7 +59,7 @@ class LaneMetric(NamedTuple):
 
     def velocity(self, momentum: Vector) -> Vector:
         r"""Return $M^{-1} p$."""
-        return self.scale * self._along(self.variances - self.rest, self.rest, self.scale * momentum)
+        return self.scale * self._along(self.variances - self.outside, self.outside, self.scale * momentum)
 
     def momentum(self, normals: Vector, where: Bool[Array, "lanes"] | None = None) -> Vector:
         """Return momenta made of standard normals z: with $M^{-1} = S A S$, $p = S^{-1} A^{-1/2} z$.
@@ -67,8 +67,8 @@ class LaneMetric(NamedTuple):
         If `where` is given, they are right in its lanes alone; where it has none, no product with U is taken.
         """
         # with c = 0, U spans all coordinates
-        outside = jnp.where(self.rest > 0, 1.0, 0.0).astype(self.rest.dtype)
-        return self._along(1 / jnp.sqrt(self.variances) - outside, outside, normals, where) / self.scale
+        unit = jnp.where(self.outside > 0, 1.0, 0.0).astype(self.outside.dtype)
+        return self._along(1 / jnp.sqrt(self.variances) - unit, unit, normals, where) / self.scale
 
     def widened(self, whitened: Vector) -> Vector:
         r"""Return $S A^{1/2} z$ with $M^{-1} = S A S$: map whitened coordinates to the scale of positions."""
@@ -79,21 +79,21 @@ class LaneMetric(NamedTuple):
         return self._root(self.scale * gradient)
 
     def _root(self, vector: Vector) -> Vector:
-        return self._along(jnp.sqrt(self.variances) - jnp.sqrt(self.rest), jnp.sqrt(self.rest), vector)
+        return self._along(jnp.sqrt(self.variances) - jnp.sqrt(self.outside), jnp.sqrt(self.outside), vector)
 
     def _along(
         self,
         factors: Float[Array, "rank"],
-        rest: Float[Array, ""],
+        outside: Float[Array, ""],
         vector: Vector,
         where: Bool[Array, "lanes"] | None = None,
     ) -> Vector:
-        """Return `rest` times the global coordinates plus U times their components along U, each times its factor."""
+        """Return `outside` times the global coordinates, plus U times their components along U times `factors`."""
         if not self.variances.size:
             return vector
 
         def correlated(first: Float[Array, "coordinates lanes"]) -> Float[Array, "coordinates lanes"]:
-            return rest * first + _product(self.directions, factors[:, None] * _product(self.directions.T, first))
+            return outside * first + _product(self.directions, factors[:, None] * _product(self.directions.T, first))
 
         first, *others = vector.parts
         used = self.correlated if where is None else self.correlated & where.any()

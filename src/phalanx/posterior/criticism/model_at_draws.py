@@ -17,7 +17,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
 from phalanx.density.given_names import GivenNames
-from phalanx.density.imputation import PLACES, impute, of_given_entries
+from phalanx.density.imputation import WHERE_MISSING, impute, of_given_entries
 from phalanx.density.indices import IndexCheck
 from phalanx.density.missing_entries import missing_name
 from phalanx.density.naming import Naming
@@ -128,7 +128,7 @@ class ModelAtDraws:
         whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.shardings, strict=True)]
         data = self.arguments.layout.join(whole)
         if not self.latents:  # from the prior, missing entries are those of the variable itself
-            data.pop(PLACES, None)
+            data.pop(WHERE_MISSING, None)
 
         def run() -> Any:
             with unvalidated(), model_errors(self.program, arguments=data):

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from jax.extend.core import Literal
 
-from phalanx.density.imputation import PLACES, masks_of_missing
+from phalanx.density.imputation import WHERE_MISSING, masks_of_missing
 from phalanx.density.target import Target
 from phalanx.inputs.arguments import ADDED
 from phalanx.language.handlers import seed, substitute, trace
@@ -85,7 +85,9 @@ class ModelData:
         whole = {
             name: to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
             for name, array, sharding in zip(given.names, given.arrays, given.shardings, strict=True)
-            if name not in self.only_observed and name not in missing and not name.startswith((f"{PLACES}[", ADDED))
+            if name not in self.only_observed
+            and name not in missing
+            and not name.startswith((f"{WHERE_MISSING}[", ADDED))
         }
         numbers = {
             name: np.asarray(number) for name, number in scalars.items() if isinstance(number, bool | int | float)

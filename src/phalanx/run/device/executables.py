@@ -50,12 +50,13 @@ class Executables:
         sums: adds up recorded draws; None without `record`.
         constrain: computes the stored variables of recorded draws; None without stored draws.
         reduce: passes recorded draws to reducers; None without stored draws or without reducers.
-        fold, empty: advances chains, counts and reduces their draws; makes empty states. None if draws are stored.
+        accumulate, empty: advances chains, and counts and reduces their draws; makes empty states. None if draws are
+            stored.
         locate: finds residuals and gradients at positions; None without partially centred variables.
         bytes_on_device: memory of the largest program on each device; 0 if the backend does not report it.
         matmul_precision: precision of matrix products.
         block_length: choice of the ticks of a block.
-        wide: true if compiled under `jax_enable_x64`.
+        x64: true if compiled under `jax_enable_x64`.
         rare: programs that few runs need, compiled at the first use by any of the models that these blocks serve.
     """
 
@@ -67,13 +68,13 @@ class Executables:
     sums: Compiled | None = None
     constrain: Compiled | None = None
     reduce: Compiled | None = None
-    fold: Compiled | None = None
+    accumulate: Compiled | None = None
     empty: Compiled | None = None
     locate: Compiled | None = None
     bytes_on_device: int = 0
     matmul_precision: str = "float32"
     block_length: BlockLength = field(default_factory=BlockLength)
-    wide: bool = False
+    x64: bool = False
     rare: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -85,15 +86,15 @@ class Executables:
     def count(self) -> int:
         """Number of compiled programs."""
         programs = (
-            self.begin, self.record, self.no_records, self.sums, self.constrain, self.reduce, self.fold, self.empty,
-            self.locate,
+            self.begin, self.record, self.no_records, self.sums, self.constrain, self.reduce, self.accumulate,
+            self.empty, self.locate,
         )  # fmt: skip
         return sum(program is not None for program in programs)
 
     @property
     def stores_draws(self) -> bool:
         """True if draws or their statistics are stored, false if only reducers receive them."""
-        return self.fold is None
+        return self.accumulate is None
 
     def start(self, seed: np.uint32, arrays: Sequence[Array], initial: Initial) -> InitResult:
         """Return all chains at their initial positions, given initial values."""
@@ -192,7 +193,7 @@ def compile_blocks(
     return Executables(
         blocks, reducing, **found, bytes_on_device=max(map(_bytes, found.values())),
         matmul_precision=matmul_precision,
-        wide=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
+        x64=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
     )  # fmt: skip
 
 
@@ -208,7 +209,7 @@ class _Programs:
         self._reducing, self._blocks, self._arrays = reducing, reducing.blocks, arrays
         self.tiles = Tiles.of(self._blocks, stores_draws(self._blocks, reducing.reductions))
         self._record = Advance(self._blocks, (self._blocks.recorder,), self.tiles.record)
-        self._fold = Advance(self._blocks, (Tally(), reducing), self.tiles.fold)
+        self._accumulate = Advance(self._blocks, (Tally(), reducing), self.tiles.accumulate)
         self._data = self._blocks.target.array_specs()
         self._shared, self._chains = PartitionSpec(), PartitionSpec(CHAIN)
         self._seed = np.uint32(0)
@@ -231,7 +232,7 @@ class _Programs:
             yield "record", self._advances(self._record, chains, none.out_info), {}
             yield "no_records", none.lower(), {}
         if not stores:
-            yield from self._folds(chains)
+            yield from self._accumulating(chains)
         yield "begin", begin.lower(), RARELY
         if stores:
             specs = self._data, blocks.recorder.specs
@@ -251,10 +252,10 @@ class _Programs:
         with jax.enable_x64(True):
             return self._jit(self._blocks.summing, given, self._blocks.summing.specs).lower(rows, *[np.int32(0)] * 2)
 
-    def _folds(self, chains: Any) -> Iterator[tuple[str, Lowered, Options]]:
-        empty = self._empty(self._fold)
-        fold = self._advances(self._fold, chains, empty.out_info)
-        yield "fold", fold, WIDE if Workaround.WIDE_VECTORS.is_on else {}
+    def _accumulating(self, chains: Any) -> Iterator[tuple[str, Lowered, Options]]:
+        empty = self._empty(self._accumulate)
+        accumulate = self._advances(self._accumulate, chains, empty.out_info)
+        yield "accumulate", accumulate, WIDE if Workaround.WIDE_VECTORS.is_on else {}
         yield "empty", empty.lower(), {}
 
     def _empty(self, advance: Advance) -> Traced:

@@ -22,7 +22,7 @@ from phalanx.reducers.reductions import Reductions, States
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.recorder import Rows
 from phalanx.run.device.sink import Draws
-from phalanx.run.device.state_layout import Places, Values, places_of
+from phalanx.run.device.state_layout import StatePlacements, Values, placements_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -57,7 +57,7 @@ class Reducing:
     @property
     def specs(self) -> PyTree:
         """Partition of the states: that of sharded rows is sharded as they are."""
-        return jax.tree.map(lambda place: place.spec, self.places)
+        return jax.tree.map(lambda placement: placement.spec, self.placements)
 
     def of_rows(
         self, arrays: Sequence[Array], rows: Rows, count: Int[Array, "lanes"], before: Int[Array, "lanes"]
@@ -79,10 +79,10 @@ class Reducing:
 
     def check(self) -> None:
         """Raise if a function or a reducer mixes sharded rows; called before compiling."""
-        _ = self.places
+        _ = self.placements
 
     @cached_property
-    def places(self) -> Places:
+    def placements(self) -> StatePlacements:
         """Placement of every array of the states."""
         if not self.reductions.entries:
             return {}
@@ -90,7 +90,7 @@ class Reducing:
         sizes = axes_but_chain(target.mesh)
         shardings = {name: target.sharding(name) for name in self.names}
         shardings |= {density_name(name): _sharding_of_observations(target, name) for name in self.observed}
-        return places_of(self.reductions, Values(self.shapes, shardings, sizes))
+        return placements_of(self.reductions, Values(self.shapes, shardings, sizes))
 
     @cached_property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:

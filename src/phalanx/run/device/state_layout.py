@@ -28,7 +28,7 @@ from phalanx.run.device.reduced_rows import mixed_parts
 if TYPE_CHECKING:
     from jaxtyping import Shaped
 
-Places = dict[str, dict[str, Any]]
+StatePlacements = dict[str, dict[str, Any]]
 """Placements by reducer and by reduced array, in the structure of the states."""
 
 
@@ -88,7 +88,7 @@ class Values:
         return {name: ShapeDtypeStruct((count, *s.shape), s.dtype) for name, s in self.shapes.items()}
 
 
-def places_of(reductions: Reductions, values: Values) -> Places:
+def placements_of(reductions: Reductions, values: Values) -> StatePlacements:
     """Return the placement of every array of the reducers' states, in their structure.
 
     Raises:
@@ -96,7 +96,7 @@ def places_of(reductions: Reductions, values: Values) -> Places:
     """
     return {
         name: {
-            part: _state_places(f"reducers[{name!r}]", entry.reducer, shape, sharding)
+            part: _state_placements(f"reducers[{name!r}]", entry.reducer, shape, sharding)
             for part, (shape, sharding) in _parts(name, entry, values).items()
         }
         for name, entry in reductions.stateful
@@ -163,56 +163,56 @@ def _sharding_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes,
     )
 
 
-def _state_places(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding: RowSharding) -> PyTree:
+def _state_placements(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding: RowSharding) -> PyTree:
     # wrapped, since a reducer's function may be a callable tuple, which JAX refuses
     state = jax.eval_shape(lambda draw: reducer.init(draw), shape)
     if not sharding.axes:
-        places = jax.tree.map(lambda _: ArrayPlacement(), state)
-        return _with_pooled(reducer, state, places, shape)
+        placements = jax.tree.map(lambda _: ArrayPlacement(), state)
+        return _with_pooled(reducer, state, placements, shape)
     chains, rows, *rest = shape.shape
     larger = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((chains, 2 * rows, *rest), shape.dtype))
-    places = jax.tree.map(lambda a, b: _place(what, reducer, a.shape, b.shape, sharding), state, larger)
-    _check_rows_apart(what, reducer, shape, state, places, sharding)
+    placements = jax.tree.map(lambda a, b: _placement(what, reducer, a.shape, b.shape, sharding), state, larger)
+    _check_rows_apart(what, reducer, shape, state, placements, sharding)
     whole = ShapeDtypeStruct((chains, sharding.rows, *rest), shape.dtype)
-    return _with_pooled(reducer, state, places, whole)
+    return _with_pooled(reducer, state, placements, whole)
 
 
-def _with_pooled(reducer: Reducer, state: PyTree, places: PyTree, whole: ShapeDtypeStruct) -> PyTree:
+def _with_pooled(reducer: Reducer, state: PyTree, placements: PyTree, whole: ShapeDtypeStruct) -> PyTree:
     """Return the placements with their attributes `pooled` and `empty` set."""
     chains, *rest = whole.shape
     more = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((2 * chains, *rest), whole.dtype))
     pooled = jax.tree.map(lambda a, b: a.shape[:1] == b.shape[:1], state, more)
-    places = jax.tree.map(lambda place, flag: replace(place, pooled=flag), places, pooled)
+    placements = jax.tree.map(lambda placement, flag: replace(placement, pooled=flag), placements, pooled)
     flags = jax.tree.leaves(pooled)
     if not any(flags) or all(flags):
-        return places
+        return placements
     nothing = reducer.init(jnp.zeros(whole.shape, whole.dtype))
-    return jax.tree.map(lambda place, leaf: replace(place, empty=np.asarray(leaf)[:1]), places, nothing)
+    return jax.tree.map(lambda placement, leaf: replace(placement, empty=np.asarray(leaf)[:1]), placements, nothing)
 
 
-def split_pooled(places: PyTree, state: PyTree) -> list[PyTree]:
+def split_pooled(placements: PyTree, state: PyTree) -> list[PyTree]:
     """Return one state for each device, which merge to `state`.
 
     Arrays with an entry for each chain are in the first state; in the others they are as for chains without draws.
     """
     flat, structure = jax.tree.flatten(state)
-    of = jax.tree.leaves(places)
-    devices = {len(leaf) for place, leaf in zip(of, flat, strict=True) if place.pooled}
+    of = jax.tree.leaves(placements)
+    devices = {len(leaf) for placement, leaf in zip(of, flat, strict=True) if placement.pooled}
     if devices <= {1}:
         return [state]
 
-    def part(number: int, place: ArrayPlacement, leaf: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
-        if place.pooled:
+    def part(number: int, placement: ArrayPlacement, leaf: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+        if placement.pooled:
             return leaf[number : number + 1]
-        return leaf if number == 0 or place.empty is None else np.repeat(place.empty, len(leaf), axis=0)
+        return leaf if number == 0 or placement.empty is None else np.repeat(placement.empty, len(leaf), axis=0)
 
     return [
-        jax.tree.unflatten(structure, [part(number, place, leaf) for place, leaf in zip(of, flat, strict=True)])
+        jax.tree.unflatten(structure, [part(number, placement, leaf) for placement, leaf in zip(of, flat, strict=True)])
         for number in range(max(devices))
     ]
 
 
-def _place(
+def _placement(
     what: str, reducer: Reducer, before: tuple[int, ...], after: tuple[int, ...], sharding: RowSharding
 ) -> ArrayPlacement:
     grown = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
@@ -224,10 +224,10 @@ def _place(
 
 
 def _check_rows_apart(
-    what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: PyTree, places: PyTree, sharding: RowSharding
+    what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: PyTree, placements: PyTree, sharding: RowSharding
 ) -> None:
     """Raise if a part of the state without rows would differ from device to device."""
-    leaves = [frozenset(place.sharding.axes) for place in jax.tree.leaves(places)]
+    leaves = [frozenset(placement.sharding.axes) for placement in jax.tree.leaves(placements)]
     where = ShapeDtypeStruct(shape.shape[:1], np.bool_)
     program = jax.make_jaxpr(lambda *given: reducer.update(*given))(state, shape, where)
     found = varying_axes(program, [*leaves, frozenset(sharding.axes), frozenset()])

@@ -33,7 +33,7 @@ class Tiles(NamedTuple):
     """Number of lanes of a tile if draws are recorded, and if they are only reduced."""
 
     record: int
-    fold: int
+    accumulate: int
 
     @classmethod
     def of(cls, blocks: Blocks, stores_draws: bool) -> Tiles:
@@ -52,7 +52,7 @@ class Tiles(NamedTuple):
                 f"{VARIABLE}: a tile must have from 1 to {count} lanes, as a device has, got {given!r}; give such a "
                 f"number, or unset the variable."
             )
-        return tiles._replace(record=int(given)) if stores_draws else tiles._replace(fold=int(given))
+        return tiles._replace(record=int(given)) if stores_draws else tiles._replace(accumulate=int(given))
 
 
 def given_tile() -> str:

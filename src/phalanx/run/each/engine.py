@@ -14,7 +14,7 @@ from phalanx.mesh.processes import to_host
 from phalanx.run.device.blocks import ChainState
 from phalanx.run.device.executables import Executables
 from phalanx.run.each.blocks import EachBlocks, EachTarget
-from phalanx.run.each.warming import EachWarming
+from phalanx.run.each.warm_up import EachWarmUpPhase
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.init_values import Initial
@@ -81,5 +81,5 @@ class EachRun(Run):
         super().__init__(executables, kernel, seed, arrays, progress, looks, store=store)
         self.engine: EachEngine = EachEngine(executables, seed, arrays)
 
-    def _warming(self, aim: Aim) -> EachWarming:
-        return EachWarming(self.engine, self.kernel, aim.num_warmup)
+    def _warming(self, aim: Aim) -> EachWarmUpPhase:
+        return EachWarmUpPhase(self.engine, self.kernel, aim.num_warmup)

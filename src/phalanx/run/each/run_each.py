@@ -35,7 +35,7 @@ from phalanx.run.each.blocks import EachBlocks, EachTarget
 from phalanx.run.each.data_sets import Each
 from phalanx.run.each.engine import EachRun
 from phalanx.run.each.model_on_sets import ModelOnSets
-from phalanx.run.each.warming import kernel_of_each
+from phalanx.run.each.warm_up import kernel_of_each
 from phalanx.run.host.draw_store import step_sizes, store_at
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.init_values import check_values, initial_of

@@ -34,12 +34,12 @@ STAT_TYPES = {
 """Types of statistics that are not real numbers; blocks record all statistics as floats."""
 
 
-class Places(NamedTuple):
-    """Places of a block's draws in arrays `(chain, draw, ...)`, the same for all variables.
+class DrawIndices(NamedTuple):
+    """Indices of a block's draws in arrays `(chain, draw, ...)`, the same for all variables.
 
     Attributes:
         first: draw of the first slot, if no chain is ahead of another or has fewer draws in the block; else None.
-        chain, draw: places of the draws, chain by chain, so that writing is fast.
+        chain, draw: indices of the draws, chain by chain, so that writing is fast.
         row: number of each among the slots, `slot * chains + chain`.
     """
 
@@ -49,8 +49,8 @@ class Places(NamedTuple):
     row: Integer[np.ndarray, "draws"]
 
     @classmethod
-    def of(cls, filled: Bool[np.ndarray, "slots held"], counts: Integer[np.ndarray, "held"]) -> Places:
-        """Return the places, given the number of the draw that a chain's first slot holds, or would hold."""
+    def of(cls, filled: Bool[np.ndarray, "slots held"], counts: Integer[np.ndarray, "held"]) -> DrawIndices:
+        """Return the indices, given the number of the draw that a chain's first slot holds, or would hold."""
         if filled.all() and (counts == counts[0]).all():
             none = np.zeros(0, np.int64)
             return cls(int(counts[0]), none, none, none)
@@ -106,17 +106,17 @@ class DrawBuffer:
 
         def copy() -> None:
             filled, of_variables, stored_stats = block.filled, dict(values), block.stats
-            places = Places.of(filled, self.held.part(known) - block.known)
+            indices = DrawIndices.of(filled, self.held.part(known) - block.known)
             needed = int((known + counts).max())
             if (jacobian := of_variables.pop(CENTRING, None)) is not None:
                 less = fetch_held(jacobian, block.slots, self.held)  # the density is that of the model's own positions
                 stored_stats = {**stored_stats, "log_density": stored_stats["log_density"] - less}
             for name, array in of_variables.items():
                 rows = self.target.trim(name, fetch_held(array, block.slots, self.held), leading=2)
-                draws[name] = self._written(draws.get(name), places, rows, needed)
+                draws[name] = self._written(draws.get(name), indices, rows, needed)
             for name, rows in stored_stats.items():
                 rows = rows.astype(STAT_TYPES.get(name, rows.dtype))
-                stats[name] = self._written(stats.get(name), places, rows, needed)
+                stats[name] = self._written(stats.get(name), indices, rows, needed)
 
         late = LateCopy(copy)
         if self.held.is_shared:  # processes exchange rows by a program, which must not run beside the next block
@@ -124,11 +124,11 @@ class DrawBuffer:
         return Stored(draws, stats, stored.counts + counts, stored.divergences + divergences, stored.moved, late)
 
     def _written(
-        self, array: Shaped[np.ndarray, "held room *shape"] | None, places: Places,
+        self, array: Shaped[np.ndarray, "held room *shape"] | None, indices: DrawIndices,
         rows: Shaped[np.ndarray, "slots held *shape"], needed: int,
     ) -> Shaped[np.ndarray, "held new_room *shape"]:  # fmt: skip
         into = self._with_room(array, needed, rows)
-        places.write(rows, into)
+        indices.write(rows, into)
         return into
 
     def _with_room(

@@ -125,7 +125,7 @@ class DrawStore:
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + SECONDS
             self._write(self._commit_written)
-        return state._replace(stored=state.stored.rest.apart())
+        return state._replace(stored=state.stored.surplus.apart())
 
     def _owned(
         self, draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]

@@ -10,13 +10,13 @@ import jax
 import numpy as np
 
 from phalanx.diagnostics import Finding
-from phalanx.diagnostics.judging.folded import named_elements
+from phalanx.diagnostics.judging.reduced import named_elements
 from phalanx.mesh.processes import to_host
 from phalanx.reducers.reducer import Reduce
 from phalanx.reducers.reductions import WHOLE, Reductions, States
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.device.state_layout import Places, split_pooled
+from phalanx.run.device.state_layout import StatePlacements, split_pooled
 from phalanx.run.state import Reduced
 
 MOST_DRAWS = 2**16
@@ -44,18 +44,18 @@ class HostReducers:
 
     Attributes:
         reductions: the reducers.
-        places: placement of every array of their states.
+        placements: placement of every array of their states.
     """
 
     reductions: Reductions
-    places: Places
+    placements: StatePlacements
 
     @classmethod
     def of(cls, reducing: Reducing) -> HostReducers:
         """Return the merges of a run."""
-        return cls(reducing.reductions, reducing.places)
+        return cls(reducing.reductions, reducing.placements)
 
-    def stretch(self, num_chains: int) -> int:
+    def batch_length(self, num_chains: int) -> int:
         """Return the draws of each chain in a batch, after which states are merged on the host."""
         return min(MOST_DRAWS, max(LEAST_DRAWS, ENOUGH_DRAWS // num_chains))
 
@@ -73,7 +73,7 @@ class HostReducers:
 
     def with_states(self, reduced: Reduced, states: States) -> Reduced:
         """Return the states merged with the states of later draws."""
-        states = jax.tree.map(lambda place, leaf: place.trim(to_host(leaf)), self.places, states)
+        states = jax.tree.map(lambda placement, leaf: placement.trim(to_host(leaf)), self.placements, states)
         for name, entry in self.reductions.stateful:
             if name not in reduced.failed:
                 reduced = self._merged(reduced, name, entry, states[name])
@@ -89,10 +89,12 @@ class HostReducers:
 
     def _merged(self, reduced: Reduced, name: str, entry: Reduce, later: dict[str, Any]) -> Reduced:
         """Merge the state of a batch, device by device if each device has one state for all of its chains."""
-        places, before = self.places[name], reduced.states.get(name, {})
+        placements, before = self.placements[name], reduced.states.get(name, {})
         try:
             merged = {
-                part: reduce(entry.reducer.merge, ([before[part]] if before else []) + _of_devices(places[part], state))
+                part: reduce(
+                    entry.reducer.merge, ([before[part]] if before else []) + _of_devices(placements[part], state)
+                )
                 for part, state in later.items()
             }
         except Exception as error:  # a user's reducer may raise anything
@@ -163,10 +165,10 @@ def _without(lost: int) -> Finding:
     )
 
 
-def _of_devices(places: Any, state: Any) -> list[Any]:
+def _of_devices(placements: Any, state: Any) -> list[Any]:
     """Return one state for each device; a single state if it was merged before."""
-    is_of_stretch = jax.tree.structure(places) == jax.tree.structure(state)
-    return split_pooled(places, state) if is_of_stretch else [state]
+    has_every_device = jax.tree.structure(placements) == jax.tree.structure(state)
+    return split_pooled(placements, state) if has_every_device else [state]
 
 
 def _reason(when: str, error: Exception) -> str:

@@ -51,11 +51,11 @@ class Phase(Protocol):
 
     Attributes:
         name: name on the progress display.
-        folds: true to reduce draws on the devices, false to record them.
+        accumulates: true to reduce draws on the devices, false to record them.
     """
 
     name: str
-    folds: bool
+    accumulates: bool
 
     def goal(self, state: RunState) -> Goal | None:
         """Return the goal of the next block; None at the end of the phase."""

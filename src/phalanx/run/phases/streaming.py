@@ -91,7 +91,7 @@ class RunStream:
                 yield StreamBlock({**results.draws, **results.reduced}, self.received, executables.blocks.held.numbers)
             stored = run.state.stored
             self.received = self.made
-            run.state = run.state._replace(stored=stored.rest._replace(counts=stored.counts - stored.count, moved=0))
+            run.state = run.state._replace(stored=stored.surplus._replace(counts=stored.counts - stored.count, moved=0))
 
     @property
     def made(self) -> int:

@@ -185,8 +185,8 @@ class LanePrograms:
         The pair determines it, unless there is another `identity`.
         """
         is_spec = {"is_leaf": lambda node: isinstance(node, PartitionSpec)}
-        places = jax.tree.map(lambda spec: NamedSharding(self.on_sets.mesh, spec), in_specs, **is_spec)
-        arguments = jax.device_put(arguments, places)  # of the host or of other lanes: the program knows one layout
+        layouts = jax.tree.map(lambda spec: NamedSharding(self.on_sets.mesh, spec), in_specs, **is_spec)
+        arguments = jax.device_put(arguments, layouts)  # of the host or of other lanes: the program knows one layout
         key = (f.__qualname__, what, *(np.shape(leaf) for leaf in jax.tree.leaves(arguments)))
         if key not in self._known:
             mapped = jax.shard_map(f, mesh=self.on_sets.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

@@ -71,14 +71,14 @@ class Flow(Guide):
         return {**found, **locs_and_scales(locals_of(problem.latents))}
 
     def begin(self, start: ModelStart) -> Beginning:
-        """Return a flow about a place of high density, whose layers are the identity."""
-        place, latents = start.place(self.init_scale), start.latents
-        locs, scales = by_name(place.position, latents), by_name(place.scale, latents)
+        """Return a flow about a point of high density, whose layers are the identity."""
+        point, latents = start.point(self.init_scale), start.latents
+        locs, scales = by_name(point.position, latents), by_name(point.scale, latents)
         mine, of_locals = globals_of(latents), locs_and_scales(locals_of(latents))
         found: dict[str, Any] = {"loc": vector_of(locs, mine), "scale": vector_of(scales, mine)}
         if size_of(mine) > 1:
             found["weights"] = self._initial_weights(mine)
-        found |= {name: v for name, v in LOCALS.about(place, latents).items() if name in of_locals}
+        found |= {name: v for name, v in LOCALS.about(point, latents).items() if name in of_locals}
         return Beginning(found)
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Any]:

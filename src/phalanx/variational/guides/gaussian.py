@@ -110,12 +110,12 @@ class MeanField(Guide):
         return locs_and_scales(problem.latents)
 
     def begin(self, start: ModelStart) -> Beginning:
-        """Return normals about a place of high density."""
-        return Beginning(self.about(start.place(self.init_scale), start.latents))
+        """Return normals about a point of high density."""
+        return Beginning(self.about(start.point(self.init_scale), start.latents))
 
-    def about(self, place: StartingPoint, latents: Latents) -> dict[str, Array]:
-        """Return the parameters of the normals about a place."""
-        locs, scales = by_name(place.position, latents), by_name(place.scale, latents)
+    def about(self, point: StartingPoint, latents: Latents) -> dict[str, Array]:
+        """Return the parameters of the normals about a point."""
+        locs, scales = by_name(point.position, latents), by_name(point.scale, latents)
         return {f"{name}.loc": v for name, v in locs.items()} | {f"{name}.scale": v for name, v in scales.items()}
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
@@ -176,10 +176,10 @@ class FullRank(Guide):
         return {"loc": Parameter(None, constraints.real), "scale_tril": Parameter(None, constraints.lower_cholesky)}
 
     def begin(self, start: ModelStart) -> Beginning:
-        """Return a normal about a place of high density, or climb to the top."""
+        """Return a normal about a point of high density, or climb to the top."""
         if not self.traits.is_solved:
-            place = start.place(self.init_scale)
-            return Beginning({"loc": place.position, "scale_tril": jnp.diag(place.scale)})
+            point = start.point(self.init_scale)
+            return Beginning({"loc": point.position, "scale_tril": jnp.diag(point.scale)})
         top = climb_to_top(start.log_density(), start.vector)
         fine = top.reached & jnp.all(jnp.isfinite(top.scale_tril))
         tril = jnp.where(fine, top.scale_tril, jnp.eye(top.position.size))
@@ -278,12 +278,12 @@ class LowRankNormal(Guide):
         }
 
     def begin(self, start: ModelStart) -> Beginning:
-        """Return a normal about a place of high density, with directions that are short and differ."""
-        place = start.place(self.init_scale)
-        size = place.position.size
-        directions = random.normal(random.key(0), (size, self.directions(size)), place.position.dtype)
-        factor = 0.1 * place.scale[:, None] * directions
-        return Beginning({"loc": place.position, "scale": place.scale, "factor": factor})
+        """Return a normal about a point of high density, with directions that are short and differ."""
+        point = start.point(self.init_scale)
+        size = point.position.size
+        directions = random.normal(random.key(0), (size, self.directions(size)), point.position.dtype)
+        factor = 0.1 * point.scale[:, None] * directions
+        return Beginning({"loc": point.position, "scale": point.scale, "factor": factor})
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
         """Move the location and the directions by parts of the standard deviations, scales by factors."""

@@ -84,8 +84,8 @@ class ModelStart:
         """Flags of the variables whose given values do not fit."""
         return {(name, misfit_words(name)): bad for name, bad in self._best[1].items()}
 
-    def place(self, init_scale: float | None) -> StartingPoint:
-        """Return a place for a normal with these standard deviations; None climbs, and takes the curvature's."""
+    def point(self, init_scale: float | None) -> StartingPoint:
+        """Return a point for a normal with these standard deviations; None climbs, and takes the curvature's."""
         if init_scale is None and not self._values:
             return find_starting_point(self.log_density(), self.vector, self._key(3))
         return StartingPoint(self.vector, jnp.full_like(self.vector, init_scale or NARROW))

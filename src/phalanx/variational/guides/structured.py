@@ -64,9 +64,9 @@ class Structured(Guide):
         return found
 
     def begin(self, start: ModelStart) -> Beginning:
-        """Return independent normals about a place of high density."""
+        """Return independent normals about a point of high density."""
         zeros = {_on(c, p): jnp.zeros(_shape(c, p), c.dtype) for c, p in _dependent(start.problem)}
-        return Beginning({**ALONE.about(start.place(self.init_scale), start.latents), **zeros})
+        return Beginning({**ALONE.about(start.point(self.init_scale), start.latents), **zeros})
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
         """Move locations by parts of the scales, scales by factors, coefficients as they are."""

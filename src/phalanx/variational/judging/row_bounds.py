@@ -57,7 +57,7 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
     DataChecks(of_these, Compiler()).check_now(arguments)
     at_once = min(num_draws, DRAWS)
     group = min(rows, max(1, TOGETHER // at_once))
-    place = NamedSharding(
+    layout = NamedSharding(
         pair.problem.mesh, PartitionSpec(ROWS if group % pair.problem.mesh.shape[ROWS] == 0 else None)
     )
 
@@ -90,7 +90,7 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
     for first in range(0, rows, group):
         numbers = np.minimum(np.arange(first, first + group), rows - 1)
         taken = [to_host(array)[numbers] for array in arguments.arrays]
-        given = jax.tree.map(lambda leaf: to_devices(leaf, place), (numbers.astype(np.uint32), tuple(taken)))
+        given = jax.tree.map(lambda leaf: to_devices(leaf, layout), (numbers.astype(np.uint32), tuple(taken)))
         compiled = compiled or Compiler(matmul_precision)(of_group, free, np.uint32(seed), *given)
         found.append([np.asarray(part) for part in compiled(free, np.uint32(seed), *given)])
     total, log_sum = (np.concatenate(parts)[:rows].astype(np.float64) for parts in zip(*found, strict=True))

@@ -56,7 +56,7 @@ BESIDE, ROWS = (0.02, 0.2), 64
 
 
 def is_summit(
-    log_density: LogDensity, densities: Densities, top: Top, height: Float[Array, ""],
+    log_density: LogDensity, densities: Densities, top: Top, log_p: Float[Array, ""],
     longest: Float[Array, "coordinate"],
 ) -> Bool[Array, ""]:  # fmt: skip
     """Return whether the density falls on both sides along each coordinate and each soft principal direction.
@@ -70,11 +70,11 @@ def is_summit(
     soft = min(SOFTEST, unit.size)
     scales = lax.rsqrt(jnp.maximum(values[:soft], 1e-7))
     directions = jnp.concatenate([jnp.diag(unit), (unit[:, None] * vectors[:, :soft] * scales[None]).T])
-    return top.reached & jnp.isfinite(height) & _falls(densities, top.position, height, directions, longest)
+    return top.reached & jnp.isfinite(log_p) & _falls(densities, top.position, log_p, directions, longest)
 
 
 def is_summit_of_many(
-    densities: Densities, summit: Summit, height: Float[Array, ""], longest: Float[Array, "coordinate"]
+    densities: Densities, summit: Summit, log_p: Float[Array, ""], longest: Float[Array, "coordinate"]
 ) -> Bool[Array, ""]:
     """Return whether the density of many coordinates falls along the softest directions that were found.
 
@@ -83,13 +83,13 @@ def is_summit_of_many(
     """
     scales = lax.rsqrt(jnp.maximum(summit.curvatures[:SOFTEST], 1e-7))
     directions = summit.directions[:SOFTEST] * scales[:, None]
-    rounding = 4.0 * jnp.finfo(height.dtype).eps * jnp.abs(height)
+    rounding = 4.0 * jnp.finfo(log_p.dtype).eps * jnp.abs(log_p)
     reached = (summit.promised < AT_TOP + rounding) & (jnp.min(summit.curvatures) > -LEVEL)
-    return reached & jnp.isfinite(height) & _falls(densities, summit.position, height, directions, longest)
+    return reached & jnp.isfinite(log_p) & _falls(densities, summit.position, log_p, directions, longest)
 
 
 def _falls(
-    densities: Densities, position: Float[Array, "coordinate"], height: Float[Array, ""],
+    densities: Densities, position: Float[Array, "coordinate"], log_p: Float[Array, ""],
     directions: Float[Array, "direction coordinate"], longest: Float[Array, "coordinate"],
 ) -> Bool[Array, ""]:  # fmt: skip
     directions = directions / jnp.maximum(1.0, jnp.max(jnp.abs(directions) / longest[None], 1, keepdims=True))
@@ -100,12 +100,12 @@ def _falls(
         return jnp.where(jnp.isfinite(fall), fall, jnp.inf)
 
     falls = lax.map(lambda by: jnp.minimum(fall_to(position + by), fall_to(position - by)), directions)
-    return ~is_resolved(height) | jnp.all((falls > FALLS) | ~jnp.any(directions, 1))
+    return ~is_resolved(log_p) | jnp.all((falls > FALLS) | ~jnp.any(directions, 1))
 
 
-def is_resolved(height: Any) -> Array:
+def is_resolved(log_p: Any) -> Array:
     """Return whether rounding errors of a log density of this size are small beside a fall."""
-    return abs(height) * np.finfo(height.dtype).eps * ROUNDED < FALLS / 4
+    return abs(log_p) * np.finfo(log_p.dtype).eps * ROUNDED < FALLS / 4
 
 
 def longest_of(problem: Problem) -> Float[Array, "coordinate"]:
@@ -118,7 +118,7 @@ def longest_of(problem: Problem) -> Float[Array, "coordinate"]:
 
 
 @dataclass(frozen=True)
-class Ground:
+class HostLogDensity:
     """The log density about a position, without Jacobians, evaluated from the host for a few positions at a time.
 
     Attributes:
@@ -137,7 +137,7 @@ class Ground:
 
     @cached_property
     def _compiled(self) -> Compiled:
-        def heights(vectors: Array, arrays: Sequence[Array]) -> tuple[Array, dict[str, Array]]:
+        def log_densities(vectors: Array, arrays: Sequence[Array]) -> tuple[Array, dict[str, Array]]:
             data = self.problem.data(arrays)
             start = ModelStart(self.problem, data, random.key(0))
 
@@ -148,24 +148,24 @@ class Ground:
 
             return self.problem.alone(lambda: jax.vmap(one)(vectors))
 
-        return self.compiler(heights, self._row(np.zeros((ROWS, self._size))), self.arrays, rarely=True)
+        return self.compiler(log_densities, self._row(np.zeros((ROWS, self._size))), self.arrays, rarely=True)
 
     def _row(self, vectors: np.ndarray) -> np.ndarray:
         return vectors.astype(dtype_of(self.problem.latents))
 
-    def heights(self, vectors: Float[np.ndarray, "position coordinate"]) -> Float64[np.ndarray, "position"]:
+    def log_densities(self, vectors: Float[np.ndarray, "position coordinate"]) -> Float64[np.ndarray, "position"]:
         """Return log densities at positions; minus infinity in place of NaN."""
         found = []
         for first in range(0, len(vectors), ROWS):
             part = vectors[first : first + ROWS]
             filled = self._row(np.resize(part, (ROWS, self._size)))
             found.append(np.asarray(self._compiled(filled, self.arrays)[0], np.float64)[: len(part)])
-        heights = np.concatenate(found)
-        return np.where(np.isfinite(heights), heights, -np.inf)
+        log_ps = np.concatenate(found)
+        return np.where(np.isfinite(log_ps), log_ps, -np.inf)
 
-    def height(self, vector: Float[np.ndarray, "coordinate"]) -> float:
+    def log_density(self, vector: Float[np.ndarray, "coordinate"]) -> float:
         """Return the log density at a position."""
-        return float(self.heights(vector[None])[0])
+        return float(self.log_densities(vector[None])[0])
 
     def values(self, vector: Float[np.ndarray, "coordinate"]) -> dict[str, np.ndarray]:
         """Return the values at a position; those next to the end of their support are rounded to it."""
@@ -185,27 +185,27 @@ class Ground:
         latents = named(self.problem.latents)
         return [name for v in latents for name in element_names(v.name, v.unconstrained_shape, self.labels)]
 
-    def noise(self, height: float) -> float:
+    def noise(self, log_p: float) -> float:
         """Return the rounding error of a log density."""
-        return 1e-4 + 4.0 * float(np.finfo(dtype_of(self.problem.latents)).eps) * abs(height)
+        return 1e-4 + 4.0 * float(np.finfo(dtype_of(self.problem.latents)).eps) * abs(log_p)
 
     def polished(self, vector: Float[np.ndarray, "coordinate"]) -> Float64[np.ndarray, "coordinate"]:
         """Return the end of a search among neighbours along coordinates, since gradients do not lead to kinks."""
-        at, step, height = vector.astype(np.float64), FIRST_STEP, self.height(vector)
+        at, step, log_p = vector.astype(np.float64), FIRST_STEP, self.log_density(vector)
         eye = np.eye(self._size)
         for _ in range(ROUNDS):
             steps = step * np.concatenate([eye, -eye])
-            heights = self.heights(at + steps)
-            gains = heights - height
+            log_ps = self.log_densities(at + steps)
+            gains = log_ps - log_p
             ups, downs = gains[: self._size], gains[self._size :]
             # move all that rise at once, or else the best one
             rises, sinks = ups > np.maximum(downs, 0.0), downs > np.maximum(ups, 0.0)
             jointly = step * (np.where(rises, 1.0, 0.0) - np.where(sinks, 1.0, 0.0))
-            together = self.height(at + jointly)
-            best = int(np.argmax(heights))
-            move, reached = (jointly, together) if together >= heights[best] else (steps[best], heights[best])
-            if reached > height + self.noise(height) * step:
-                at, height = at + move, float(reached)
+            together = self.log_density(at + jointly)
+            best = int(np.argmax(log_ps))
+            move, reached = (jointly, together) if together >= log_ps[best] else (steps[best], log_ps[best])
+            if reached > log_p + self.noise(log_p) * step:
+                at, log_p = at + move, float(reached)
             else:
                 step *= 0.5
             if step < LAST_STEP or np.abs(at - vector).max() > WANDERS:
@@ -214,10 +214,10 @@ class Ground:
 
     def flat_directions(self, vector: Float[np.ndarray, "coordinate"]) -> Float64[np.ndarray, "coordinate"]:
         """Return 1 or -1 for the direction in which the density never falls, or 0, of each coordinate."""
-        height, signs = self.height(vector), np.zeros(self._size)
+        log_p, signs = self.log_density(vector), np.zeros(self._size)
         for way in (1.0, -1.0):
-            heights = [self.heights(vector + way * far * np.eye(self._size)) for far in FAR]
-            signs[np.min(heights, 0) >= height - 10.0 * self.noise(height)] = way
+            log_ps = [self.log_densities(vector + way * far * np.eye(self._size)) for far in FAR]
+            signs[np.min(log_ps, 0) >= log_p - 10.0 * self.noise(log_p)] = way
         return signs
 
     def at_edges(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> list[str]:
@@ -241,34 +241,34 @@ class Ground:
         found = self._where(lambda a, b: not abs(a - b) <= 1e-3 * (1.0 + abs(a)), near, far)
         size = float(np.abs(vector).max())
         if not found and size > FAR[0]:  # several together, as the coefficients that separate classes
-            heights = self.heights(np.stack([vector * far for far in (2.0, 4.0)]))
-            if heights.min() >= self.height(vector) - 10.0 * self.noise(self.height(vector)):
+            log_ps = self.log_densities(np.stack([vector * far for far in (2.0, 4.0)]))
+            if log_ps.min() >= self.log_density(vector) - 10.0 * self.noise(self.log_density(vector)):
                 values, twice = self.values(vector), self.values(2.0 * vector)
                 found = self._where(lambda a, b: abs(a - b) > 1.0, values, twice)
         return found
 
     def rising(self, vector: Float[np.ndarray, "coordinate"]) -> list[str]:
         """Return the names of coordinates along which the density rises, the steepest first."""
-        beside = (self.heights(vector + way * np.eye(self._size)) for way in (1.0, -1.0))
-        gains = np.maximum(*beside) - self.height(vector)
+        beside = (self.log_densities(vector + way * np.eye(self._size)) for way in (1.0, -1.0))
+        gains = np.maximum(*beside) - self.log_density(vector)
         names = self.coordinates
         return [names[i] for i in np.argsort(-gains) if gains[i] > 0] or [names[int(np.argmax(np.abs(vector)))]]
 
     def is_top(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> bool:
         """Return whether all neighbours are lower, except along coordinates at the edge."""
-        height, inner = self.height(vector), np.flatnonzero(signs == 0)
-        if not math.isfinite(height) or not len(inner):
-            return math.isfinite(height)
+        log_p, inner = self.log_density(vector), np.flatnonzero(signs == 0)
+        if not math.isfinite(log_p) or not len(inner):
+            return math.isfinite(log_p)
         around = np.random.default_rng(0).normal(size=(ROWS, self._size))
         around[:, signs != 0] = 0.0
         around /= np.linalg.norm(around, axis=1, keepdims=True)
         for distance in BESIDE:
             beside = distance * np.concatenate([np.eye(self._size)[inner], -np.eye(self._size)[inner]])
-            beside = self.heights(vector + beside)
+            beside = self.log_densities(vector + beside)
             # next to a cliff, as where numbers underflow, the density rises and has no maximum
-            if not (np.isfinite(beside) & (beside < height - 0.1 * self.noise(height))).all():
+            if not (np.isfinite(beside) & (beside < log_p - 0.1 * self.noise(log_p))).all():
                 return False
-            if not (self.heights(vector + distance * around) < height + self.noise(height)).all():
+            if not (self.log_densities(vector + distance * around) < log_p + self.noise(log_p)).all():
                 return False
         return True
 

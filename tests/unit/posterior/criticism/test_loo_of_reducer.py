@@ -85,9 +85,9 @@ def test_other_data_are_noticed_without_draws(run):
 
 
 def imputed_of(run):
-    from phalanx.density.imputation import PLACES, masks_of_missing
+    from phalanx.density.imputation import WHERE_MISSING, masks_of_missing
 
     masks = masks_of_missing(run.target.arguments)
     numbers = {n: np.where(m, np.cumsum(m).reshape(m.shape) - 1, -1).astype(np.int32) for n, m in masks.items()}
     mended = {"y": np.nan_to_num(GAPS), "pairs": np.nan_to_num(PAIRS)}
-    return {PLACES: numbers, **mended}
+    return {WHERE_MISSING: numbers, **mended}

@@ -31,7 +31,7 @@ LEAD = 2
 """Blocks' slots that a chain may be ahead of another if draws are moved to a store."""
 
 
-class Storing:
+class StorePhase:
     """Phase that stores draws, and reduces them if the run has reducers.
 
     Reducers receive draws in rounds of as many as the sinks have slots, counted from the first draw of the run: rounds
@@ -46,7 +46,7 @@ class Storing:
         store: store that the draws are moved to; None to keep them in memory.
     """
 
-    name, folds = "sampling", False
+    name, accumulates = "sampling", False
 
     def __init__(
         self, engine: Engine, buffer: DrawBuffer, thin: int, watch: StoppingWatch | None, store: DrawStore | None = None

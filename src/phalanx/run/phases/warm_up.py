@@ -31,7 +31,7 @@ MOST_SAMPLED = 2**20
 chains are omitted."""
 
 
-class Warming:
+class WarmUpPhase:
     """Phase in which tuners learn hyperparameters.
 
     Args:
@@ -40,7 +40,7 @@ class Warming:
         num_warmup: iterations per chain.
     """
 
-    name, folds = "warm-up", False
+    name, accumulates = "warm-up", False
 
     def __init__(self, engine: Engine, kernel: Kernel, num_warmup: int):
         self._engine, self._kernel, self._num_warmup = engine, kernel, num_warmup
@@ -199,7 +199,7 @@ class Warming:
         return noted | {name: float(np.mean(getattr(used, name))) for name in sorted(sets)}
 
 
-class Discarding:
+class DiscardPhase:
     """Phase of a warm-up without tuners: chains draw, and their draws are discarded.
 
     Args:
@@ -207,7 +207,7 @@ class Discarding:
         num_warmup: iterations per chain.
     """
 
-    name, folds = "warm-up", True
+    name, accumulates = "warm-up", True
 
     def __init__(self, engine: Engine, num_warmup: int):
         self._engine, self._num_warmup = engine, num_warmup

@@ -37,11 +37,11 @@ def test_reduced_is_what_stored_draws_say(name, thin):
     np.testing.assert_allclose(stored.reduced["c"]["x"].covariance, np.cov(x.reshape(-1, 2).T), rtol=1e-4, atol=1e-5)
     assert stored.reduced["s"].most == stored.draws["scale"].max() + np.float32(1)
 
-    folded = phx.mcmc(model, reducers=reducers, keep=[], **options)
-    assert folded.draws == {} and folded.stats == {}
-    rate = folded.record.acceptance_rate
-    assert folded.record.folded_draws == 120 // thin and rate is not None and 0 < rate <= 1
-    for a, b in zip(jax.tree.leaves(folded.reduced), jax.tree.leaves(stored.reduced), strict=True):
+    reduced = phx.mcmc(model, reducers=reducers, keep=[], **options)
+    assert reduced.draws == {} and reduced.stats == {}
+    rate = reduced.record.acceptance_rate
+    assert reduced.record.reduced_draws == 120 // thin and rate is not None and 0 < rate <= 1
+    for a, b in zip(jax.tree.leaves(reduced.reduced), jax.tree.leaves(stored.reduced), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
 
@@ -97,7 +97,7 @@ def test_seconds_end_a_run():
         **{**SIZES, "num_samples": 10**9},
     )  # fmt: skip
     assert 0 < run.reduced["m"]["x"].count < 8 * 10**9
-    assert run.record.folded_draws * 8 == run.reduced["m"]["x"].count
+    assert run.record.reduced_draws * 8 == run.reduced["m"]["x"].count
 
 
 def funnel():
@@ -112,12 +112,12 @@ SHORT = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep", [[], ["width"]], ids=["folded", "stored"])
+@pytest.mark.parametrize("keep", [[], ["width"]], ids=["reduced", "stored"])
 def test_chains_in_short_trajectories_weigh_no_more_at_a_deadline(keep):
     # the prior is the posterior: chains begin with exact draws
     run = phx.mcmc(funnel, keep=keep, until=phx.until(seconds=0.3), **SHORT)
     found = run.reduced["m"]["width"]
-    assert found.count == 256 * (run.num_draws if keep else run.record.folded_draws)
+    assert found.count == 256 * (run.num_draws if keep else run.record.reduced_draws)
     assert abs(found.mean) < 5 / np.sqrt(256)  # as many starts: one in a million suites fails
     assert not run.record.findings
 
@@ -147,7 +147,7 @@ def test_an_interrupt_returns_what_is_known(monkeypatch):
     monkeypatch.setattr("phalanx.run.progress.display.Silent.show", interrupt)
     run = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **{**SIZES, "num_samples": 10**7})
     assert run.record.interrupted and 0 < run.reduced["m"]["x"].count < 8 * 10**7
-    assert run.reduced["m"]["x"].count == 8 * run.record.folded_draws
+    assert run.reduced["m"]["x"].count == 8 * run.record.reduced_draws
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_saved_run_has_what_was_reduced(tmp_path):
 
 def test_what_needs_draws_says_so():
     run = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES)
-    assert repr(run).startswith("Posterior(8 chains x 120 draws of variables folded by m; 0 divergences")
+    assert repr(run).startswith("Posterior(8 chains x 120 draws of variables reduced by m; 0 divergences")
     with pytest.raises(ValueError, match="keep"):
         run.summary()
     assert "phx.reducers.rhat() and phx.reducers.ess()" in run.verdict().findings[0].advice

@@ -23,7 +23,7 @@ often (a merge of a million chains' states takes as long as five draws of a chea
 the draws of its last round."""
 
 
-class Folding:
+class ReducePhase:
     """Phase that reduces draws without storing them.
 
     Args:
@@ -33,7 +33,7 @@ class Folding:
         seconds: time limit, after which the current round is completed.
     """
 
-    name, folds = "sampling", True
+    name, accumulates = "sampling", True
 
     def __init__(self, engine: Engine, num_draws: int, thin: int, seconds: float = math.inf):
         self._engine, self._num_draws, self._thin, self._seconds = engine, num_draws, thin, seconds
@@ -42,7 +42,7 @@ class Folding:
         self._before = self._total = 0
         num_chains = engine.blocks.num_chains
         self._first = min(math.ceil(num_chains / CHAINS_PER_DRAW), MOST_AT_FIRST)
-        self._most = self._reducers.stretch(num_chains)
+        self._most = self._reducers.batch_length(num_chains)
 
     def begin(self, state: RunState) -> RunState:
         """Return the state before the first block; an incomplete round is continued."""

@@ -11,14 +11,14 @@ from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.step_size import StepSize
 from phalanx.adaptation.tuner import Tuner
 from phalanx.kernels.protocol.kernel import Kernel
-from phalanx.run.phases.warming import Warming
+from phalanx.run.phases.warm_up import WarmUpPhase
 from phalanx.run.state import WarmingState
 
 if TYPE_CHECKING:
     from jaxtyping import Integer
 
 
-class EachWarming(Warming):
+class EachWarmUpPhase(WarmUpPhase):
     """Phase in which tuners learn hyperparameters of each data set.
 
     When a window begins, data sets need different times to find a step size; those that have one wait.

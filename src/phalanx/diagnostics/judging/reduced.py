@@ -22,7 +22,7 @@ Figures = dict[str, float]
 """Number of each element, by its name."""
 
 
-def judge_folded(
+def judge_reduced(
     reduced: Mapping[str, Any],
     statistics: Mapping[str, str],
     *,
@@ -55,9 +55,9 @@ def judge_folded(
 
     Example:
         >>> import numpy as np
-        >>> from phalanx.diagnostics import judge_folded
+        >>> from phalanx.diagnostics import judge_reduced
         >>> reduced = {"r": {"x": np.array(1.2)}}
-        >>> judge_folded(reduced, {"r": "r_hat"}, num_chains=4, divergences=0, acceptance_rate=0.8).good
+        >>> judge_reduced(reduced, {"r": "r_hat"}, num_chains=4, divergences=0, acceptance_rate=0.8).good
         False
     """
     r_hats, sizes = (_figures(reduced, statistics, wanted, labels) for wanted in ("r_hat", "ess"))

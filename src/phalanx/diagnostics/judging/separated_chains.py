@@ -17,7 +17,7 @@ MOST_QUANTITIES = 20
 """The most quantities that are checked, those of the largest R-hat."""
 
 
-def different_places(
+def separated_chains(
     draws: Mapping[str, np.ndarray], suspects: Sequence[str], labels: Names | None = None
 ) -> str | None:
     """Return a sentence on the chains of each place, if some keep to places that the others do not visit.
