@@ -10,8 +10,8 @@ import pytest
 import typer.main
 from tests.test_docs import ROOT, blocks
 
+import phalanx as phx
 from phalanx import cli
-from phalanx.posterior.posterior import Posterior
 
 PAGE = (ROOT / "docs" / "command-line.md").read_text()
 COMMANDS = [shlex.split(line)[1:] for _, text in blocks(PAGE, {"sh"}) for line in text.splitlines()]
@@ -20,7 +20,7 @@ SMALL = ("--chains", "8", "--warmup", "60", "--draws", "60")
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    for name, language in (("houses.py", "python"), ("houses.csv", "csv")):
+    for name, language in (("houses.py", "python"), ("houses.csv", "text")):
         (tmp_path / name).write_text(blocks(PAGE, {language})[0][1])
     return tmp_path
 
@@ -35,9 +35,10 @@ def test_a_command_of_the_page_runs(phalanx, files: Path, command: list[str]) ->
     assert "left out, since the model does not ask for it: street" in out and "ood to use" in out
     folder = files / (command[command.index("--out") + 1] if "--out" in command else "out/prices")
     made = {path.name for path in folder.iterdir()}
-    assert {"report.html", "posterior.npz", "summary.csv", "result.json", "traces.png"} <= made
+    draws = "run.zarr" if "--store" in command else "posterior.npz"
+    assert {"report.html", draws, "summary.csv", "result.json", "traces.png"} <= made
     # The data were made with 2.6 per square metre; the posterior sd is about 0.1.
-    assert abs(Posterior.load(folder / "posterior.npz").draws["per_metre"].mean() - 2.6) < 0.6
+    assert abs(phx.open(folder / draws).draws["per_metre"].mean() - 2.6) < 0.6
 
 
 def test_the_page_names_every_option() -> None:
