@@ -5,6 +5,7 @@ Only the slow test builds it; the others read its sources.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -92,6 +93,28 @@ def test_every_finding_has_its_section() -> None:
     topics = set(re.findall(r'\bFinding\(\s*"([a-zA-Z -]+)"', source()))
     page = (DOCS / "when-the-verdict-says-no.md").read_text()
     assert topics == set(re.findall(r"^### (.*)$", page, re.MULTILINE))
+
+
+def grades_in_source() -> dict[str, set[str]]:
+    """The grades that findings of each topic may have, by the calls that make them."""
+    grades: dict[str, set[str]] = {}
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "src").rglob("*.py")]
+    for call in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if ast.unparse(call.func) == "Finding" and call.args and isinstance(call.args[0], ast.Constant):
+            given = [keyword.value for keyword in call.keywords if keyword.arg == "grade"] or call.args[3:]
+            found = re.findall("'(usable|not good)'", ast.unparse(given[0])) if given else ["not good"]
+            grades.setdefault(str(call.args[0].value), set()).update(found)
+    grades["heavy weights"].add("usable")  # by `_replace`, where moves change nothing
+    return grades
+
+
+def test_the_page_of_findings_states_their_grades() -> None:
+    page = (DOCS / "when-the-verdict-says-no.md").read_text()
+    rows = dict(re.findall(r"^\| (usable[^|]*) \| (.+) \|$", page, re.MULTILINE))
+    usable, mild, of_particles = (set(topics.split(", ")) for topics in rows.values())
+    grades = grades_in_source()
+    assert usable == {topic for topic, found in grades.items() if found == {"usable"}}
+    assert mild | of_particles == {topic for topic, found in grades.items() if found == {"usable", "not good"}}
 
 
 def test_every_finding_has_a_picture_or_an_example() -> None:
