@@ -5,7 +5,7 @@ from __future__ import annotations
 FIRST = 10
 """Iterations of the first two windows; each later window is twice as long as the one before."""
 
-LAST_SHARE, LAST_LEAST = 0.15, 20
+LAST_FRACTION, LAST_LEAST = 0.15, 20
 """Share of the warm-up, and the fewest iterations, after the last change of the metric: for the step size alone."""
 
 
@@ -28,7 +28,7 @@ def windows(num_warmup: int, learns_metric: bool, least_last: int = LAST_LEAST) 
         return []
     if not learns_metric:
         return [n for n in (num_warmup // 2, num_warmup - num_warmup // 2) if n]
-    last = max(round(LAST_SHARE * num_warmup), least_last)
+    last = max(round(LAST_FRACTION * num_warmup), least_last)
     left, lengths = num_warmup - last, []
     while left > 0:
         length = max(FIRST, sum(lengths))

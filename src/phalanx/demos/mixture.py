@@ -26,7 +26,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SHOWN = 200_000
 """Draws in the picture."""
 
-WARMUP_SHARE = 5
+DRAWS_PER_ITERATION = 5
 """Draws per warm-up iteration: warm-up is long, since steps are short and chains begin near zero."""
 
 
@@ -44,7 +44,7 @@ def main(options: DemoOptions) -> Posterior:
     """Run the demo, time it against plain loops, and write pictures to `options.out`."""
     chains = CHAINS if options.chains is None else options.chains
     draws = (SAMPLES if options.samples is None else options.samples) // chains
-    sizes = choose(options, Sizes(chains, draws // WARMUP_SHARE, draws))
+    sizes = choose(options, Sizes(chains, draws // DRAWS_PER_ITERATION, draws))
     introduce(
         "A mixture, by random-walk Metropolis",
         "\n    x ~ 0.2 N(-2, 1.2) + 0.3 N(0, 1) + 0.1 N(3.2, 5) + 0.4 N(2.5, 2.8);  proposals x + N(0, 0.1)\n",

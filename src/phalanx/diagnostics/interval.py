@@ -30,11 +30,11 @@ def hdi(draws: np.ndarray, prob: float = 0.94) -> np.ndarray:
     Source: M.-H. Chen and Q.-M. Shao (1999), Monte Carlo estimation of Bayesian credible and HPD intervals.
     """
     draws = as_draws(draws)
-    check_share("hdi: prob", prob)
+    check_fraction("hdi: prob", prob)
     return measure(lambda elements: elements.hdi(prob), draws)
 
 
-def check_share(name: str, prob: float) -> None:
+def check_fraction(name: str, prob: float) -> None:
     """Raise unless `prob` is a fraction of draws that an interval can contain."""
     if not 0 < prob < 1:
         raise ValueError(f"{name} must be above 0 and below 1; got {prob!r}.")

@@ -9,7 +9,7 @@ import numpy as np
 
 from phalanx.diagnostics.element_statistics import ElementStatistics
 from phalanx.diagnostics.elements import Names, as_draws, element_names, measure
-from phalanx.diagnostics.interval import check_share
+from phalanx.diagnostics.interval import check_fraction
 from phalanx.errors.names import hint
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def summary_table(
         >>> list(table.index)
         ['b[0]', 'b[1]']
     """
-    check_share("summary: prob", prob)
+    check_fraction("summary: prob", prob)
     chosen = _choose(draws, names, not_kept)
     if not chosen:
         raise ValueError("summary: there are no variables to summarise; keep at least one when running (keep=None).")

@@ -23,7 +23,7 @@ HALVINGS, SHORTER = 12, 0.4
 """Times that a step which gains too little is shortened before it is given up, and the factor."""
 
 ARMIJO = 1e-4
-"""Share of the gain promised by the gradient that a step must make."""
+"""Fraction of the gain promised by the gradient that a step must make."""
 
 OFF_ZERO = 1e-3
 """Greatest distance from zero at which coordinates at zero begin a climb."""

@@ -18,7 +18,7 @@ from phalanx.mesh.compatibility.compiler_settings import warn_of_other_settings
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.mesh.specs import PyTree
 
-SAVE_SHARE = 0.02
+SAVE_FRACTION = 0.02
 """The most of a training's time that temporary saves may take."""
 
 L = TypeVar("L")
@@ -103,7 +103,7 @@ class Watch(Generic[L]):
         if self.checkpoint is None:
             return False
         policy = self.checkpoint.policy
-        late = time.monotonic() - self._saved >= max(policy.seconds, self._took / SAVE_SHARE)
+        late = time.monotonic() - self._saved >= max(policy.seconds, self._took / SAVE_FRACTION)
         return policy.passes(self._permanent, done) or bool(agreed(late and self.checkpoint.is_idle))
 
     def until_next(self, done: int) -> float:

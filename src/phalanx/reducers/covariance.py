@@ -110,9 +110,9 @@ def _rescaled(sums: tuple[Array, ...], change: Array) -> tuple[Array, ...]:
 def _merge(a: PyTree, b: PyTree) -> ProductTotals:
     a, b = ProductTotals.of(a), ProductTotals.of(b)
     count = a.count + b.count
-    share, apart = b.count / np.maximum(count, 1), b.mean - a.mean
-    between = apart[:, :, None] * apart[:, None, :] * (a.count * share)[:, None, None]
-    return ProductTotals(count, a.mean + share[:, None] * apart, a.products + b.products + between)
+    fraction, apart = b.count / np.maximum(count, 1), b.mean - a.mean
+    between = apart[:, :, None] * apart[:, None, :] * (a.count * fraction)[:, None, None]
+    return ProductTotals(count, a.mean + fraction[:, None] * apart, a.products + b.products + between)
 
 
 def _finalize(state: PyTree) -> Covariance:

@@ -268,9 +268,9 @@ def _with_rest(series: Series, batches: int) -> Float64[np.ndarray, "chains batc
     means, lengths = series.means[:, :batches].copy(), series.lengths
     if 0 < batches < lengths.shape[1]:
         last, rest = lengths[:, batches - 1], lengths[:, batches]
-        share = np.where(rest < last, rest / np.maximum(last, 1), 0.0)
-        apart = np.where(column(share, series.draws.mean) > 0, series.means[:, batches] - series.draws.mean, 0.0)
-        means[:, -1] += column(share, apart) * apart
+        fraction = np.where(rest < last, rest / np.maximum(last, 1), 0.0)
+        apart = np.where(column(fraction, series.draws.mean) > 0, series.means[:, batches] - series.draws.mean, 0.0)
+        means[:, -1] += column(fraction, apart) * apart
     return means
 
 

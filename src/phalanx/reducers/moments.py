@@ -91,9 +91,9 @@ class Totals(NamedTuple):
         """Return the state with later draws of the same chains."""
         later = Totals.of(later)
         count, apart = self.count + later.count, later.mean - self.mean
-        share = column(later.count / np.maximum(count, 1), apart)
-        squares = self.squares + later.squares + apart**2 * column(self.count, apart) * share
-        return Totals(count, self.mean + share * apart, squares)
+        fraction = column(later.count / np.maximum(count, 1), apart)
+        squares = self.squares + later.squares + apart**2 * column(self.count, apart) * fraction
+        return Totals(count, self.mean + fraction * apart, squares)
 
 
 def constant_of(state: PyTree) -> np.bool_ | Bool[np.ndarray, "*shape"]:

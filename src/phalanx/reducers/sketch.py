@@ -104,7 +104,7 @@ class _Quantiles(NamedTuple):
             return np.full((len(self.qs), *values.shape[1:]), np.nan)
         place = np.asarray(self.qs) * (len(values) - 1)
         low, high = values[np.floor(place).astype(int)], values[np.ceil(place).astype(int)]
-        share = (place % 1).reshape(-1, *[1] * (values.ndim - 1))
+        fraction = (place % 1).reshape(-1, *[1] * (values.ndim - 1))
         with np.errstate(invalid="ignore"):
-            between = np.where(low == high, low, (1 - share) * low + share * high)
+            between = np.where(low == high, low, (1 - fraction) * low + fraction * high)
         return np.where(np.isnan(values[-1]), np.nan, between)

@@ -36,16 +36,16 @@ def chance_of_agreement(series: Float64[np.ndarray, "element chain draw"]) -> Fl
     _, chains, length = series.shape
     means = series.mean(axis=2, keepdims=True)
     own = mean_autocovariance(series - means)
-    share = np.zeros((len(series), 1))  # variance of a chain's mean, in variances of a draw
+    fraction = np.zeros((len(series), 1))  # variance of a chain's mean, in variances of a draw
     variance = own[:, :1]
     for _ in range(3):
-        variance = own[:, :1] / (1 - share)
-        correlation = own / variance + share
+        variance = own[:, :1] / (1 - fraction)
+        correlation = own / variance + fraction
         correlation[:, 0] = 1
         time = np.maximum(correlation_time(correlation)[:, None], 1 / np.log10(chains * length))
-        share = np.minimum(time / length, min(chains / FEWEST_EFFECTIVE, 0.5))
-    ratio = means[:, :, 0].var(axis=1, ddof=1) / (variance * share)[:, 0]
-    return fdtrc(chains - 1, chains * (1 / share[:, 0] - 1), ratio)
+        fraction = np.minimum(time / length, min(chains / FEWEST_EFFECTIVE, 0.5))
+    ratio = means[:, :, 0].var(axis=1, ddof=1) / (variance * fraction)[:, 0]
+    return fdtrc(chains - 1, chains * (1 / fraction[:, 0] - 1), ratio)
 
 
 def nested_rhats(

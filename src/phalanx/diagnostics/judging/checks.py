@@ -64,7 +64,7 @@ CERTAIN = 1e-4
 SLIGHT_RHAT = 1.02
 """R-hat below which chains differ by little beside the posterior's width, by chance or not."""
 
-USABLE_SHARE = 0.25
+USABLE_FRACTION = 0.25
 """Fraction of the required effective draws with which estimates are rough, but usable."""
 
 SLOW = 0.1
@@ -143,7 +143,7 @@ def _is_slight(run: CheckedRun, rows: np.ndarray) -> bool:
     """Return whether chains differ by so little, or so uncertainly, that their draws are usable."""
     values, chances = run.r_hats[rows], run.chances[rows]
     mild = (values < SLIGHT_RHAT) | ((values < LARGE_RHAT) & (chances > CERTAIN / len(run.table)))
-    enough = run.least_ess[rows] >= USABLE_SHARE * least_ess(run.num_chains)
+    enough = run.least_ess[rows] >= USABLE_FRACTION * least_ess(run.num_chains)
     return bool((mild & enough & np.isfinite(chances)).all())
 
 
@@ -165,7 +165,7 @@ def check_ess(run: CheckedRun) -> Finding | str | None:
         return Finding("low ESS", problem, TOGETHER)
     times = f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws"
     advice = f"{times} (num_samples)" if least >= 0.1 * needed else f"another parametrisation; with this one, {times}"
-    if least < USABLE_SHARE * needed:
+    if least < USABLE_FRACTION * needed:
         return Finding("low ESS", problem, advice)
     problem = f"{problem} Estimates are rough: a mean is off by a standard error of {1 / np.sqrt(least):.0%} of the sd."
     return Finding("low ESS", problem, advice, "usable")
@@ -178,7 +178,7 @@ def check_divergences(run: CheckedRun) -> Finding | str | None:
         return None
     if not diverging.any():
         return "No draw diverged."
-    problem = f"{count(int(diverging.sum()), 'draw')} diverged ({_share(diverging)})"
+    problem = f"{count(int(diverging.sum()), 'draw')} diverged ({_fraction_of(diverging)})"
     if place := gathers(diverging, run.columns()):
         problem = f"{problem}, most of them where {place}: the sampler could not follow the density there, and a part "
         return Finding("divergences", f"{problem}of it may be missing.", SMALLER_STEPS)
@@ -196,7 +196,7 @@ def check_tree_depth(run: CheckedRun) -> Finding | str | None:
         return None
     if reached.mean() < FULL_TREES:
         return "Trajectories ended by themselves, below the largest tree depth."
-    problem = f"Trajectories were cut off at the largest tree depth in {_share(reached)}: the chains move slowly."
+    problem = f"Trajectories were cut off at the largest tree depth in {_fraction_of(reached)}: the chains move slowly."
     advice = (
         "a larger max_depth, variables of one scale, or a metric with their correlations; if the scales are equal and "
         "there are no correlations, a step_size a few percent smaller"
@@ -284,7 +284,7 @@ def _of_quantities(which: np.ndarray, one: str = "is", many: str = "are") -> str
     return f"{int(which.sum()):,} of {count(len(which), 'quantity')} {one if which.sum() == 1 else many}"
 
 
-def _share(draws: np.ndarray) -> str:
+def _fraction_of(draws: np.ndarray) -> str:
     return f"{draws.mean():.1%} of the draws, in {which(np.asarray(draws.any(axis=1)), 'chain')}"
 
 

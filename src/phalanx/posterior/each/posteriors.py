@@ -13,7 +13,7 @@ import numpy as np
 from phalanx.density.target import Target
 from phalanx.diagnostics import judge
 from phalanx.diagnostics.elements import element_names, measure
-from phalanx.diagnostics.interval import check_share
+from phalanx.diagnostics.interval import check_fraction
 from phalanx.diagnostics.summary import COLUMNS, row_of
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.errors.words import first_few
@@ -136,7 +136,7 @@ class Posteriors:
         """
         from pandas import DataFrame, MultiIndex  # as slow to import as all of Phalanx
 
-        check_share("summary: prob", prob)
+        check_fraction("summary: prob", prob)
         names = [names] if isinstance(names, str) else list(self.draws if names is None else names)
         chosen = {name: self[name] for name in names}
         values = np.concatenate([_figures(v, prob) for v in chosen.values()], axis=1)

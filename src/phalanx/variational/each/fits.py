@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phalanx.diagnostics.elements import element_names, measure
-from phalanx.diagnostics.interval import check_share
+from phalanx.diagnostics.interval import check_fraction
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.errors.words import first_few
 from phalanx.mesh.keys import check_seed
@@ -128,7 +128,7 @@ class Fits:
         """
         from pandas import DataFrame, MultiIndex  # as slow to import as all of Phalanx
 
-        check_share("summary: prob", prob)
+        check_fraction("summary: prob", prob)
         chosen = [names] if isinstance(names, str) else None if names is None else list(names)
         draws = self.sample(seed, n, names=chosen)
         rows = [row for name, v in draws.items() for row in element_names(name, v.shape[2:], self.record.labels)]

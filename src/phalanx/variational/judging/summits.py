@@ -34,7 +34,7 @@ FALLS = 0.05
 """The least fall of the log density, in nats, one standard deviation away from a smooth maximum; of a normal, 0.5."""
 
 ROUNDED = 2.0**-8
-"""Share of the rounding errors of rows that remains in a difference of totals; most cancel."""
+"""Fraction of the rounding errors of rows that remains in a difference of totals; most cancel."""
 
 SOFTEST = 32
 """Principal directions, those of the least curvature, along which the fall is checked."""

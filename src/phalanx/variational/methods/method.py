@@ -59,7 +59,7 @@ class FitReport:
         bits: the loss in bits per observed number, of a fit that is watched (`training=`).
         held_out_bits: loss of held-out rows in bits, at their last evaluation.
         rows_per_second: rows per second that are learned from.
-        utilisation: share of the devices' peak FLOPs that the model's own arithmetic uses; NaN of a CPU.
+        utilisation: fraction of the devices' peak FLOPs that the model's own arithmetic uses; NaN of a CPU.
         bound: name of `elbo`, which by maximum likelihood is the log likelihood.
     """
 
@@ -87,5 +87,5 @@ class FitReport:
         bits = "" if isnan(self.bits) else f", {self.bits:.4f} bits per dimension"
         held_out = "" if isnan(self.held_out_bits) else f" (held out {self.held_out_bits:.4f})"
         rate = "" if isnan(self.rows_per_second) else f", {self.rows_per_second:,.0f} rows per second"
-        share = "" if isnan(self.utilisation) else f", {self.utilisation:.0%} of the devices' FLOPs"
-        return f"{self.bound} {self.elbo:,.2f}{error}{bits}{held_out}{rate}{share}{failed}"
+        fraction = "" if isnan(self.utilisation) else f", {self.utilisation:.0%} of the devices' FLOPs"
+        return f"{self.bound} {self.elbo:,.2f}{error}{bits}{held_out}{rate}{fraction}{failed}"

@@ -1,4 +1,4 @@
-"""Model FLOP utilisation: a model's own arithmetic as a share of the accelerators' peak."""
+"""Model FLOP utilisation: a model's own arithmetic as a fraction of the accelerators' peak."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def flops_of_a_step(steps: Steps, state: FitState, seed: np.uint32, arrays: Sequ
     return float(counted.get("flops", math.nan)) if counted else math.nan
 
 
-def share_of_a_step(steps: Steps, state: FitState, seed: np.uint32, arrays: Sequence[Array]) -> float:
+def fraction_of_a_step(steps: Steps, state: FitState, seed: np.uint32, arrays: Sequence[Array]) -> float:
     """Return the seconds of a step at the devices' peak; NaN for a kind of device that `PEAKS` does not list."""
     devices = steps.pair.problem.mesh.devices
     kind = devices.flat[0].device_kind

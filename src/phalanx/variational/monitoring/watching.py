@@ -20,7 +20,7 @@ from phalanx.variational.methods.step import FitState, StepBounds, Steps
 from phalanx.variational.monitoring.evaluating import HeldOut, Scale
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.monitoring.same_fit import COMPARISON, fit_identity
-from phalanx.variational.monitoring.utilisation import share_of_a_step
+from phalanx.variational.monitoring.utilisation import fraction_of_a_step
 
 
 class Look(NamedTuple):
@@ -85,7 +85,7 @@ class FitWatch:
         self._best_step = 0
         self._spent, self._seconds, self._steps = 0.0, 0.0, 0
         self._bounds: list[np.ndarray] = []
-        self._flops_share = share_of_a_step(steps, state, seed, arrays)
+        self._flops_fraction = fraction_of_a_step(steps, state, seed, arrays)
 
     @property
     def looks(self) -> list[Look]:
@@ -148,8 +148,8 @@ class FitWatch:
 
     @property
     def utilisation(self) -> float:
-        """Share of the devices' peak that the steps since the last look have used; NaN of devices not known."""
-        return self._flops_share * self._steps / self._seconds if self._seconds else math.nan
+        """Fraction of the devices' peak that the steps since the last look have used; NaN of devices not known."""
+        return self._flops_fraction * self._steps / self._seconds if self._seconds else math.nan
 
     def look(self, state: FitState, made: Sequence[StepBounds], windows: Windows) -> Look:
         """Evaluate, log and save; then begin to count anew."""
