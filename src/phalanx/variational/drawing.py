@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
 
+from phalanx.jaxprs.matrix_work import matrix_work
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import CHAIN
@@ -71,6 +72,11 @@ class Drawing:
         """Draws that are made at once: as many as fit in memory, and the same number on every mesh."""
         numbers = 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.pair.problem.whole.values))
         return int(2 ** max(3, min(math.log2(MOST), math.floor(math.log2(max(ELEMENTS / numbers, 1))))))
+
+    @cached_property
+    def cost(self) -> int:
+        """Elements of the data, or multiplications of the log density's matrix operations if these are more."""
+        return max(sum(math.prod(array.shape) for array in self.arrays), matrix_work(self.pair.problem.whole.at_zero))
 
     @cached_property
     def _compiled(self) -> Compiled:

@@ -31,6 +31,7 @@ from phalanx.variational.judging.linear_response import LinearResponse, covarian
 from phalanx.variational.judging.resampling import Resampled
 from phalanx.variational.judging.row_bounds import RowBounds, row_bounds
 from phalanx.variational.judging.weighted_draws import JUDGE_SEED, JUDGED, WeightedDraws
+from phalanx.variational.methods.settling import mean_and_sd
 from phalanx.variational.methods.step import Losses
 from phalanx.variational.monitoring.stream import check_all_there
 from phalanx.variational.monitoring.watching import Look
@@ -381,7 +382,7 @@ class Fit:
     def __repr__(self) -> str:
         names = ", ".join(f"{name}{list(np.shape(v)) or ''}" for name, v in self.params.items() if hasattr(v, "shape"))
         elbo = self.losses.elbo[-100:]
-        bound = f"{bound_name(self.pair)} {np.nanmean(elbo):,.2f}" if len(elbo) else "no steps"
+        bound = f"{bound_name(self.pair)} {mean_and_sd(elbo)[0]:,.2f}" if len(elbo) else "no steps"
         state = "settled" if self.settled else "not settled"
         return f"Fit({self.steps:,} steps of {self.record.kernel}; {bound}; {state}; {names})"
 

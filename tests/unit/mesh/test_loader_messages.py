@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -16,11 +18,25 @@ ALARM = (
 )
 
 
-@pytest.fixture(autouse=True)
+USED_AGAIN = """
+import jax, numpy as np, numpyro.distributions as dist, phalanx as phx
+
+def model(y):
+    phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+phx.use_cpu_devices(1)  # or programs of other libraries are not cached
+draws = phx.mcmc(model, {"y": np.ones(3)}, num_warmup=20, num_samples=10, progress=False).draws["mean"]
+print(jax.jit(lambda x: jax.numpy.exp(x).sum())(draws))
+"""
+"""Programs of Phalanx and of the user, which a second process reads from the cache."""
+
+
+@pytest.fixture
 def _old_jax(monkeypatch):
     monkeypatch.setattr(loader_messages.jax, "__version_info__", (0, 10, 1))
 
 
+@pytest.mark.usefixtures("_old_jax")
 def test_the_false_alarm_is_dropped_and_all_else_passes_in_order(capfd):
     with without_false_alarms():
         for line in (b"one\n", ALARM, b"two\n", ALARM.replace(b"+prefer-no-gather", b"+avx512f"), b"no end"):
@@ -30,6 +46,7 @@ def test_the_false_alarm_is_dropped_and_all_else_passes_in_order(capfd):
     assert lines[:2] == ["one", "two"] and "+avx512f" in lines[2] and lines[3:] == ["no end of line"]
 
 
+@pytest.mark.usefixtures("_old_jax")
 def test_threads_share_it_and_standard_error_is_put_back_when_the_last_is_done(capfd):
     before = threading.active_count()
     with without_false_alarms():
@@ -39,3 +56,13 @@ def test_threads_share_it_and_standard_error_is_put_back_when_the_last_is_done(c
     os.write(2, ALARM)
     assert capfd.readouterr().err == "inside\n" + ALARM.decode()
     assert threading.active_count() == before
+
+
+@pytest.mark.slow
+def test_a_second_process_prints_no_alarm(tmp_path):
+    environment = {**os.environ, "PHALANX_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    for _ in range(3):  # the second stores what the first compiled, or reads it
+        done = subprocess.run(
+            [sys.executable, "-c", USED_AGAIN], env=environment, capture_output=True, text=True, check=True
+        )
+        assert "cpu_aot_loader" not in done.stderr

@@ -221,6 +221,14 @@ def test_particles_that_do_not_divide(mesh_of):
         phx.fit(regression, phx.guides.mean_field(), DATA, mesh=mesh_of(2, 1), num_particles=3, progress=False)
 
 
+def test_a_fit_of_one_failed_step_has_a_bound_that_is_no_number():
+    def model(y):
+        phx.sample("y", dist.Normal(0.0, phx.sample("scale", dist.HalfNormal(1.0))), obs=y)
+
+    fit = phx.fit(model, phx.guides.mean_field(), {"y": np.zeros(20)}, num_steps=1, progress=False)
+    assert "ELBO nan" in repr(fit) and not fit.settled
+
+
 def test_a_loss_that_is_not_finite_names_the_step_and_the_variable_and_keeps_what_was_learned():
     """The first steps are fine: the guide has to grow until some of its draws go where there is no density."""
 

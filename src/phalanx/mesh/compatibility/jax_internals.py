@@ -11,8 +11,8 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache, wraps
 from importlib import import_module
 from typing import Any
 from weakref import WeakValueDictionary
@@ -39,6 +39,7 @@ COORDINATION = "jax._src.distributed.global_state"
 STORE = "jax.experimental.serialize_executable.serialize"
 LOAD = "jax.experimental.serialize_executable.deserialize_and_load"
 LAPACK = "jax._src.lax.linalg.initialize_lapack"
+CACHE_READ = "jax._src.compilation_cache.get_executable_and_time"
 HAS_STARTED = "jax._src.xla_bridge.backends_are_initialized"
 
 _REFUSED = "a jaxlib that deadlocks in batched LAPACK calls is refused"
@@ -52,6 +53,7 @@ NAMES = {
     SETTINGS: "settings of JAX that have no attribute are not compared before compiled blocks are used again",
     **dict.fromkeys((STORE, LOAD), "programs of earlier processes are traced again"),
     LAPACK: "programs that call LAPACK are traced in every process",
+    CACHE_READ: "JAX 0.10 prints a false alarm for each program that it reads from its cache",
     HAS_STARTED: "XLA_FLAGS may hold a flag that had no effect, and no warning says so where a run continues",
     COORDINATION: "several processes are not compared, and an exception in one ends the others late",
 }
@@ -190,6 +192,21 @@ def loaded(program: tuple[bytes, Any, Any], devices: Sequence[Any]) -> Any:
     if (initialize := find(LAPACK)) is not None:  # JAX does when it lowers a call; without, the program would crash
         initialize()
     return load(content, jax.tree.structure(given), jax.tree.structure(made), execution_devices=devices)
+
+
+@cache
+def read_cache_within(context: Callable[[], AbstractContextManager[None]]) -> None:
+    """Make JAX read every program of its persistent cache within a context, in all threads of this process."""
+    if (read := find(CACHE_READ)) is None:
+        return
+
+    @wraps(read)
+    def reading(*args: Any, **options: Any) -> Any:
+        with context():
+            return read(*args, **options)
+
+    module, _, name = CACHE_READ.rpartition(".")
+    setattr(import_module(module), name, reading)
 
 
 @contextmanager

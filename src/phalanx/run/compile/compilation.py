@@ -23,7 +23,15 @@ from typing import Any
 import jax
 from jax.stages import Compiled, Lowered
 
-from phalanx.mesh.compatibility.jax_internals import APART, LAPACK, Options, compile_with, find, kept_from
+from phalanx.mesh.compatibility.jax_internals import (
+    APART,
+    LAPACK,
+    Options,
+    compile_with,
+    find,
+    kept_from,
+    read_cache_within,
+)
 from phalanx.mesh.compatibility.loader_messages import without_false_alarms
 from phalanx.mesh.compatibility.workarounds import Workaround
 
@@ -54,7 +62,7 @@ def own_folder() -> Path | None:
 def compiled(lowered: Lowered, options: Options, keep: bool) -> Compiled:
     """Return a compiled program; the persistent cache is used only with `keep`."""
     _use_cache()
-    with _keeping(keep), without_false_alarms():
+    with _keeping(keep):
         return compile_with(lowered, options if keep else options | APART)
 
 
@@ -96,6 +104,7 @@ def _chosen() -> Path | None:
 
 def _use_cache() -> None:
     """Enable the cache for all later compilations; called before a compilation, never at import."""
+    read_cache_within(without_false_alarms)  # also programs of other libraries, which the cache then has
     folder = cache_folder()
     if folder is None or _configured() is not None:
         return

@@ -34,6 +34,7 @@ from phalanx.jaxprs.canonical import PLAIN, Form, is_of_a_library, library_name
 from phalanx.mesh.compatibility import jax_internals
 from phalanx.mesh.compatibility.compiler_settings import compiler_settings, processor
 from phalanx.mesh.compatibility.jax_internals import Options
+from phalanx.mesh.compatibility.loader_messages import without_false_alarms
 from phalanx.programs.closure_key import OfThisProcess
 from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, own_folder, several_cpus
 
@@ -83,7 +84,8 @@ class StoredPrograms:
             if key != self.key:
                 return None
             os.utime(self.path)  # the files used last are kept
-            return {name: jax_internals.loaded(it, list(mesh.devices.flat)) for name, it in programs.items()}
+            with without_false_alarms():
+                return {name: jax_internals.loaded(it, list(mesh.devices.flat)) for name, it in programs.items()}
         except Exception:  # a file of another release or a full disk: compile instead
             return None
 

@@ -128,7 +128,7 @@ class Modes:
 
     @cached_property
     def _lanes(self) -> int:
-        return lanes_of(self.drawing.arrays)
+        return lanes_of(self.drawing)
 
     def _climbed(self, chosen: np.ndarray, log_evidence: float) -> list[Mode]:
         """Return the regions about maxima that climbs ended at."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, ShapeDtypeStruct, lax, random
+from jax import Array, lax, random
 
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.learning.ascent import LogDensity
@@ -49,12 +49,12 @@ DENSE = 64
 """Coordinates up to which the metric is the covariance of the draws; beyond, their standard deviations."""
 
 COUNTS = ((2**14, 4096), (2**18, 1024))
-"""Elements of the data and of a draw together, and number of draws to move up to there; beyond, `FEWEST`."""
+"""Cost of a log density, with the elements of a draw, and number of draws to move up to there; beyond, `FEWEST`."""
 
 FEWEST = 512
 
 FEW_NUMBERS, LANES_OF_FEW, LANES = 2**16, 64, 8
-"""Up to `FEW_NUMBERS` elements of data, gradients of `LANES_OF_FEW` draws are computed at once; beyond, of `LANES`."""
+"""Up to a cost of `FEW_NUMBERS`, gradients of `LANES_OF_FEW` draws are computed at once; beyond, of `LANES`."""
 
 T = TypeVar("T")
 
@@ -97,8 +97,8 @@ class Mover:
     def count(self) -> int:
         """Number of draws to move."""
         position = jax.tree.leaves(self.drawing.pair.problem.whole.position)
-        numbers = numbers_of(self.drawing.arrays) + numbers_of(position)
-        return next((count for most, count in COUNTS if numbers <= most), FEWEST)
+        cost = self.drawing.cost + sum(math.prod(leaf.shape) for leaf in position)
+        return next((count for most, count in COUNTS if cost <= most), FEWEST)
 
     @cached_property
     def _compiled(self) -> Compiled:
@@ -170,17 +170,12 @@ class Mover:
 
     @property
     def _lanes(self) -> int:
-        return min(lanes_of(self.drawing.arrays), self._batch)
+        return min(lanes_of(self.drawing), self._batch)
 
 
-def numbers_of(arrays: Sequence[Array | ShapeDtypeStruct]) -> int:
-    """Return the number of elements of all arrays."""
-    return sum(math.prod(array.shape) for array in arrays)
-
-
-def lanes_of(arrays: Sequence[Array]) -> int:
-    """Return the number of draws whose gradients are computed at once with these data."""
-    return LANES_OF_FEW if numbers_of(arrays) <= FEW_NUMBERS else LANES
+def lanes_of(drawing: Drawing) -> int:
+    """Return the number of draws whose gradients are computed at once."""
+    return LANES_OF_FEW if drawing.cost <= FEW_NUMBERS else LANES
 
 
 def in_lanes(f: Callable[..., T], rows: PyTree, lanes: int) -> T:

@@ -110,7 +110,8 @@ class Settling:
             across: change since the window before that.
         """
         length = step - self.window.begin
-        now = (float(np.nanmean(bounds)), float(np.nanstd(bounds)) / math.sqrt(max(len(bounds), 1)))
+        mean, sd = mean_and_sd(bounds)
+        now = mean, sd / math.sqrt(max(len(bounds), 1))
         rise, error = now[0] - self._before[0], math.hypot(now[1], self._before[1])
         still = not self.compared or not rise > max(NATS, 3.0 * error)  # NaN: the first window
         agrees = self.compared and change <= 1.0 and still
@@ -125,6 +126,12 @@ class Settling:
         if found.settled:
             return found
         return replace(found, window=_window(step, length if agrees else math.ceil(GROWTH * length), self.num_steps))
+
+
+def mean_and_sd(bounds: Float[np.ndarray, "step"]) -> tuple[float, float]:
+    """Return the mean and the standard deviation of the bounds of steps, without those that failed; NaN if all did."""
+    known = bounds[~np.isnan(bounds)]
+    return (float(known.mean()), float(known.std())) if known.size else (math.nan, math.nan)
 
 
 def _window(begin: int, length: int, num_steps: int) -> AveragingWindow:

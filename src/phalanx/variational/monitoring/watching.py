@@ -15,7 +15,7 @@ from phalanx.learning.compiled import Compiler
 from phalanx.learning.watch import Watch
 from phalanx.store.policy import SavePolicy
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.methods.settling import Settling
+from phalanx.variational.methods.settling import Settling, mean_and_sd
 from phalanx.variational.methods.step import FitState, StepBounds, Steps
 from phalanx.variational.monitoring.evaluating import HeldOut, Scale
 from phalanx.variational.monitoring.options import Training
@@ -158,7 +158,7 @@ class FitWatch:
         others = [look.held_out_loss for look in self.looks if math.isfinite(look.held_out_loss)]
         if held_out < min(others, default=math.inf):  # NaN is never the best
             self.best, self._best_step = state.free, step
-        loss, spent = self.scale.loss(float(np.nanmean(bounds))), self._spent + self._seconds
+        loss, spent = self.scale.loss(mean_and_sd(bounds)[0]), self._spent + self._seconds
         bits = self.scale.bits
         found = Look(step, spent, loss, bits(loss), held_out, bits(held_out), self.rows_per_second)
         self._spent, self._steps, self._seconds, self._bounds = spent, 0, 0.0, []

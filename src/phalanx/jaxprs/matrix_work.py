@@ -1,0 +1,42 @@
+"""Estimate of the arithmetic of a traced program: its matrix products and factorisations."""
+
+from __future__ import annotations
+
+import math
+
+from jax.extend.core import JaxprEqn
+
+from phalanx.jaxprs.walking import Cond, Program, Scan, aval_of, inner_programs, opened, parts_of, words
+
+FACTORISATIONS = words(
+    """cholesky eig eigh geqp3 geqrf hessenberg householder_product lu ormqr schur svd tridiagonal"""
+)
+"""Primitives of which each column takes as many multiplications as the matrix has entries, up to a constant."""
+
+
+def matrix_work(program: Program) -> int:
+    """Return the multiplications of a program's matrix products and factorisations, up to constants.
+
+    A loop counts as often as it turns, or once if that depends on its values; of branches the most expensive counts.
+    """
+    return sum(map(_work, opened(program)[0].eqns))
+
+
+def _work(equation: JaxprEqn) -> int:
+    parts = parts_of(equation)
+    if isinstance(parts, Scan):
+        return equation.params["length"] * matrix_work(parts.body)
+    if isinstance(parts, Cond):
+        return max(map(matrix_work, parts.branches))
+    if inner := inner_programs(equation):
+        return sum(map(matrix_work, inner))
+    shapes, made = [aval_of(atom).shape for atom in equation.invars], math.prod(aval_of(equation.outvars[0]).shape)
+    name, params = equation.primitive.name, equation.params
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        return made * math.prod(shapes[0][axis] for axis in contracted)
+    if name == "conv_general_dilated":
+        return made * math.prod(shapes[1]) // max(shapes[1][params["dimension_numbers"].rhs_spec[0]], 1)
+    if name == "triangular_solve":
+        return made * shapes[0][-1]
+    return math.prod(shapes[0]) * min(shapes[0][-2:]) if name in FACTORISATIONS else 0

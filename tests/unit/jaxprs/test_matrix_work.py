@@ -1,0 +1,70 @@
+"""Multiplications of matrix operations, counted in programs of many forms."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax import lax
+
+import phalanx as phx
+from phalanx.jaxprs.matrix_work import matrix_work
+from phalanx.variational.judging.moving import Mover
+
+A, B, X = jnp.eye(6), jnp.ones((6, 4)), jnp.ones(6)
+
+
+def image_features(x):
+    image, kernel = jnp.outer(x, x)[None, None], jnp.ones((5, 1, 3, 3))
+    return lax.conv_general_dilated(image, kernel, (1, 1), "VALID")
+
+
+PROGRAMS = {
+    "elementwise": (lambda x: jnp.exp(x) * x, 0),
+    "matrix by vector": (lambda x: A @ x, 36),
+    "matrix by matrix": (lambda x: A @ B, 6 * 6 * 4),
+    "batch": (lambda x: jnp.einsum("bij,bjk->bik", jnp.ones((3, 6, 6)), jnp.ones((3, 6, 4))), 3 * 6 * 6 * 4),
+    "jit": (jax.jit(lambda x: A @ x), 36),
+    "cholesky": (lambda x: jnp.linalg.cholesky(A), 6**3),
+    "batch of factorisations": (lambda x: jnp.linalg.cholesky(jnp.broadcast_to(A, (5, 6, 6))), 5 * 6**3),
+    "eigenvalues": (lambda x: jnp.linalg.eigvalsh(A), 6**3),
+    "tall": (lambda x: jnp.linalg.svd(B, compute_uv=False), 6 * 4 * 4),
+    "triangular": (lambda x: lax.linalg.triangular_solve(A, B, left_side=True), 6 * 6 * 4),
+    "convolution": (image_features, 5 * 4 * 4 * 9),
+    "scan": (lambda x: lax.scan(lambda c, _: (A @ c, None), x, None, length=7)[0], 7 * 36),
+    "known number of turns": (lambda x: lax.fori_loop(0, 7, lambda _, c: A @ c, x), 7 * 36),
+    "unknown number of turns": (lambda x: lax.while_loop(lambda c: c.sum() < 9, lambda c: A @ c, x), 36),
+    "branches": (lambda x: lax.cond(x[0] > 0, lambda: A @ x, lambda: x), 36),
+    "no rows": (lambda x: jnp.ones((0, 6)) @ x, 0),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_multiplications_of_a_program(name):
+    function, expected = PROGRAMS[name]
+    assert matrix_work(jax.make_jaxpr(function)(X)) == expected
+
+
+@pytest.mark.parametrize("rows", [20, 100])
+def test_a_costly_density_has_fewer_draws_moved(rows):
+    """A Gaussian process has as few data as the normals, and factorises a matrix for each evaluation."""
+    x, y = np.linspace(0, 1, rows, dtype=np.float32), np.ones(rows, np.float32)
+
+    def covariance(scale):
+        return jnp.exp(-0.5 * ((x[:, None] - x) / (0.2 + scale)) ** 2) + 0.1 * jnp.eye(rows)
+
+    def process(y):
+        scale = phx.sample("scale", dist.HalfNormal(1.0))
+        phx.sample("y", dist.MultivariateNormal(jnp.zeros(rows), covariance(scale)), obs=y)
+
+    def normals(y):
+        phx.sample("y", dist.Normal(0.0, phx.sample("scale", dist.HalfNormal(1.0))), obs=y)
+
+    def moved(model):
+        fit = phx.fit(model, phx.guides.mean_field(), {"y": y}, num_steps=1, progress=False)
+        return Mover(fit.proposals).count
+
+    assert moved(normals) == 4096
+    assert moved(process) == (4096 if rows == 20 else 512)
