@@ -73,6 +73,9 @@ mesh/test_model_axis.py
     test_a_variable_that_is_given_is_cut_as_well[condition]
     test_log_density_and_gradient[over 4]
 mesh/test_models_on_meshes.py
+    test_rows_that_divide[fori_loop from 0.-2-4]
+    test_rows_that_divide[the user's own pmean, in a scan-2-4]
+    test_rows_that_divide[the user's own psum of everything-2-4]
     test_rows_that_do_not_divide[regression with unused variables and data]
     test_rows_that_do_not_divide[jitted helper with a local and a global output]
     test_rows_that_divide[a term that sees only the number of rows-2-4]
@@ -88,6 +91,14 @@ mesh/test_own_draws.py
 mesh/test_processes.py
     test_processes_find_what_one_finds[2-names0]
 mesh/test_ragged_sums.py
+    test_padded_rows_are_left_out_of_sums[number of rows]
+    test_padded_rows_are_left_out_of_sums[log of the number]
+    test_padded_rows_are_left_out_of_sums[products]
+    test_padded_rows_are_left_out_of_sums[of a part]
+    test_padded_rows_are_left_out_of_sums[by the pmax]
+    test_padded_rows_are_left_out_of_sums[vmap]
+    test_padded_rows_are_left_out_of_sums[jitted]
+    test_padded_rows_are_left_out_of_sums[a sum of ones]
     test_padded_rows_are_left_out_of_sums[squares in a scan]
     test_chains_draw_from_such_a_model[squares in a scan]
     test_chains_draw_from_such_a_model[products]
@@ -116,6 +127,7 @@ mesh/test_spread_reducers.py
     test_the_same_on_any_mesh[some, reduced 2x2]
     test_states_stay_where_the_rows_are
 test_docs.py
+    test_python_blocks_run[docs/many-data-sets.md-few]
     test_python_blocks_run[docs/discrete.md-few]
     test_python_blocks_run[docs/report.md-few]
     test_python_blocks_run[docs/predictive.md-few]
@@ -225,6 +237,8 @@ unit/inputs/test_known_data.py
 unit/inputs/test_needed_values.py
     test_a_run_says_what_is_compiled_in_and_other_values_are_refused
 unit/jaxprs/test_group_sums.py
+    test_few_groups_are_no_scatter_and_the_same_sums[two indices]
+    test_few_groups_are_no_scatter_and_the_same_sums[inner jit]
     test_few_groups_are_no_scatter_and_the_same_sums[mapped]
     test_few_groups_are_no_scatter_and_the_same_sums[row]
     test_few_groups_are_no_scatter_and_the_same_sums[column]
@@ -358,6 +372,9 @@ unit/posterior/test_predictive.py
     TestWhichDraws::test_the_prior_has_as_many_as_are_asked_for
     TestPrior::test_every_variable_is_drawn_without_a_run
 unit/programs/test_centring.py
+    test_density_is_that_of_the_model_times_the_jacobian[laplace]
+    test_density_is_that_of_the_model_times_the_jacobian[gumbel]
+    test_density_is_that_of_the_model_times_the_jacobian[logistic]
     test_density_is_that_of_the_model_times_the_jacobian[log-normal]
     test_density_is_that_of_the_model_times_the_jacobian[walk]
     test_density_is_that_of_the_model_times_the_jacobian[multivariate]
@@ -373,7 +390,12 @@ unit/programs/test_validity.py
     test_what_cannot_be_is_found_and_placed[case0-scale-1-index0--1.0-positive]
 unit/reducers/test_any_draws.py
     test_reducers_say_what_float64_says
+unit/reducers/test_batches_of_draws.py
+    test_the_same_however_a_run_is_cut[ess of 3]
+    test_the_same_however_a_run_is_cut[one draw]
+    test_the_same_however_a_run_is_cut[thinned reservoir]
 unit/reducers/test_hard_draws.py
+    test_moments_within_their_stated_error[outlier first]
     test_moments_within_their_stated_error[far and whole]
     test_moments_within_their_stated_error[bfloat16]
     test_moments_within_their_stated_error[bool]
@@ -444,6 +466,7 @@ unit/run/test_continue_run.py
 unit/run/test_display.py
     test_a_model_that_is_compiled_says_so
 unit/run/test_draw_store.py
+    test_stored_draws_are_those_of_a_run_in_memory[{'num_samples': 1}]
     test_stored_draws_are_those_of_a_run_in_memory[{'thin': 3}]
     test_stored_draws_are_those_of_a_run_in_memory[{'until': Until(r_hat=None, ess=20, seconds=None)}]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws
@@ -662,6 +685,11 @@ unit/variational/test_objectives.py
     test_the_doubly_reparameterised_gradient_is_that_of_the_bound
     test_an_objective_of_ones_own
 unit/variational/test_options.py
+    test_a_checkpoint_of_another_fit_is_refused_and_what_differs_is_said[data-1]
+    test_a_checkpoint_of_another_fit_is_refused_and_what_differs_is_said[data-2]
+    test_a_checkpoint_of_another_fit_is_refused_and_what_differs_is_said[optimizer-1]
+    test_a_checkpoint_of_another_fit_is_refused_and_what_differs_is_said[optimizer-2]
+    test_a_checkpoint_of_another_fit_is_refused_and_what_differs_is_said[optimizer-model-]
     test_another_guide_is_all_that_is_named
     test_bounds_of_rows_in_float64
     test_guides_objectives_and_particles_are_told_apart
@@ -669,6 +697,10 @@ unit/variational/test_options.py
     test_by_maximum_likelihood_bounds_are_the_likelihood
     test_what_of_a_checkpoint_could_not_be_compared_is_said
 unit/variational/test_pathfinder.py
+    test_the_covariance_is_that_of_bfgs[8-40]
+    test_the_covariance_is_that_of_bfgs[1-40]
+    test_the_covariance_is_that_of_bfgs[0-1]
+    test_the_covariance_is_that_of_bfgs[8-3]
     test_a_path_on_a_normal_ends_at_the_normal
 unit/variational/test_refusals.py
     test_a_point_outside_of_a_support[-1-Delta has draws outside of .* Poisson]
@@ -716,6 +748,7 @@ unit/variational/test_transport.py
     test_a_guide_is_a_transform_of_noise[flow]
     test_nothing_moves_where_nothing_changes[flow]
 unit/variational/test_unbounded.py
+    test_transformed_values_are_taken[sigmoid]
     test_transformed_values_are_taken[abs]
     test_variables_that_are_positive_are_taken[log]
     test_transformed_values_are_taken[shift]

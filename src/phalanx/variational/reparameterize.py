@@ -56,11 +56,11 @@ def reparameterize(model: Program, fit: Fit) -> Program:
         >>> def funnel():
         ...     omega = phx.sample("omega", dist.Normal(0.0, 3.0))
         ...     phx.sample("x", dist.Normal(0.0, jnp.exp(omega / 2)).expand([9]))
-        >>> fit = phx.fit(funnel, phx.guides.flow(), num_steps=500, progress=False)
+        >>> fit = phx.fit(funnel, phx.guides.flow(), num_steps=200, progress=False)
         >>> easy = phx.reparameterize(funnel, fit)
-        >>> posterior = phx.mcmc(easy, num_warmup=200, num_samples=200, progress=False)
+        >>> posterior = phx.mcmc(easy, num_warmup=100, num_samples=100, progress=False)
         >>> posterior.draws["omega"].shape
-        (4, 200)
+        (4, 100)
 
     Source:
         Parno, Marzouk (2018), Transport map accelerated Markov chain Monte Carlo; Hoffman, Sountsov, Dillon, Langmore,
