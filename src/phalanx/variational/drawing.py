@@ -14,10 +14,12 @@ import numpy as np
 from jax import Array, lax, random
 from jax.sharding import NamedSharding, PartitionSpec
 
-from phalanx.jaxprs.matrix_work import matrix_work
+from phalanx.jaxprs.costs import largest_of_draw, matrix_work
+from phalanx.jaxprs.walking import extent
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import CHAIN
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, key_of, run_model
 from phalanx.variational.problem import Values
@@ -29,7 +31,10 @@ STREAM = 0x67756964
 """Distinguishes the keys of draws from those of learning, which may have the same seed."""
 
 MOST, ELEMENTS = 512, 2**22
-"""Most draws of a batch, and most numbers in it."""
+"""Most draws of a batch, and most numbers in its results."""
+
+WITHIN = 2**26
+"""Most numbers of an array that the density of a batch makes."""
 
 SPREAD = 1.3489795
 """The interquartile range of a standard normal."""
@@ -70,8 +75,12 @@ class Drawing:
     @cached_property
     def batch_size(self) -> int:
         """Draws that are made at once: as many as fit in memory, and the same number on every mesh."""
-        numbers = 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.pair.problem.whole.values))
-        return int(2 ** max(3, min(math.log2(MOST), math.floor(math.log2(max(ELEMENTS / numbers, 1))))))
+        whole = self.pair.problem.whole
+        numbers = 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(whole.values))
+        fit = ELEMENTS / numbers
+        if extent(whole.at_zero)[0] * MOST > WITHIN:  # or no need to trace the density
+            fit = min(fit, WITHIN / max(_largest_of_draw(whole), 1))
+        return int(2 ** max(3, min(math.log2(MOST), math.floor(math.log2(max(fit, 1))))))
 
     @cached_property
     def cost(self) -> int:
@@ -108,6 +117,14 @@ class Drawing:
     def batches(self, seed: int, count: int) -> Iterator[tuple[Drawn, int]]:
         """Yield batches of draws, and how many of each are wanted. A draw depends on its seed and number alone."""
         return self.numbered(seed, np.arange(count))
+
+
+def _largest_of_draw(whole: TracedProgram) -> int:
+    """Return the size of the largest array that a density makes for each draw."""
+    if whole.without_bijection:
+        return extent(whole.at_zero)[0]
+    varies = [True] * len(jax.tree.leaves(whole.position)) + [False] * len(whole.shapes)
+    return largest_of_draw(whole.jaxpr, varies)
 
 
 def on_host(batches: Iterator[tuple[Drawn, int]], names: Sequence[str] | None = None) -> Drawn:

@@ -54,5 +54,5 @@ class StartAt:
     def problem(self):
         return SimpleNamespace(latents=self.latents, whole=None)
 
-    def place(self, init_scale):
+    def point(self, init_scale):
         return self.at

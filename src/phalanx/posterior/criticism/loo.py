@@ -196,9 +196,10 @@ def leave_one_out(
     program = ModelAtDraws.of("loo", model, data, target=target, known=known, inferred=latents, at=latents)
     values = {name: array for name, array in draws.items() if name in latents}
     terms = Terms(program)
-    shapes = program.shapes(terms, values)
+    shapes, largest = program.shapes(terms, values)
     check_unscaled({n: v for n, v in terms.met.items() if v.observed and v.distribution is not None}, "loo")
-    how = {"seed": 0, "batch_size": program.batch_size(shapes), "given": program.place_arrays(), "mesh": program.mesh}
+    size = program.batch_size(shapes, largest)
+    how = {"seed": 0, "batch_size": size, "given": program.place_arrays(), "mesh": program.mesh}
     total, observations = math.prod(sizes), sum(math.prod(shape.shape) for shape in shapes.values())
     weighted = log_weights is not None and np.ptp(log_weights) != 0  # a fit may have chosen draws by their weights
     efficiency = 1.0 if weighted else _efficiency(values)

@@ -29,6 +29,7 @@ from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import partition_spec
+from phalanx.jaxprs.costs import largest_of_draw
 from phalanx.language.handlers import Tape, seed, trace, under
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, Tracer
@@ -44,8 +45,8 @@ from phalanx.programs.unconstrained import refuse_parameter
 BATCH_BYTES = 16 * 2**20
 """Bytes of device memory for the results of a batch of draws."""
 
-MOST_DRAWS = 1000
-"""Largest batch of draws, since a model's intermediate values take memory too."""
+MOST_DRAWS, WITHIN = 1000, 2**26
+"""Most draws of a batch, and most numbers of an array that the model makes of the batch on the way."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,10 @@ class ModelAtDraws:
         pairs = zip(self.arguments.arrays, self.arguments.shardings, strict=True)
         return tuple(to_devices(a, NamedSharding(self.mesh, partition_spec(s))) for a, s in pairs)
 
-    def shapes(self, fn: OfDraw, draws: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the shapes of what `fn` returns, after checking that indices in the data are within bounds.
+    def shapes(self, fn: OfDraw, draws: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """Return the shapes of what `fn` returns, and the size of the largest array that it makes for each draw.
+
+        Indices in the data are checked to be within bounds.
 
         Args:
             fn: a function of the values of one draw, its key and the arrays, that runs the program.
@@ -102,12 +105,13 @@ class ModelAtDraws:
         values = {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in draws.items()}
         program, shapes = jax.make_jaxpr(fn, return_shape=True)(values, key_of(0, 0, 0), self.arguments.whole_shapes())
         IndexCheck(program, unknown=len(values) + 1).check_or_warn(self.arguments)
-        return shapes
+        of_draws = len(values) + 1
+        return shapes, largest_of_draw(program, [n < of_draws for n in range(len(program.in_avals))])
 
-    def batch_size(self, shapes: Mapping[str, Any]) -> int:
-        """Return the number of draws whose results, of these shapes, are computed at a time."""
+    def batch_size(self, shapes: Mapping[str, Any], largest: int) -> int:
+        """Return the number of draws that are evaluated at a time, given the results of `shapes`."""
         width = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes.values())
-        size = min(max(BATCH_BYTES // max(width, 1), 1), MOST_DRAWS)
+        size = max(min(BATCH_BYTES // max(width, 1), WITHIN // max(largest, 1), MOST_DRAWS), 1)
         groups = self.mesh.shape[CHAIN]
         return max(size // groups, 1) * groups
 

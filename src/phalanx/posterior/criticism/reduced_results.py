@@ -56,7 +56,7 @@ def evaluate(
         reducers: reducers by name, which receive the draws, too.
         numbers: numbers of these draws in their chains; None for the first ones.
     """
-    shapes = program.shapes(fn, draws)
+    shapes, largest = program.shapes(fn, draws)
     names = _kept(program.asked, keep, shapes, bool(reducers))
 
     def of_names(values: dict[str, Array], key: Array, arrays: Any) -> dict[str, Array]:
@@ -69,9 +69,10 @@ def evaluate(
         evaluated, shapes = of_names, {name: shapes[name] for name in names}
     stored = StoredResults(sizes)
     reduced = ReducedResults(Reductions.of(reducers, names or list(shapes))) if reducers else None
+    size = program.batch_size(shapes, largest)
     for batch in batches(
-        evaluated, draws, sizes, seed=seed, batch_size=program.batch_size(shapes), given=program.place_arrays(),
-        mesh=program.mesh, numbers=numbers, all_chains=reduced is not None,
+        evaluated, draws, sizes, seed=seed, batch_size=size, given=program.place_arrays(), mesh=program.mesh,
+        numbers=numbers, all_chains=reduced is not None,
     ):  # fmt: skip
         stored.add(batch, {name: batch.outputs[name] for name in names})
         if reduced is not None:

@@ -1,4 +1,4 @@
-"""Multiplications of matrix operations, counted in programs of many forms."""
+"""Multiplications and memory of programs of many forms, and the batches of draws that follow from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from jax import lax
 
 import phalanx as phx
-from phalanx.jaxprs.matrix_work import matrix_work
+from phalanx.jaxprs.costs import largest_of_draw, matrix_work
+from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
 from phalanx.variational.judging.moving import Mover
 
 A, B, X = jnp.eye(6), jnp.ones((6, 4)), jnp.ones(6)
@@ -45,6 +46,42 @@ PROGRAMS = {
 def test_the_multiplications_of_a_program(name):
     function, expected = PROGRAMS[name]
     assert matrix_work(jax.make_jaxpr(function)(X)) == expected
+
+
+LARGEST = {
+    "of the data": (lambda x, data: jnp.exp(data).sum() + x.sum(), 6),
+    "of the draw": (lambda x, data: jnp.outer(x, x).sum() + data.sum(), 36),
+    "of both": (lambda x, data: (x[0] * data).sum(), 30),
+    "within jit": (lambda x, data: jax.jit(lambda x: jnp.outer(x, x).sum())(x), 36),
+    "within a scan": (lambda x, data: lax.scan(lambda c, _: (c + jnp.outer(x, x).sum(), None), 0.0, None, 5)[0], 36),
+    "rows of a scan": (lambda x, data: lax.scan(lambda c, _: (c, c), x, None, 9)[1], 54),
+    "within a branch": (lambda x, data: lax.cond(x[0] > 0, lambda: jnp.outer(x, x).sum(), lambda: 0.0), 36),
+}
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_largest_array_of_a_draw(name):
+    function, expected = LARGEST[name]
+    assert largest_of_draw(jax.make_jaxpr(function)(X, jnp.ones((5, 6))), [True, False]) == expected
+
+
+@pytest.mark.parametrize("rows, size", [(100, 512), (1_000, 64)])
+def test_draws_of_a_density_with_large_arrays_come_in_small_batches(rows, size):
+    """The arrays of a batch have at most 2**26 numbers."""
+
+    def pairs(y):
+        scale = phx.sample("scale", dist.HalfNormal(1.0))
+        phx.factor("y", -((scale * jnp.outer(y, y) - 1.0) ** 2).mean())
+
+    drawing = phx.fit(pairs, phx.guides.mean_field(), {"y": np.ones(rows)}, num_steps=0, progress=False).proposals
+    assert drawing.batch_size == size
+    model = ModelAtDraws.of(
+        "loo", pairs, {"y": np.ones(rows)}, target=None, known=None, inferred=["scale"], at=["scale"]
+    )
+    found = model.shapes(
+        lambda values, *_: {"s": jnp.outer(values["x"], values["x"]).sum()}, {"x": np.ones((4, 9, rows))}
+    )
+    assert found[1] == rows**2 and model.batch_size(*found) == min(2**26 // rows**2, 1000)
 
 
 @pytest.mark.parametrize("rows", [20, 100])

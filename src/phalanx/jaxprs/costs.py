@@ -1,17 +1,23 @@
-"""Estimate of the arithmetic of a traced program: its matrix products and factorisations."""
+"""Estimates of what a traced program takes for a draw: matrix operations, and memory."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Var
 
+from phalanx.jaxprs.dependence import NOWHERE, Axes, Dependence
 from phalanx.jaxprs.walking import Cond, Program, Scan, aval_of, inner_programs, opened, parts_of, words
 
 FACTORISATIONS = words(
     """cholesky eig eigh geqp3 geqrf hessenberg householder_product lu ormqr schur svd tridiagonal"""
 )
 """Primitives of which each column takes as many multiplications as the matrix has entries, up to a constant."""
+
+
+DRAW: Axes = frozenset({"draw"})
+"""Label of values that differ from draw to draw."""
 
 
 def matrix_work(program: Program) -> int:
@@ -40,3 +46,25 @@ def _work(equation: JaxprEqn) -> int:
     if name == "triangular_solve":
         return made * shapes[0][-1]
     return math.prod(shapes[0]) * min(shapes[0][-2:]) if name in FACTORISATIONS else 0
+
+
+def largest_of_draw(program: Program, varies: Sequence[bool]) -> int:
+    """Return the size of the largest array that differs from draw to draw, given the inputs that do.
+
+    Mapped over draws, the program makes so many numbers for each of them; arrays of the data are made once.
+    """
+    found = _Largest()
+    found.run(program, [DRAW if each else NOWHERE for each in varies])
+    return found.size
+
+
+class _Largest(Dependence):
+    """Size of the largest array that differs from draw to draw."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def named(self, variable: Var, value: Axes) -> Axes:
+        if value:
+            self.size = max(self.size, math.prod(aval_of(variable).shape))
+        return value
