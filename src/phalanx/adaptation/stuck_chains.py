@@ -59,11 +59,11 @@ class HostTarget(NamedTuple):
 
 
 class Relocation(NamedTuple):
-    """Move of a chain to the position of another; `log_share` bounds the posterior's share of its old region."""
+    """Move of a chain to the position of another; `log_fraction` bounds the posterior mass of its old region."""
 
     chain: int
     beside: int
-    log_share: float
+    log_fraction: float
 
 
 class StuckChains:

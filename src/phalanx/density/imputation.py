@@ -67,7 +67,7 @@ def impute(model: Program, data: object, mesh: Mesh | None = None) -> Imputed:
     Args:
         model: a program.
         data: its keyword arguments, with missing entries.
-        mesh: the devices; None for those of the data.
+        mesh: the devices, unless the data are placed on a mesh.
 
     Returns:
         The program and its data; the model itself if no observed variable has a missing entry.
@@ -98,7 +98,7 @@ def impute(model: Program, data: object, mesh: Mesh | None = None) -> Imputed:
 
 
 def impute_again(program: Program, data: object) -> Any:
-    """Return other data for a compiled program, which must miss as many entries if it imputes some.
+    """Return other data for a compiled program; if it imputes entries, they must miss the same number.
 
     Raises:
         ValueError: if the number of missing entries differs.
@@ -211,7 +211,10 @@ def _program(model: Program, counts: Mapping[str, int], discrete: frozenset[str]
 
 
 class LatentEntries(Distribution):
-    """Missing entries of an observed variable: of no density, since the variable's contains it; drawn from it.
+    """Distribution of the missing entries of an observed variable.
+
+    Its log density is zero, since the variable's own density contains these entries; draws are entries of a draw of the
+    whole variable.
 
     Args:
         distribution: distribution of the whole variable.

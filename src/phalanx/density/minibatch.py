@@ -111,7 +111,7 @@ class Minibatch:
         return [array[rows] if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
 
     def draw(self, arrays: Sequence[Array], key: Array, mesh: Mesh) -> list[Array]:
-        """Return the arrays with one batch of rows, drawn with replacement; each device draws from its own rows."""
+        """Return the arrays with one batch: rows that each device draws from its own, or all if they are streamed."""
         if self.is_streamed:
             return list(arrays)
         if not self.axes:
@@ -133,7 +133,11 @@ class Minibatch:
         for name in found.without_bijection:
             distribution = found.variables[name].distribution
             support = getattr(distribution, "support", None)
-            kind = "is discrete" if support is not None and support.is_discrete else "has no density to move in"
+            kind = (
+                "is discrete"
+                if support is not None and support.is_discrete
+                else "has no bijection from an unconstrained scale"
+            )
             raise ValueError(
                 f"{self.argument}: variable {name!r} of the {what} {kind} ({type(distribution).__name__}), and batches "
                 f"of rows need continuous latent variables. Sum it out of the model with phx.marginalize; or give "

@@ -21,9 +21,10 @@ DRAW: Axes = frozenset({"draw"})
 
 
 def matrix_work(program: Program) -> int:
-    """Return the multiplications of a program's matrix products and factorisations, up to constants.
+    """Return the multiplications of a program's matrix products, convolutions and factorisations, up to constants.
 
-    A loop counts as often as it turns, or once if that depends on its values; of branches the most expensive counts.
+    A loop counts once for each of its turns, or once if their number depends on values; of branches the most expensive
+    counts.
     """
     return sum(map(_work, opened(program)[0].eqns))
 

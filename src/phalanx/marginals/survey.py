@@ -41,10 +41,11 @@ class Survey:
     """A program traced with placeholders.
 
     Attributes:
-        trace: the program as a function of nothing, whose placeholders are variables.
+        trace: the jaxpr of the program, without arguments.
         sites: the discrete variables that are summed out.
         observed: names of the variables with data.
-        placeholders: those in the trace of the discrete variables, and of the other latent variables and parameters.
+        placeholders: variables of the jaxpr by name: of the discrete variables; of the other latent variables and
+            parameters, leaf by leaf.
         outputs: numbers of the outputs of the trace, by kind and name.
     """
 
@@ -56,7 +57,7 @@ class Survey:
 
     @classmethod
     def of(cls, run: Callable[[], Any], names: Collection[str] | None) -> Survey:
-        """Return the survey of a program, `run`; `names` are the variables to sum out, None for all that are finite."""
+        """Return the survey of a program, `run`; `names` are the variables to sum out, None for all discrete ones."""
         seen = _Seen(names)
 
         def traced() -> Any:
@@ -177,7 +178,7 @@ class _Seen:
             )
 
     def terms(self) -> dict[str, Array]:
-        """Return the log density of each variable, with a term for each independent entry."""
+        """Return the log densities of each variable, one for each independent entry."""
         return {name: v.row_log_prob() for name, v in self.variables.items() if v.distribution is not None}
 
     def supports(self) -> dict[str, list[Array]]:
@@ -191,6 +192,7 @@ class _Seen:
 
 
 def _placeholder(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    # a barrier, so that JAX keeps the zeros as a variable of the jaxpr, which `Tabulation` replaces
     return lax.optimization_barrier(jnp.zeros(shape, dtype))
 
 

@@ -196,7 +196,7 @@ def _relocated(relocations: Sequence[Relocation], record: RunRecord) -> Finding:
     for relocation in relocations:
         places.setdefault(relocation.beside, []).append(relocation.chain)
     relocated = [f"{_chains(chains)} beside chain {beside}" for beside, chains in sorted(places.items())]
-    share = max(relocation.log_share for relocation in relocations) / math.log(10)
+    share = max(relocation.log_fraction for relocation in relocations) / math.log(10)
     return Finding(
         "relocated chains",
         f"{len(relocations)} of {count(record.num_chains, 'chain')} {'were' if many else 'was'} moved in warm-up "

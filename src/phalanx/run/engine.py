@@ -1,4 +1,7 @@
-"""Engine of a run: advances the state by one block with compiled programs, and has no state of its own but caches."""
+"""Engine of a run: advances the state by one block with compiled programs.
+
+Apart from caches it has one state of its own, the current centring, which is among its arrays.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +49,10 @@ class Engine:
         self.seed, self.arrays = np.uint32(seed), arrays
         self.centring = first_centring(self.blocks.target.program)
         """Centring of the partially centred variables, which is among the arrays; see `programs.centring`."""
-        self._sent_seed = to_devices(self.seed, shardings(executables.blocks.target.mesh, PartitionSpec()))
+        self._device_seed = to_devices(self.seed, shardings(executables.blocks.target.mesh, PartitionSpec()))
         self._tuning: Any = None
-        """The tuning that was placed last; `_sent_tuning` is the same on the devices."""
-        self._sent_tuning: Any = None
+        """The tuning that was placed last; `_device_tuning` is the same on the devices."""
+        self._device_tuning: Any = None
         self._metric: tuple[Any, Any] = None, None
         """The metric that was placed last, on the host and on the devices."""
 
@@ -84,7 +87,7 @@ class Engine:
             self.arrays, self.centring = self.arrays_with(centring), centring
 
     def located(self, arrays: tuple[Array, ...], position: Vector) -> AtPositions:
-        """Return the log density, its gradient and residuals at host positions `(row, coordinate)`, by batches."""
+        """Return the log density, its gradient and residuals at host positions `(position, coordinate)`, by batches."""
         count, (batch, num_chains, _) = len(position.parts[0]), self.blocks.batch_shapes().parts[0].shape
         rows = batch * num_chains
         found = []
@@ -113,7 +116,7 @@ class Engine:
         there = self.located(self.arrays, layout.of_whole(moved, zero=True))
         at = at._replace(position=moved, log_density=there.log_density, gradient=there.gradient.by_variable())
         rest = rest._replace(lanes=rest.lanes._replace(at=at))
-        return self.executables.resume(self._sent_seed, self.arrays, layout.placed(rest, self.blocks.target.mesh))
+        return self.executables.resume(self._device_seed, self.arrays, layout.placed(rest, self.blocks.target.mesh))
 
     # -- moving ------------------------------------------------------------------------------------------------------
 
@@ -136,9 +139,10 @@ class Engine:
         return state._replace(sampling=state.sampling.more(ticks))
 
     def rested(self, state: RunState, accumulates: bool) -> RunState:
-        """Return the state after the first step of each trajectory, taken by the program that makes the draws.
+        """Return the state with chains at rest, as the program that makes the draws computes it.
 
-        The programs that place chains may round differently. Kernels that make whole draws do not need this step.
+        One tick without active lanes computes their random words and kinetic energies anew, which the programs that
+        place chains may round differently. Kernels that make whole draws do not need it.
         """
         if self.blocks.kernel.machine.makes_whole_draws:
             return state
@@ -151,9 +155,9 @@ class Engine:
         program = self.executables.accumulate if accumulates else self.executables.record
         assert program is not None
         sinks = self._without_draws(accumulates, state.reduced.draws) if state.sinks is None else state.sinks
-        sent = Order(*map(self.executables.device_constants.array, order, order_specs(self.blocks)))
+        device_order = Order(*map(self.executables.device_constants.array, order, order_specs(self.blocks)))
         tuning = self._placed_tuning(state.tuning)
-        advanced: Advanced = program(self._sent_seed, self.arrays, tuning, sent, state.chains, sinks)
+        advanced: Advanced = program(self._device_seed, self.arrays, tuning, device_order, state.chains, sinks)
         state.stored.settle()  # while the devices make the block
         ticks = int(to_host(advanced.ticks).max())  # waits for the block to end
         self.executables.block_length.learn(ticks, time.perf_counter() - began)
@@ -169,7 +173,7 @@ class Engine:
     def _placed_tuning(self, tuning: PyTree) -> PyTree:
         """Return a tuning on the devices; a metric that was placed before is not copied again."""
         if tuning is self._tuning:
-            return self._sent_tuning
+            return self._device_tuning
         self._tuning, metric = tuning, getattr(tuning, "metric", None)
         if isinstance(metric, LowRankMetric):
             if metric is not self._metric[0]:
@@ -177,8 +181,8 @@ class Engine:
                 self._metric = metric, all_to_devices(metric, layout)
             tuning = tuning._replace(metric=self._metric[1])
         tuning = jax.tree.map(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf), tuning)
-        self._sent_tuning = jax.tree.map(self.executables.device_constants, tuning, self.blocks.tuning_specs(tuning))
-        return self._sent_tuning
+        self._device_tuning = jax.tree.map(self.executables.device_constants, tuning, self.blocks.tuning_specs(tuning))
+        return self._device_tuning
 
     def reduced(self, state: RunState, draws: int) -> Reduced:
         """Return the reducers' states after the first `draws` recorded draws of each chain in the sinks."""
@@ -215,12 +219,12 @@ class Engine:
         )  # fmt: skip
 
     def placed(self, state: RunState) -> RunState:
-        """Return the inverse of `fetched`: the state on this run's devices, which may differ in number.
+        """Return a fetched state on this run's devices, which may differ in number.
 
-        Its stored draws are those of the chains that this process holds.
+        The caller has restricted `state.stored` to the chains that this process holds.
         """
         layout, mesh, sinks, reduced = self.blocks.layout, self.blocks.target.mesh, state.sinks, state.reduced
-        chains = self.executables.resume(self._sent_seed, self.arrays, layout.placed(state.chains, mesh))
+        chains = self.executables.resume(self._device_seed, self.arrays, layout.placed(state.chains, mesh))
         if sinks is not None:
             if len(sinks.states) > 1:
                 sinks, reduced = self._placed_reducers(sinks, reduced)

@@ -72,7 +72,7 @@ class Run:
         engine, num_chains = self.engine, self.engine.blocks.num_chains
         engine.use_centring({} if centring is None else centring)
         chains, beginning = engine.begin(initial)
-        warming = self._warming(aim)
+        warming = self._warm_up_phase(aim)
         state = RunState(
             seed=int(engine.seed), aim=aim, chains=chains, tuning=self.kernel.tuning, mean_steps=1.0, warming=None,
             sinks=None, goal=0, stored=Stored.nothing(num_chains), reduced=Reduced(), next_look=0, stopped=False,
@@ -94,7 +94,7 @@ class Run:
         self.engine.use_centring(known.centring)
         reduced = HostReducers.of(self.engine.executables.reducing).pooled(known.reduced)
         state = self.engine.placed(known._replace(reduced=reduced))
-        warming = self._warming(state.aim)
+        warming = self._warm_up_phase(state.aim)
         state = warming.resume(state) if state.in_warm_up else state
         self.state = self.engine.rested(state, warming.accumulates if state.in_warm_up else not stores)
         if state.in_warm_up:
@@ -159,7 +159,7 @@ class Run:
         self.interrupted = True
         self._progress.say(phase.interrupted(self.state))
 
-    def _warming(self, aim: Aim) -> WarmUpPhase | DiscardPhase:
+    def _warm_up_phase(self, aim: Aim) -> WarmUpPhase | DiscardPhase:
         if self.engine.executables.record is None:  # draws are neither stored nor used for tuning
             return DiscardPhase(self.engine, aim.num_warmup)
         return WarmUpPhase(self.engine, self.kernel, aim.num_warmup)

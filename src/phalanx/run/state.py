@@ -105,7 +105,7 @@ class Stored(NamedTuple):
 
     @classmethod
     def nothing(cls, num_chains: int) -> Stored:
-        """Return an empty store for `num_chains` chains."""
+        """Return stored draws of which `num_chains` chains have none yet."""
         return cls({}, {}, np.zeros(num_chains, np.int64))
 
     @property
@@ -220,17 +220,18 @@ class RunState(NamedTuple):
         aim: arguments of the run.
         chains: states of the chains.
         tuning: current hyperparameters of the kernel.
-        mean_steps: mean number of ticks per draw.
+        mean_steps: mean ticks per draw; of kernels that make whole draws, gradient evaluations.
         warming: state of the warm-up; None after warm-up.
         sinks: draws of the current round on the devices, which tuners or reducers have not received; None without.
-        goal: draws of each chain in the current round of reduced draws; 0 between two rounds.
+        goal: draws of each chain in the current round of reduced draws or, between two rounds, in the next one; 0 after
+            the last round, and in runs that store draws.
         stored: draws on the host.
         reduced: states of the reducers on the host.
         next_look: draws of each chain at which `until` is evaluated next; 0 without `until`.
         stopped: true if the condition of `until` is met.
         warmup, sampling: work done in each phase.
-        relocations: relocated chains: the chain, the chain beside which it continues, and the logarithm of its
-            posterior mass.
+        relocations: for each relocated chain: the chain, the chain at whose position it continues, and an upper bound
+            on the logarithm of the fraction of the posterior mass that lies in the region that it left.
         rounds: entries of the warm-up record, one for each round.
         centring: of the partially centred variables, to which the chains' positions belong.
         warmed: draws of a warm-up that is not complete; None if they are discarded.

@@ -146,7 +146,7 @@ def _layout(value: PyTree) -> PyTree:
 
 
 def init_of(init: Init | None, pair: Pair) -> dict[str, Any]:
-    """Return the user's `init` by name, in the types of the parameters and variables."""
+    """Return the user's `init` by name, as floating-point arrays."""
     if init is None:
         return {}
     of_guide = () if pair.program else pair.problem.latents

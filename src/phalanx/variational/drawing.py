@@ -74,7 +74,7 @@ class Drawing:
 
     @cached_property
     def batch_size(self) -> int:
-        """Draws that are made at once: as many as fit in memory, and the same number on every mesh."""
+        """Draws that are made at once: a power of two from 8 to 512, the same on every mesh, within these limits."""
         whole = self.pair.problem.whole
         numbers = 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(whole.values))
         fit = ELEMENTS / numbers

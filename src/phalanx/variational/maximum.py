@@ -214,7 +214,7 @@ def _edge_or_kink(density: HostLogDensity, vector: Float[np.ndarray, "coordinate
         )
     pushed = vector + PUSHED * signs
     values, log_p = density.values(pushed), density.log_density(pushed)
-    edges = density.at_edges(vector, signs)
+    edges = density.at_bounds(vector, signs)
     if edges or not density.is_top(pushed, signs):
         names = first_few(edges or density.rising(vector), str)
         raise ValueError(

@@ -112,7 +112,7 @@ class Problem:
         return self._whole[2]
 
     def alone(self, f: Callable[[], T]) -> T:
-        """Return `f()`, called where a model may name mesh axes, whose sums over devices have one term."""
+        """Return `f()` with mesh axes of size one, along which a model's sums over devices return their operand."""
         return alone(f, axes_but_chain(self.mesh))
 
     @property
@@ -170,7 +170,7 @@ class Problem:
     def _shardings(self) -> dict[str, RowSharding]:
         """Sharding of the latent variables that have one row for each row of sharded data.
 
-        It determines where their parameters lie, and no number: parameters are replicated if it is not known.
+        It affects the placement of their parameters, not their values; without it parameters are replicated.
         """
         try:
             shares, _ = read_shares(self.at_start, self.arguments, axes_but_chain(self.mesh), self.whole)

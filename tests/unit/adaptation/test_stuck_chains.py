@@ -133,7 +133,7 @@ def test_the_bounds_hold_for_any_shape(draw, log_density):
 
 def test_a_chain_whose_region_has_no_mass_goes_on_beside_another():
     (move,) = relocations([spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -40.0)], of_chain=[0, 1, 0])
-    assert move[:2] == (1, 0) and -40 < move.log_share < -25
+    assert move[:2] == (1, 0) and -40 < move.log_fraction < -25
 
 
 @settings(max_examples=40, deadline=None)

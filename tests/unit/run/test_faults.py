@@ -59,7 +59,7 @@ def test_a_chain_that_is_stuck_is_named():
     kernel = phx.hmc(num_steps=5, step_size=0.3)
     sizes = {"num_chains": 4, "num_warmup": 0, "num_samples": 150, "progress": False}
     verdict = str(phx.mcmc(walled, kernel=kernel, init=starts, **sizes).verdict())
-    assert "in chain 2 near 50" in verdict and "of the draws, in chain 2)" in verdict
+    assert "near 50 in chain 2" in verdict and "of the draws, in chain 2)" in verdict
     assert "Hardly a proposal is accepted in chain 2 (least: 0.0%)" in verdict
 
 

@@ -100,6 +100,18 @@ def test_seconds_end_a_run():
     assert run.record.reduced_draws * 8 == run.reduced["m"]["x"].count
 
 
+def test_a_run_that_goes_on_measures_a_draw_before_it_chooses_a_round():
+    """Its state was saved between two rounds; no time has been measured since."""
+    parts = []
+    phx.mcmc(
+        model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES,
+        on_block=lambda report: parts.append(report.so_far()),
+    )  # fmt: skip
+    between = next(part for part in parts if part.state.sinks is None and part.state.goal > 1)
+    further = between.continue_run(10**6, until=phx.until(seconds=1e-9))
+    assert further.record.reduced_draws == between.record.reduced_draws + 1
+
+
 def funnel():
     width = phx.sample("width", dist.Normal(0.0, 1.0))
     phx.sample("x", dist.Normal(0.0, jax.numpy.exp(width / 2)).expand([3]))

@@ -11,7 +11,7 @@ from phalanx.diagnostics.elements import Names, element_names
 from phalanx.errors.words import first_few
 
 WITHIN = (0.05, 0.95)
-"""Quantiles of a chain that bound its place."""
+"""Quantiles of a chain's draws that bound its range."""
 
 MOST_QUANTITIES = 20
 """The most quantities that are checked, those of the largest R-hat."""
@@ -20,7 +20,7 @@ MOST_QUANTITIES = 20
 def separated_chains(
     draws: Mapping[str, np.ndarray], suspects: Sequence[str], labels: Names | None = None
 ) -> str | None:
-    """Return a sentence on the chains of each place, if some keep to places that the others do not visit.
+    """Return a sentence that names groups of chains whose ranges do not overlap; None if all overlap.
 
     Args:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
@@ -28,7 +28,7 @@ def separated_chains(
         labels: labels of the entries, by variable and axis.
 
     Returns:
-        A sentence about the quantity that separates the places best, or None where the chains overlap.
+        A sentence about the quantity that separates the chains best, or None.
     """
     best, width = None, 0.0
     for name, values in _elements(draws, list(suspects)[:MOST_QUANTITIES], labels):
@@ -54,7 +54,7 @@ def _elements(
 
 
 def _groups(values: np.ndarray) -> list[np.ndarray]:
-    """Return the chains in groups, from the lowest place to the highest, whose ranges do not overlap."""
+    """Return the chains in groups, from the lowest to the highest, whose ranges do not overlap."""
     low, high = np.quantile(values, WITHIN, axis=1)
     order = np.argsort(low, kind="stable")
     begins = low[order][1:] > np.maximum.accumulate(high[order])[:-1]
@@ -72,10 +72,10 @@ def _gap(values: np.ndarray, groups: list[np.ndarray]) -> float:
 def _sentence(name: str, values: np.ndarray, groups: list[np.ndarray]) -> str:
     middles = [float(np.median(values[group])) for group in groups]
     clauses = [
-        f"{_chains(group)} near {middle:.3g}"
+        f"near {middle:.3g} in {_chains(group)}"
         for group, middle in sorted(zip(groups, middles, strict=True), key=lambda pair: (-len(pair[0]), pair[1]))
     ]
-    return f"The chains sit in different places: {name} is, in {first_few(clauses, joined='; in ')}."
+    return f"The chains sit in different places: {name} is {first_few(clauses, joined='; ')}."
 
 
 def _chains(group: np.ndarray) -> str:

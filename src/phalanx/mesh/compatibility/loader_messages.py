@@ -23,7 +23,7 @@ _filters: list[_Filter] = []
 
 @contextmanager
 def without_false_alarms() -> Iterator[None]:
-    """Drop such lines from standard error, also those that C++ code writes, and forward all others."""
+    """Drop lines of the false alarm from standard error, also those that C++ code writes, and forward all others."""
     if jax.__version_info__ >= (0, 11):
         yield
         return
@@ -56,7 +56,7 @@ class _Filter:
                     os.write(self._original, line)
 
     def close(self) -> None:
-        """Restore standard error after all lines have been forwarded."""
+        """Restore standard error, which ends the pipe, and wait until the remaining lines have been forwarded."""
         os.dup2(self._original, 2)
         self._thread.join()
         os.close(self._original)

@@ -84,7 +84,7 @@ class Executables:
 
     @property
     def count(self) -> int:
-        """Number of compiled programs."""
+        """Number of programs compiled ahead of time."""
         programs = (
             self.begin, self.record, self.no_records, self.sums, self.constrain, self.reduce, self.accumulate,
             self.empty, self.locate,
@@ -136,7 +136,7 @@ class Executables:
 
     @property
     def rest(self) -> Callable[..., Any]:
-        """Program of `Blocks.rest`; compiled when a run's state is first fetched."""
+        """Program of `Blocks.rest`; compiled when chains are first fetched, or recentred."""
         return self._rare("rest", self._rest)
 
     def _rest(self) -> Callable[..., Any]:
@@ -145,7 +145,7 @@ class Executables:
 
     @property
     def resume(self) -> Callable[..., Any]:
-        """Program of `Blocks.resume`; compiled when a run is first continued."""
+        """Program of `Blocks.resume`; compiled when a run is first continued, or its chains are recentred."""
         return self._rare("resume", self._resume)
 
     def _resume(self) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ from phalanx.reducers.reductions import Reductions, States
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.recorder import Rows
 from phalanx.run.device.sink import Draws
-from phalanx.run.device.state_layout import StatePlacements, Values, placements_of
+from phalanx.run.device.state_layout import DrawShapes, StatePlacements, placements_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -90,7 +90,7 @@ class Reducing:
         sizes = axes_but_chain(target.mesh)
         shardings = {name: target.sharding(name) for name in self.names}
         shardings |= {density_name(name): _sharding_of_observations(target, name) for name in self.observed}
-        return placements_of(self.reductions, Values(self.shapes, shardings, sizes))
+        return placements_of(self.reductions, DrawShapes(self.shapes, shardings, sizes))
 
     @cached_property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:

@@ -70,7 +70,7 @@ class ArrayPlacement:
 
 
 @dataclass(frozen=True)
-class Values:
+class DrawShapes:
     """Shapes of the values of one draw on a device.
 
     Attributes:
@@ -88,7 +88,7 @@ class Values:
         return {name: ShapeDtypeStruct((count, *s.shape), s.dtype) for name, s in self.shapes.items()}
 
 
-def placements_of(reductions: Reductions, values: Values) -> StatePlacements:
+def placements_of(reductions: Reductions, values: DrawShapes) -> StatePlacements:
     """Return the placement of every array of the reducers' states, in their structure.
 
     Raises:
@@ -103,7 +103,7 @@ def placements_of(reductions: Reductions, values: Values) -> StatePlacements:
     }
 
 
-def _parts(name: str, entry: Reduce, values: Values) -> dict[str, tuple[ShapeDtypeStruct, RowSharding]]:
+def _parts(name: str, entry: Reduce, values: DrawShapes) -> dict[str, tuple[ShapeDtypeStruct, RowSharding]]:
     """Return the shapes, for two chains, and the shardings of the arrays that an entry reduces."""
     axis_env = list(values.sizes.items())
     program, shapes = jax.make_jaxpr(lambda given: parts_of(name, entry, given), axis_env=axis_env, return_shape=True)(
@@ -117,11 +117,11 @@ def _parts(name: str, entry: Reduce, values: Values) -> dict[str, tuple[ShapeDty
             lambda given: parts_of(name, entry, given), values.of_chains(2), values.shardings, values.sizes, shardings
         )
         if mixed:
-            raise ValueError(_mixed(name, mixed[0], values))
+            raise ValueError(_function_mixes(name, mixed[0], values))
     return {part: (shape, shardings[part]) for part, shape in shapes.items()}
 
 
-def _mixed(name: str, part: str, values: Values) -> str:
+def _function_mixes(name: str, part: str, values: DrawShapes) -> str:
     spread = {n: sharding for n, sharding in values.shardings.items() if sharding.axes}
     variables = ", ".join(map(repr, spread))
     axis = sorted({axis for sharding in spread.values() for axis in sharding.axes})[0]
@@ -135,7 +135,7 @@ def _mixed(name: str, part: str, values: Values) -> str:
     )
 
 
-def _sharding_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, values: Values) -> RowSharding:
+def _sharding_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, values: DrawShapes) -> RowSharding:
     if not axes:
         return GLOBAL
     fitting = {
@@ -172,7 +172,7 @@ def _state_placements(what: str, reducer: Reducer, shape: ShapeDtypeStruct, shar
     chains, rows, *rest = shape.shape
     larger = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((chains, 2 * rows, *rest), shape.dtype))
     placements = jax.tree.map(lambda a, b: _placement(what, reducer, a.shape, b.shape, sharding), state, larger)
-    _check_rows_apart(what, reducer, shape, state, placements, sharding)
+    _check_parts_without_rows(what, reducer, shape, state, placements, sharding)
     whole = ShapeDtypeStruct((chains, sharding.rows, *rest), shape.dtype)
     return _with_pooled(reducer, state, placements, whole)
 
@@ -219,11 +219,11 @@ def _placement(
     if not grown:
         return ArrayPlacement()
     if len(grown) > 1 or before[grown[0]] != sharding.local_rows:
-        raise ValueError(_mixes(what, reducer, sharding))
+        raise ValueError(_reducer_mixes(what, reducer, sharding))
     return ArrayPlacement(sharding, grown[0])
 
 
-def _check_rows_apart(
+def _check_parts_without_rows(
     what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: PyTree, placements: PyTree, sharding: RowSharding
 ) -> None:
     """Raise if a part of the state without rows would differ from device to device."""
@@ -232,10 +232,10 @@ def _check_rows_apart(
     program = jax.make_jaxpr(lambda *given: reducer.update(*given))(state, shape, where)
     found = varying_axes(program, [*leaves, frozenset(sharding.axes), frozenset()])
     if any(axes - known for axes, known in zip(found, leaves, strict=True)):
-        raise ValueError(_mixes(what, reducer, sharding))
+        raise ValueError(_reducer_mixes(what, reducer, sharding))
 
 
-def _mixes(what: str, reducer: Reducer, sharding: RowSharding) -> str:
+def _reducer_mixes(what: str, reducer: Reducer, sharding: RowSharding) -> str:
     return (
         f"{what}: {reducer} mixes the rows of the array that it reduces, which are sharded over "
         f"{' and '.join(map(repr, sharding.axes))}. Use a reducer of single elements, such as moments(); or "

@@ -81,5 +81,5 @@ class EachRun(Run):
         super().__init__(executables, kernel, seed, arrays, progress, looks, store=store)
         self.engine: EachEngine = EachEngine(executables, seed, arrays)
 
-    def _warming(self, aim: Aim) -> EachWarmUpPhase:
+    def _warm_up_phase(self, aim: Aim) -> EachWarmUpPhase:
         return EachWarmUpPhase(self.engine, self.kernel, aim.num_warmup)

@@ -1,7 +1,8 @@
 """Draw buffer: stored draws on the host in arrays `(chain, draw, ...)` with room for later draws.
 
-All states of a run share these arrays; a later state has filled more of them. In a run of several processes the arrays
-have the chains that the process holds, and room for as many draws as the chain with most draws has.
+States of a run share these arrays until they are full or draws move to a store; later states then have new ones. In a
+run of several processes the arrays have the chains that the process holds, and room for as many draws as the chain with
+most draws has.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class DrawIndices(NamedTuple):
 
 @dataclass(frozen=True)
 class DrawBuffer:
-    """Writer of a run's draws.
+    """Writer of recorded draws into the draw buffer, the arrays of `Stored`.
 
     Attributes:
         target: the model.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from phalanx.mesh.processes import to_host
+from phalanx.run.device.tally import Counts
 from phalanx.run.state import RunState
 
 if TYPE_CHECKING:
@@ -29,12 +31,13 @@ class Goal(NamedTuple):
     later: Any = None
 
 
-class Shown(NamedTuple):
+class PhaseProgress(NamedTuple):
     """Figures of a phase after a block, for the progress display.
 
     Attributes:
         done, total: draws of every chain so far, and in all.
-        rates: acceptance rates of the draws since the last block.
+        rates: mean acceptance rates by chain of the round so far, or of the block if draws are stored; empty if no
+            draw ended.
         divergences: divergences of the phase so far, over all chains.
         speed: draws per second of all chains together; 0 to show none.
     """
@@ -61,6 +64,12 @@ class Phase(Protocol):
         """Return the goal of the next block; None at the end of the phase."""
         ...
 
-    def after(self, state: RunState) -> tuple[RunState, Shown]:
+    def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block, whose draws are in `state.sinks`."""
         ...
+
+
+def acceptance_rates(counts: Counts) -> Float[np.ndarray, "rates"]:
+    """Return the mean acceptance rate of each chain that has made a draw."""
+    draws, accepted = to_host(counts.draws), to_host(counts.acceptance)
+    return accepted[draws > 0] / draws[draws > 0]

@@ -14,7 +14,7 @@ import numpy as np
 from phalanx.mesh.processes import agreed, to_host
 from phalanx.run.engine import Engine
 from phalanx.run.host.reducer_state import HostReducers
-from phalanx.run.phases.phase import Goal, Shown
+from phalanx.run.phases.phase import Goal, PhaseProgress, acceptance_rates
 from phalanx.run.state import RunState
 
 MOST_AT_FIRST, CHAINS_PER_DRAW = 32, 2**15
@@ -48,7 +48,7 @@ class ReducePhase:
         """Return the state before the first block; an incomplete round is continued."""
         self._before, self._total = state.reduced.draws, state.reduced.draws + self._num_draws
         if state.sinks is None:
-            return self._next_round(state)
+            return self._next_round(state._replace(goal=0))  # no draws were made in the time since this phase was made
         return state._replace(goal=min(state.goal, self._num_draws))
 
     def goal(self, state: RunState) -> Goal | None:
@@ -66,11 +66,11 @@ class ReducePhase:
         self._round_began = now
         return state._replace(goal=int(agreed(max(0, longest))))
 
-    def after(self, state: RunState) -> tuple[RunState, Shown]:
+    def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block; the round ends once every chain has all of its draws."""
         assert state.sinks is not None
         done, counts = int(to_host(state.sinks.count).min()), state.sinks.states[0]
-        rates = to_host(counts.acceptance) / np.maximum(to_host(counts.draws), 1)
+        rates = acceptance_rates(counts)
         if done >= state.goal:
             reduced = self._reducers.with_round(state.reduced, state.sinks)
             work = state.sampling.more(evaluations=reduced.evaluations - state.reduced.evaluations)
@@ -78,7 +78,7 @@ class ReducePhase:
         drawn = state.reduced.draws + done
         seconds = max(time.monotonic() - self._began, 1e-9)
         speed = (drawn - self._before) * self._thin * self._engine.blocks.num_chains / seconds
-        return state, Shown(drawn, self._total, rates, state.reduced.divergences, speed)
+        return state, PhaseProgress(drawn, self._total, rates, state.reduced.divergences, speed)
 
     def interrupted(self, state: RunState) -> str:
         """Return the line to show when the run is interrupted."""

@@ -16,7 +16,7 @@ from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.host.recorded import BlockTotals, HostBlock
-from phalanx.run.phases.phase import Goal, Shown
+from phalanx.run.phases.phase import Goal, PhaseProgress
 from phalanx.run.state import RunState
 from phalanx.run.until import StoppingWatch
 
@@ -93,7 +93,7 @@ class StorePhase:
         end = max(0 if state.stopped else min(ends), counts.max())
         return Goal(np.full(len(counts), end - self._start)) if counts.min() < end else None
 
-    def after(self, state: RunState) -> tuple[RunState, Shown]:
+    def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after the draws of a block are stored, in each process those of the chains that it holds."""
         state = self._moved(state)  # those of the block before, copied to the host while the devices made this one
         assert state.sinks is not None
@@ -115,7 +115,7 @@ class StorePhase:
             self._start += blocks.slots
         stored = state.stored
         rates = np.full(min(totals.draws, 1), totals.accepted / max(totals.draws, 1))
-        shown = Shown(stored.count, self._buffer.total, rates, stored.divergences)
+        shown = PhaseProgress(stored.count, self._buffer.total, rates, stored.divergences)
         return self._stopped(state), shown
 
     def interrupted(self, state: RunState) -> str:

@@ -19,7 +19,7 @@ from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.recorded import HostBlock
 from phalanx.run.host.window import Window
 from phalanx.run.host_target import host_target_of
-from phalanx.run.phases.phase import Goal, Shown
+from phalanx.run.phases.phase import Goal, PhaseProgress, acceptance_rates
 from phalanx.run.phases.recentring import recentring_of
 from phalanx.run.state import RunState, WarmingState
 
@@ -56,7 +56,7 @@ class WarmUpPhase:
         if self._engine.centring:
             groups = None
         one_of_each = blocks.num_chains * blocks.row_layout.widths[0]
-        # omit chains only if stuck chains are not searched for
+        # all chains are kept if their coordinates are: to find stuck ones, or to recentre variables
         window = Window(groups, 1 if groups is None else math.ceil(one_of_each / MOST_SAMPLED))
         schedule = self._warm_up.begin(beginning)
         warming = WarmingState(schedule, window)
@@ -83,7 +83,7 @@ class WarmUpPhase:
         """Return the draws of each chain in the sinks at the end of the current part of the round."""
         return np.full(self._engine.blocks.num_chains, warming.goal)
 
-    def after(self, state: RunState) -> tuple[RunState, Shown]:
+    def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block; tuners learn from a round once every chain has made its draws."""
         warming = state.warming
         assert warming is not None and state.sinks is not None
@@ -97,7 +97,7 @@ class WarmUpPhase:
         rates = np.array([made["acceptance_rate"] for made in state.rounds[rounds:]], float)
         divergences = sum(made["divergences"] for made in state.rounds)
         done = self._num_warmup if state.warming is None else state.warming.schedule.iterations
-        return state, Shown(done, self._num_warmup, rates, divergences)
+        return state, PhaseProgress(done, self._num_warmup, rates, divergences)
 
     def _next_round(self, state: RunState) -> RunState:
         """Return the state before a round, whose draws fill the slots behind those of earlier rounds."""
@@ -174,7 +174,7 @@ class WarmUpPhase:
             chains=chains, centring=self._engine.centring, tuning=schedule.tuning,
             mean_steps=float(np.mean(sums.mean("num_steps"))),
             warming=warming._replace(schedule=schedule), rounds=(*state.rounds, noted),
-            relocations=(*state.relocations, *((r.chain, r.beside, r.log_share) for r in relocations)),
+            relocations=(*state.relocations, *((r.chain, r.beside, r.log_fraction) for r in relocations)),
             warmup=state.warmup.more(evaluations=int(np.sum(sums.stats["num_steps"])) + located),
         )  # fmt: skip
         return self._next_round(state)
@@ -216,7 +216,9 @@ class DiscardPhase:
         """Return the state before the first block."""
         kernel = self._engine.blocks.kernel
         schedule = WarmUp(kernel.tuners, kernel.tuning, self._num_warmup).begin(beginning)
-        return self._or_over(state._replace(warming=WarmingState(schedule, Window(0, 1), goal=self._num_warmup)), 0)
+        return self._ended_if_done(
+            state._replace(warming=WarmingState(schedule, Window(0, 1), goal=self._num_warmup)), 0
+        )
 
     def resume(self, state: RunState) -> RunState:
         """Return the state unchanged, since tuners have no state."""
@@ -228,15 +230,15 @@ class DiscardPhase:
             return None
         return Goal(np.full(self._engine.blocks.num_chains, state.warming.goal))
 
-    def after(self, state: RunState) -> tuple[RunState, Shown]:
+    def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block."""
         assert state.sinks is not None
         done, counts = int(to_host(state.sinks.count).min()), state.sinks.states[0]
-        rates = to_host(counts.acceptance) / np.maximum(to_host(counts.draws), 1)
+        rates = acceptance_rates(counts)
         steps, divergences = (int(to_host(part).sum(dtype=np.int64)) for part in (counts.num_steps, counts.diverging))
         if done >= self._num_warmup:
             state = state._replace(warmup=state.warmup.more(evaluations=steps))
-        return self._or_over(state, done), Shown(done, self._num_warmup, rates, divergences)
+        return self._ended_if_done(state, done), PhaseProgress(done, self._num_warmup, rates, divergences)
 
-    def _or_over(self, state: RunState, done: int) -> RunState:
+    def _ended_if_done(self, state: RunState, done: int) -> RunState:
         return state._replace(warming=None, sinks=None) if done >= self._num_warmup else state

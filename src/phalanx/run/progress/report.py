@@ -42,7 +42,8 @@ class RunReport:
         phase: "warm-up" or "sampling".
         done, total: iterations of every chain so far, and in all.
         chains: number of chains.
-        acceptance_rate: mean over chains since the last report; NaN for a kernel that accepts every proposal.
+        acceptance_rate: mean over chains of the round so far, or of the last block; NaN for a kernel that accepts
+            every proposal.
         divergences: divergences of the phase so far, over all chains.
         rate: draws per second of all chains together, in runs that store none; else 0.
         so_far: function that returns a posterior of the draws so far. Saved, it can be continued to the same draws as

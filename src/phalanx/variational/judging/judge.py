@@ -30,7 +30,7 @@ STILL = 0.8
 """Largest correlation of draws before and after the moves at which the moves determine the error of a guide."""
 
 FAILED = 0.01
-"""Largest fraction of steps that may be left out because their gradient is not finite."""
+"""Largest fraction of steps that may be left out because their loss or its gradient is not finite."""
 
 ADVICE = (
     "a guide that can do more, such as phx.guides.full_rank() or phx.guides.flow(), another parameterisation of the "
@@ -95,7 +95,7 @@ def moments_after(moved: Moved, labels: Names | None = None) -> Iterator[Moment]
     """Yield the moments of every element of draws before and after Markov moves.
 
     A few moves carry an average only a part of the way to the posterior's: one minus the correlation of draws before
-    and after. Changes are divided by that part.
+    and after, at least 0.2. Changes of means, and of the logarithms of standard deviations, are divided by that part.
     """
     for name, draws in moved.before.items():
         before, after = (np.asarray(v[name], np.float64).reshape(len(draws), -1) for v in (moved.before, moved.after))
@@ -201,9 +201,10 @@ def judge_fit(
     A fit is good if all of the following hold. The tail of its importance weights is light enough for the number of
     draws. Neither weighting the draws nor Markov moves that keep the posterior change a mean by more than a tenth of a
     standard deviation, or a standard deviation by more than 15%; changes that noise explains, given the number of
-    quantities, do not count. No climb or exchange of elements leads to a mode that the guide never draws from. Learning
-    has ended. A fit is usable if its moments are right, but weights are too heavy or learning has not ended; or if a
-    standard deviation is not determined, because a generalised Pareto distribution, fitted to the largest squared
+    quantities, do not count. No climb or exchange of elements leads to a mode that the guide never draws from. The log
+    density of every draw is a number. At most one of a hundred steps was left out, and learning has ended. A fit is
+    usable if its moments are right, but weights are too heavy, few draws have weight, or learning has not ended; or if
+    a standard deviation is not determined, because a generalised Pareto distribution, fitted to the largest squared
     distances from the mean, has too much of the variance beyond them.
 
     Args:
@@ -211,7 +212,7 @@ def judge_fit(
         values: those draws, `(draw, ...)` by variable.
         settled: why learning has not ended; empty if it has.
         steps: steps made.
-        failed: steps left out because their gradient was not finite.
+        failed: steps left out because their loss or its gradient was not finite.
         findings: findings of other checks.
         resampled: whether draws for use are chosen by these weights; they then have the weighted moments, and only the
             Monte-Carlo error is checked.

@@ -186,11 +186,12 @@ def in_lanes(f: Callable[..., T], rows: PyTree, lanes: int) -> T:
 
 
 def hybrid(
-    log_density: LogDensity, vectors: Float[Array, "row coordinate"], key: Array, lanes: int
-) -> tuple[Float[Array, "row coordinate"], Float[Array, ""]]:
+    log_density: LogDensity, vectors: Float[Array, "draw coordinate"], key: Array, lanes: int
+) -> tuple[Float[Array, "draw coordinate"], Float[Array, ""]]:
     """Return vectors after `MOVES` moves each, and the acceptance rate of the last moves.
 
-    All rows share a metric, their own covariance, and a step size, which is tuned as they move.
+    All draws share a metric, their covariance (beyond `DENSE` coordinates their variances), and a step size, which is
+    tuned as they move.
     """
     count, size = vectors.shape
     centred = vectors - jnp.mean(vectors, 0, keepdims=True)

@@ -46,12 +46,12 @@ LONGEST, WANDERS = 30.0, 10.0
 """Farthest that a transformed coordinate is followed, and that the search among neighbours may lead."""
 
 FAR, PUSHED = (8.0, 16.0, 32.0), 40.0
-"""Distances at which a flat coordinate is evaluated, and its value at the edge of its variable's support."""
+"""Distances at which a flat coordinate must be level, and the distance that brings its variable to its bound."""
 
 ROUNDS, FIRST_STEP, LAST_STEP = 300, 0.25, 1e-4
 """Most rounds of the search among neighbours, its first and its last step."""
 
-BESIDE, ROWS = (0.02, 0.2), 64
+BESIDE, TOGETHER = (0.02, 0.2), 64
 """Distances at which neighbours must be lower, and random directions, or positions, that are evaluated together."""
 
 
@@ -62,7 +62,8 @@ def is_summit(
     """Return whether the density falls on both sides along each coordinate and each soft principal direction.
 
     `longest` is the farthest that each coordinate is followed: a logarithm of 30 is next to the edge of the support. At
-    a far point of a plateau the gradient is zero and the curvature may be any small positive number.
+    a far point of a plateau the gradient is zero and the curvature may be any small positive number. If rounding hides
+    falls (see `is_resolved`), only the gradient and the curvature are checked.
     """
     hessian = negative_hessian(log_density, top.position)
     unit = lax.rsqrt(jnp.maximum(jnp.abs(jnp.diagonal(hessian)), 1e-30))
@@ -79,7 +80,7 @@ def is_summit_of_many(
     """Return whether the density of many coordinates falls along the softest directions that were found.
 
     Along a level direction it must fall at a distance. It does along the rotations of a matrix factorisation, which
-    connect maxima.
+    connect maxima. If rounding hides falls (see `is_resolved`), only the gradient and the curvature are checked.
     """
     scales = lax.rsqrt(jnp.maximum(summit.curvatures[:SOFTEST], 1e-7))
     directions = summit.directions[:SOFTEST] * scales[:, None]
@@ -148,17 +149,17 @@ class HostLogDensity:
 
             return self.problem.alone(lambda: jax.vmap(one)(vectors))
 
-        return self.compiler(log_densities, self._row(np.zeros((ROWS, self._size))), self.arrays, rarely=True)
+        return self.compiler(log_densities, self._cast(np.zeros((TOGETHER, self._size))), self.arrays, rarely=True)
 
-    def _row(self, vectors: np.ndarray) -> np.ndarray:
+    def _cast(self, vectors: np.ndarray) -> np.ndarray:
         return vectors.astype(dtype_of(self.problem.latents))
 
     def log_densities(self, vectors: Float[np.ndarray, "position coordinate"]) -> Float64[np.ndarray, "position"]:
         """Return log densities at positions; minus infinity in place of NaN."""
         found = []
-        for first in range(0, len(vectors), ROWS):
-            part = vectors[first : first + ROWS]
-            filled = self._row(np.resize(part, (ROWS, self._size)))
+        for first in range(0, len(vectors), TOGETHER):
+            part = vectors[first : first + TOGETHER]
+            filled = self._cast(np.resize(part, (TOGETHER, self._size)))
             found.append(np.asarray(self._compiled(filled, self.arrays)[0], np.float64)[: len(part)])
         log_ps = np.concatenate(found)
         return np.where(np.isfinite(log_ps), log_ps, -np.inf)
@@ -169,7 +170,7 @@ class HostLogDensity:
 
     def values(self, vector: Float[np.ndarray, "coordinate"]) -> dict[str, np.ndarray]:
         """Return the values at a position; those next to the end of their support are rounded to it."""
-        filled = self._row(np.resize(vector, (ROWS, self._size)))
+        filled = self._cast(np.resize(vector, (TOGETHER, self._size)))
         found = {name: np.array(v)[0] for name, v in self._compiled(filled, self.arrays)[1].items()}
         for latent in self.problem.latents:
             variable = self.problem.whole.variables[latent.name]
@@ -220,8 +221,8 @@ class HostLogDensity:
             signs[np.min(log_ps, 0) >= log_p - 10.0 * self.noise(log_p)] = way
         return signs
 
-    def at_edges(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> list[str]:
-        """Return the names of coordinates at the edge of their support where the density still changes."""
+    def at_bounds(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> list[str]:
+        """Return the names of coordinates whose value is at a bound although the density still changes along them."""
         values, edges, first = self.values(vector), [], 0
         for latent in named(self.problem.latents):
             size = math.prod(latent.unconstrained_shape)
@@ -229,7 +230,8 @@ class HostLogDensity:
             support = getattr(self.problem.whole.variables[latent.name].distribution, "support", None)
             ends = [end for end in bounds_of(support) or () if end is not None and math.isfinite(end)]
             if values[latent.name].shape == latent.unconstrained_shape:
-                edges.append(np.isin(values[latent.name], np.asarray(ends, np.float32)).ravel() & moving)
+                value = values[latent.name]
+                edges.append(np.isin(value, np.asarray(ends, value.dtype)).ravel() & moving)
             else:
                 edges.append(np.zeros(size, bool))
         names = self.coordinates
@@ -248,18 +250,18 @@ class HostLogDensity:
         return found
 
     def rising(self, vector: Float[np.ndarray, "coordinate"]) -> list[str]:
-        """Return the names of coordinates along which the density rises, the steepest first."""
+        """Return the names of coordinates along which the density rises, the steepest first; if none, the largest."""
         beside = (self.log_densities(vector + way * np.eye(self._size)) for way in (1.0, -1.0))
         gains = np.maximum(*beside) - self.log_density(vector)
         names = self.coordinates
         return [names[i] for i in np.argsort(-gains) if gains[i] > 0] or [names[int(np.argmax(np.abs(vector)))]]
 
     def is_top(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> bool:
-        """Return whether all neighbours are lower, except along coordinates at the edge."""
+        """Return whether all neighbours are lower, except along flat coordinates, whose `signs` are not 0."""
         log_p, inner = self.log_density(vector), np.flatnonzero(signs == 0)
         if not math.isfinite(log_p) or not len(inner):
             return math.isfinite(log_p)
-        around = np.random.default_rng(0).normal(size=(ROWS, self._size))
+        around = np.random.default_rng(0).normal(size=(TOGETHER, self._size))
         around[:, signs != 0] = 0.0
         around /= np.linalg.norm(around, axis=1, keepdims=True)
         for distance in BESIDE:

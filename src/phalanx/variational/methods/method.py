@@ -52,7 +52,7 @@ class FitReport:
     Attributes:
         phase: "fitting".
         done, total: steps so far, and at most.
-        failed: steps left out because their gradient was not finite.
+        failed: steps left out because their loss or its gradient was not finite.
         elbo: the bound, on average over the last block.
         error: its Monte-Carlo error.
         learning_rate: factor on the optimiser's changes.
