@@ -105,7 +105,7 @@ def test_a_run_that_goes_on_measures_a_draw_before_it_chooses_a_round():
     parts = []
     phx.mcmc(
         model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES,
-        on_block=lambda report: parts.append(report.so_far()),
+        on_block=lambda report: parts.append(report.so_far()),  # pyright: ignore[reportOptionalCall]
     )  # fmt: skip
     between = next(part for part in parts if part.state.sinks is None and part.state.goal > 1)
     further = between.continue_run(10**6, until=phx.until(seconds=1e-9))
