@@ -54,6 +54,7 @@ mesh/test_ensemble_on_meshes.py
     test_losses_and_predictions_are_those_of_one_device[2-4]
     test_the_ensembles_own_scores_are_of_the_mean_of_its_members
 mesh/test_fit_on_meshes.py
+    test_the_same_on_one_device_and_on_eight[program-13]
     test_the_same_on_one_device_and_on_eight[mean_field-16]
     test_a_model_that_adds_over_the_mesh_itself
 mesh/test_joint_spmd.py
@@ -104,6 +105,7 @@ mesh/test_ragged_sums.py
     test_chains_draw_from_such_a_model[products]
     test_terms_beside_rows_of_variables[several_terms-19-sizes6-data]
 mesh/test_rare_regions.py
+    test_a_stream_looks_at_its_last_draws
     test_branches_that_keep_rows_apart_are_taken[steps_by_row]
     test_particles_are_looked_at
     test_the_record_names_the_chains_that_were_looked_at
@@ -154,6 +156,7 @@ unit/cli/test_sample.py
     test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own
     test_ctrl_c_in_sampling_is_status_130_with_the_draws_written
 unit/cli/test_saved.py
+    test_a_command_that_is_interrupted_is_watched_and_resumed[store]
     test_checkpoints_whose_draws_are_elsewhere[summary]
     test_a_run_that_has_ended[store and checkpoint]
     test_a_run_that_has_ended[checkpoint]
@@ -426,6 +429,8 @@ unit/run/test_centring.py
     test_tuning_of_other_positions_is_refused[None-auto]
     test_a_run_that_goes_on_is_one_longer_run
 unit/run/test_checkpoint.py
+    test_another_run_is_refused_with_both_values[keep]
+    test_models_and_reducers_that_differ_a_little_are_refused[<lambda>]
     test_sigterm_within_a_block_and_while_the_run_is_saved_loses_nothing[terminated_twice]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[until-0.0]
     test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws[reduced-0.0]
@@ -619,6 +624,7 @@ unit/variational/test_fit_checkpoint.py
     test_ctrl_c_saves_the_fit
     test_other_fits_are_refused
 unit/variational/test_fit_each.py
+    test_discrete_variables_of_a_guide_that_is_a_program
     test_any_division_gives_the_fits_of_its_parts
     test_data_sets_of_several_lengths_have_the_fits_of_their_own_rows
     test_summaries_are_those_of_the_draws

@@ -72,15 +72,19 @@ class Drawing:
         """Names of the values of a draw: the latent variables, and deterministic ones of the model."""
         return list(self.pair.problem.whole.values)
 
+    @property
+    def room(self) -> int:
+        """Draws whose results have at most `ELEMENTS` numbers: a power of two from 8 to 512, the same on every mesh."""
+        numbers = 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.pair.problem.whole.values))
+        return _power_of_two(ELEMENTS / numbers)
+
     @cached_property
     def batch_size(self) -> int:
-        """Draws that are made at once: a power of two from 8 to 512, the same on every mesh, within these limits."""
+        """Draws whose density is evaluated at once: `room`, or fewer if an array on the way would be too large."""
         whole = self.pair.problem.whole
-        numbers = 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(whole.values))
-        fit = ELEMENTS / numbers
-        if extent(whole.at_zero)[0] * MOST > WITHIN:  # or no need to trace the density
-            fit = min(fit, WITHIN / max(_largest_of_draw(whole), 1))
-        return int(2 ** max(3, min(math.log2(MOST), math.floor(math.log2(max(fit, 1))))))
+        if extent(whole.at_zero)[0] * self.room <= WITHIN:  # no need to trace the density
+            return self.room
+        return min(self.room, _power_of_two(WITHIN / max(_largest_of_draw(whole), 1)))
 
     @cached_property
     def cost(self) -> int:
@@ -117,6 +121,10 @@ class Drawing:
     def batches(self, seed: int, count: int) -> Iterator[tuple[Drawn, int]]:
         """Yield batches of draws, and how many of each are wanted. A draw depends on its seed and number alone."""
         return self.numbered(seed, np.arange(count))
+
+
+def _power_of_two(draws: float) -> int:
+    return int(2 ** max(3, min(math.log2(MOST), math.floor(math.log2(max(draws, 1))))))
 
 
 def _largest_of_draw(whole: TracedProgram) -> int:

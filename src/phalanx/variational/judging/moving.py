@@ -108,7 +108,7 @@ class Mover:
 
     @property
     def _batch(self) -> int:
-        return min(self.drawing.batch_size, self.count)
+        return min(self.drawing.room, self.count)  # densities of a batch are evaluated in lanes
 
     def move(
         self, seed: int, values: dict[str, np.ndarray], log: Float[np.ndarray, "draw"],
