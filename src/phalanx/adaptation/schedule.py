@@ -6,7 +6,7 @@ FIRST = 10
 """Iterations of the first two windows; each later window is twice as long as the one before."""
 
 LAST_FRACTION, LAST_LEAST = 0.15, 20
-"""Share of the warm-up, and the fewest iterations, after the last change of the metric: for the step size alone."""
+"""Fraction of the warm-up, and the fewest iterations, after the last change of the metric: for the step size alone."""
 
 
 def windows(num_warmup: int, learns_metric: bool, least_last: int = LAST_LEAST) -> list[int]:

@@ -98,7 +98,7 @@ def impute(model: Program, data: object, mesh: Mesh | None = None) -> Imputed:
 
 
 def impute_again(program: Program, data: object) -> Any:
-    """Return other data for a compiled program; if it imputes entries, they must miss the same number.
+    """Return other data for a compiled program; if it imputes entries, the data must miss as many.
 
     Raises:
         ValueError: if the number of missing entries differs.

@@ -15,6 +15,7 @@ FACTORISATIONS = words(
 )
 """Primitives of which each column takes as many multiplications as the matrix has entries, up to a constant."""
 
+PRODUCTS = words("dot_general conv_general_dilated triangular_solve")
 
 DRAW: Axes = frozenset({"draw"})
 """Label of values that differ from draw to draw."""
@@ -37,8 +38,10 @@ def _work(equation: JaxprEqn) -> int:
         return max(map(matrix_work, parts.branches))
     if inner := inner_programs(equation):
         return sum(map(matrix_work, inner))
-    shapes, made = [aval_of(atom).shape for atom in equation.invars], math.prod(aval_of(equation.outvars[0]).shape)
     name, params = equation.primitive.name, equation.params
+    if name not in FACTORISATIONS | PRODUCTS:  # others may have no results, or results without shapes
+        return 0
+    shapes, made = [aval_of(atom).shape for atom in equation.invars], math.prod(aval_of(equation.outvars[0]).shape)
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         return made * math.prod(shapes[0][axis] for axis in contracted)
@@ -46,7 +49,7 @@ def _work(equation: JaxprEqn) -> int:
         return made * math.prod(shapes[1]) // max(shapes[1][params["dimension_numbers"].rhs_spec[0]], 1)
     if name == "triangular_solve":
         return made * shapes[0][-1]
-    return math.prod(shapes[0]) * min(shapes[0][-2:]) if name in FACTORISATIONS else 0
+    return math.prod(shapes[0]) * min(shapes[0][-2:])
 
 
 def largest_of_draw(program: Program, varies: Sequence[bool]) -> int:
@@ -67,5 +70,5 @@ class _Largest(Dependence):
 
     def named(self, variable: Var, value: Axes) -> Axes:
         if value:
-            self.size = max(self.size, math.prod(aval_of(variable).shape))
+            self.size = max(self.size, math.prod(getattr(variable.aval, "shape", ())))
         return value

@@ -38,6 +38,7 @@ PROGRAMS = {
     "known number of turns": (lambda x: lax.fori_loop(0, 7, lambda _, c: A @ c, x), 7 * 36),
     "unknown number of turns": (lambda x: lax.while_loop(lambda c: c.sum() < 9, lambda c: A @ c, x), 36),
     "branches": (lambda x: lax.cond(x[0] > 0, lambda: A @ x, lambda: x), 36),
+    "printed": (lambda x: (jax.debug.print("{x}", x=x), A @ x)[1], 36),
     "no rows": (lambda x: jnp.ones((0, 6)) @ x, 0),
 }
 
@@ -55,6 +56,8 @@ LARGEST = {
     "within jit": (lambda x, data: jax.jit(lambda x: jnp.outer(x, x).sum())(x), 36),
     "within a scan": (lambda x, data: lax.scan(lambda c, _: (c + jnp.outer(x, x).sum(), None), 0.0, None, 5)[0], 36),
     "rows of a scan": (lambda x, data: lax.scan(lambda c, _: (c, c), x, None, 9)[1], 54),
+    "printed": (lambda x, data: (jax.debug.print("{x}", x=x), x.sum())[1], 6),
+    "a key": (lambda x, data: jax.random.normal(jax.random.key(x[0].astype(int)), (3, 4)).sum(), 12),
     "within a branch": (lambda x, data: lax.cond(x[0] > 0, lambda: jnp.outer(x, x).sum(), lambda: 0.0), 36),
 }
 

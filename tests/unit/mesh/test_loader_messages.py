@@ -58,6 +58,21 @@ def test_threads_share_it_and_standard_error_is_put_back_when_the_last_is_done(c
     assert threading.active_count() == before
 
 
+@pytest.mark.usefixtures("_old_jax")
+def test_a_process_that_is_started_meanwhile_is_not_waited_for(capfd, monkeypatch):
+    monkeypatch.setattr(loader_messages, "PATIENCE", 0.1)
+    with without_false_alarms():
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read(); print('end', file=sys.stderr)"], stdin=subprocess.PIPE
+        )
+    os.write(2, b"goes on\n")
+    child.communicate()
+    for thread in threading.enumerate():
+        if thread.daemon and "_pass_on" in thread.name:
+            thread.join()
+    assert capfd.readouterr().err == "goes on\nend\n"
+
+
 @pytest.mark.slow
 def test_a_second_process_prints_no_alarm(tmp_path):
     environment = {**os.environ, "PHALANX_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu"}

@@ -16,6 +16,9 @@ import jax
 
 FALSE_ALARM = re.compile(rb"cpu_aot_loader\.cc:\d+\] Loading XLA:CPU AOT result\. Target machine feature \+prefer-no-")
 
+PATIENCE = 1.0
+"""Seconds to wait for the last lines."""
+
 _lock = threading.Lock()
 _filters: list[_Filter] = []
 """The active filter, once for each thread that compiles."""
@@ -54,9 +57,12 @@ class _Filter:
             for line in lines:
                 if not FALSE_ALARM.search(line):
                     os.write(self._original, line)
+        os.close(self._original)
 
     def close(self) -> None:
-        """Restore standard error, which ends the pipe, and wait until the remaining lines have been forwarded."""
+        """Restore standard error, which ends the pipe, and wait until the remaining lines have been forwarded.
+
+        A process that was started meanwhile holds the pipe open: its lines are forwarded for as long as it runs.
+        """
         os.dup2(self._original, 2)
-        self._thread.join()
-        os.close(self._original)
+        self._thread.join(PATIENCE)
