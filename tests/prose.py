@@ -1,4 +1,4 @@
-"""Check of words, first lines, class names and lengths of files; `make lint` runs it.
+"""Check of words, first lines and class names; `make lint` runs it.
 
 `python tests/prose.py [-v]` prints counts by file, with -v each place, and exits with 1 where a limit is passed.
 """
@@ -22,7 +22,6 @@ SCRIPTS = sorted((ROOT / "benchmarks").rglob("*.py"))
 
 OPENING = r"(?:What|Whether|Where|How|That|Of|Which)\b"
 SHARE_OF_OPENINGS = 0.02
-LONGEST_FILE = 400
 SHARED_NAMES = {"Info", "State", "Tuning"}  # every kernel file has its own
 
 BANNED = {
@@ -111,8 +110,6 @@ def findings() -> list[Finding]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name not in SHARED_NAMES:
                 classes[node.name].append((path, node.lineno, node.name))
     shared = [place for places in classes.values() if len(places) > 1 for place in places]
-    lengths = [(path, len(path.read_text().splitlines())) for path in SOURCES]
-    long = [(path, length, f"{length} lines") for path, length in lengths if length > LONGEST_FILE]
     return [
         Finding(
             f"docstrings of {len(lines):,} that open with a relative clause",
@@ -122,7 +119,6 @@ def findings() -> list[Finding]:
         Finding("sentences of pages, and docstrings of benchmarks, that open with a relative clause", sentences),
         Finding("banned words", words),
         Finding("class names used twice", shared),
-        Finding(f"files of more than {LONGEST_FILE} lines", long),
     ]
 
 
