@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 import jax
 import numpy as np
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Primitive
 from jax.stages import Compiled, Lowered
 from jax.typing import ArrayLike
@@ -275,6 +276,17 @@ def live(trace: ClosedJaxpr) -> ClosedJaxpr | None:
         return None
     needed, _ = dce(trace.jaxpr, [True] * len(trace.jaxpr.outvars), instantiate=True)
     return ClosedJaxpr(needed, trace.consts)
+
+
+def bind(primitive: Primitive, arrays: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
+    """Return the results of a primitive on arrays, given the parameters of an equation.
+
+    Releases of JAX differ in the form in which functions among the parameters are bound: as operands, before 0.11.
+    """
+    bound = primitive.get_bind_params(dict(params))
+    functions, options = bound if isinstance(bound, tuple) else ((), bound)
+    results = primitive.bind(*functions, *arrays, **options)
+    return results if primitive.multiple_results else [results]
 
 
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:

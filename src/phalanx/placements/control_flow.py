@@ -1,0 +1,237 @@
+"""Loops and branches on one device's parts: carries keep their placements from turn to turn, tests are replicated.
+
+A carry begins with the placements that it has, and is joined with what a turn makes of it, until nothing changes. In
+`lax.scan(lambda c, t: (c + (t * x).sum(), None), 0.0, times)` over sharded rows x, the carry begins replicated, and a
+turn makes a partial sum of it: it is carried as a partial sum, and added once, after the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+from jax import Array, lax
+from jax.extend.core import JaxprEqn
+
+from phalanx.jaxprs.dependence import uses_collective
+from phalanx.jaxprs.walking import Cond, Program, Scan, While, aval_of
+from phalanx.placements.interpreter import PlacementInterpreter
+from phalanx.placements.placement import PARTIAL, REPLICATED, PlacedValue, Placement, Placements, is_sharded
+
+
+class Body:
+    """Program of a loop or branch on one device's parts of its inputs.
+
+    Args:
+        interpreter: evaluates it.
+        program: the program, over whole arrays.
+        inputs: values with the placements and shapes of its inputs.
+
+    Attributes:
+        demanded: for each input the axes along which the last evaluation needed the replicated value.
+    """
+
+    def __init__(self, interpreter: PlacementInterpreter, program: Program, inputs: Sequence[PlacedValue]) -> None:
+        self.interpreter = interpreter
+        self.program = program
+        self.inputs = list(inputs)
+        self.demanded: list[set[int]] = []
+
+    def _evaluate(self, arrays: Sequence[Array]) -> list[PlacedValue]:
+        values = [
+            PlacedValue(array, like.placements, like.shape, like.dtype)
+            for array, like in zip(arrays, self.inputs, strict=True)
+        ]
+        results = self.interpreter.run(self.program, values)
+        self.demanded = [value.demanded for value in values]
+        return results
+
+    def result_placements(self) -> list[Placements]:
+        """Return the placements that the results have by themselves."""
+        placements: list[Placements] = []
+
+        def evaluate(*arrays: Array) -> list[Array]:
+            results = self._evaluate(arrays)
+            placements.extend(result.placements for result in results)
+            return [result.array for result in results]
+
+        with self.interpreter.probing():
+            jax.eval_shape(evaluate, *(value.array for value in self.inputs))
+        return placements
+
+    def to(self, wanted: Sequence[Placements]) -> Callable[..., tuple[Array, ...]]:
+        """Return a function of local arrays that returns the results with these placements."""
+
+        def evaluate(*arrays: Array) -> tuple[Array, ...]:
+            results = self._evaluate(arrays)
+            return tuple(self.interpreter.convert(result, want) for result, want in zip(results, wanted, strict=True))
+
+        return evaluate
+
+
+class ProgramInterpreter(PlacementInterpreter):
+    """Evaluation of a whole program, loops and branches included."""
+
+    def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[PlacedValue]) -> list[PlacedValue]:
+        """Return the results of a choice, with the placements that some branch gives them and no other contradicts."""
+        if _is_replicated(self, inputs, parts.branches):
+            return self.bind_replicated(equation, inputs)
+        number, *operands = inputs
+        bodies = [Body(self, branch, operands) for branch in parts.branches]
+        made = [body.result_placements() for body in bodies]
+        joined = [_agreed(self, placements) for placements in zip(*made, strict=True)]
+        which = self.convert(number, self.replicated)
+        results = lax.switch(which, [body.to(joined) for body in bodies], *(operand.array for operand in operands))
+        return _values(equation, results, joined)
+
+    def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[PlacedValue]) -> list[PlacedValue]:
+        """Return the results of a loop over rows; rows that are scanned are gathered first."""
+        if _is_replicated(self, inputs, [parts.body]):
+            return self.bind_replicated(equation, inputs)
+        constants, carry, rows = parts.split(inputs)
+        constants = [_without(self, value, lambda at: at == PARTIAL) for value in constants]
+        rows = [_without(self, value, lambda at: at in (PARTIAL, 0)) for value in rows]
+        single = [_one_row(self, value) for value in rows]
+        loop = _Loop(self, carry)
+        constants, placements = loop.settle(parts.body, constants, single)
+        of_rows = placements[len(carry) :]
+        body = Body(self, parts.body, [*constants, *loop.carry, *single])
+        turn = body.to([*(value.placements for value in loop.carry), *of_rows])
+
+        def step(now: tuple[Array, ...], row: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+            results = turn(*(value.array for value in constants), *now, *row)
+            return results[: len(carry)], results[len(carry) :]
+
+        params = equation.params
+        with self.loop(params["length"]):
+            carried, made = lax.scan(
+                step,
+                tuple(value.array for value in loop.carry),
+                tuple(value.array for value in rows),
+                **{name: params[name] for name in ("length", "reverse", "unroll")},
+            )
+        after = [value.placements for value in loop.carry]
+        after += [tuple(at + 1 if is_sharded(at) else at for at in placements) for placements in of_rows]
+        return _values(equation, [*carried, *made], after)
+
+    def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[PlacedValue]) -> list[PlacedValue]:
+        """Return the results of a loop with a test, which is replicated; its messages are counted for one turn."""
+        if _is_replicated(self, inputs, [parts.test, parts.body]):
+            return self.bind_replicated(equation, inputs)
+        of_test, of_body, carry = parts.split(inputs)
+        of_test, of_body = (
+            [_without(self, value, lambda at: at == PARTIAL) for value in constants] for constants in (of_test, of_body)
+        )
+        loop = _Loop(self, carry)
+        of_body, _ = loop.settle(parts.body, of_body, [])
+        test = Body(self, parts.test, [*of_test, *loop.carry])
+        with self.loop(1):
+            test.result_placements()
+        of_test = [_demanded(self, *pair) for pair in zip(of_test, test.demanded, strict=False)]
+        test = Body(self, parts.test, [*of_test, *loop.carry]).to([self.replicated])
+        placements = [value.placements for value in loop.carry]
+        turn = Body(self, parts.body, [*of_body, *loop.carry]).to(placements)
+        with self.loop(1):
+            results = lax.while_loop(
+                lambda now: test(*(value.array for value in of_test), *now)[0],
+                lambda now: turn(*(value.array for value in of_body), *now),
+                tuple(value.array for value in loop.carry),
+            )
+        return _values(equation, results, placements)
+
+
+class _Loop:
+    """Carry of a loop, whose placements are joined with those after a turn until nothing changes.
+
+    An entry that has been a partial sum and rows, or rows along two dimensions, stays replicated: the join is not
+    monotone, and would go round in circles.
+    """
+
+    def __init__(self, interpreter: PlacementInterpreter, carry: Sequence[PlacedValue]) -> None:
+        self.interpreter = interpreter
+        self.carry = list(carry)
+        self._contradicted: set[tuple[int, int]] = set()
+
+    def settle(
+        self, body: Program, constants: Sequence[PlacedValue], rows: Sequence[PlacedValue]
+    ) -> tuple[list[PlacedValue], list[Placements]]:
+        """Return the constants, replicated where a turn would gather them, and the placements of a turn's results."""
+        constants = list(constants)
+        while True:
+            turn = Body(self.interpreter, body, [*constants, *self.carry, *rows])
+            with self.interpreter.loop(1):
+                after = turn.result_placements()
+            resolved = [
+                _demanded(self.interpreter, value, demanded)
+                for value, demanded in zip(constants, turn.demanded, strict=False)
+            ]
+            joined = [self._join(number, after[number]) for number in range(len(self.carry))]
+            is_settled = all(new is old for new, old in zip(resolved, constants, strict=True))
+            if is_settled and joined == [value.placements for value in self.carry]:
+                return constants, after
+            constants = resolved
+            self.carry = [self.interpreter.resolve(*pair) for pair in zip(self.carry, joined, strict=True)]
+
+    def _join(self, number: int, after: Placements) -> Placements:
+        joined: list[Placement] = []
+        for axis, (before, now) in enumerate(zip(self.carry[number].placements, after, strict=True)):
+            if before != now and REPLICATED not in (before, now):
+                self._contradicted.add((number, axis))
+            other = now if before == REPLICATED else before
+            joined.append(REPLICATED if (number, axis) in self._contradicted else other)
+        placements = _one_axis_per_dimension(joined)
+        if placements != tuple(joined):
+            self._contradicted |= {(number, axis) for axis in range(len(joined))}
+        return placements
+
+
+def _is_replicated(
+    interpreter: PlacementInterpreter, inputs: Sequence[PlacedValue], programs: Sequence[Program]
+) -> bool:
+    """Return whether programs of replicated inputs can be bound as they are."""
+    names = [axis.name for axis in interpreter.axes]
+    communicate = any(uses_collective(program, name) for program in programs for name in names)
+    return not communicate and all(value.is_replicated for value in inputs)
+
+
+def _agreed(interpreter: PlacementInterpreter, each: Sequence[Placements]) -> Placements:
+    joined: list[Placement] = []
+    for axis in range(len(interpreter.axes)):
+        divided = {placements[axis] for placements in each} - {REPLICATED}
+        joined.append(divided.pop() if len(divided) == 1 else REPLICATED)
+    return _one_axis_per_dimension(joined)
+
+
+def _one_axis_per_dimension(placements: Sequence[Placement]) -> Placements:
+    """Return placements in which no two axes divide the same dimension; all are replicated otherwise."""
+    dims = [placement for placement in placements if is_sharded(placement)]
+    return tuple(placements) if len(set(dims)) == len(dims) else (REPLICATED,) * len(placements)
+
+
+def _without(
+    interpreter: PlacementInterpreter, value: PlacedValue, is_unwanted: Callable[[Placement], bool]
+) -> PlacedValue:
+    """Return a value that is replicated along the axes with unwanted placements."""
+    placements = tuple(REPLICATED if is_unwanted(placement) else placement for placement in value.placements)
+    return interpreter.resolve(value, placements)
+
+
+def _demanded(interpreter: PlacementInterpreter, value: PlacedValue, axes: set[int]) -> PlacedValue:
+    """Return a value that is replicated along some axes, so that a loop does not gather it in each turn."""
+    placements = tuple(REPLICATED if axis in axes else placement for axis, placement in enumerate(value.placements))
+    return interpreter.resolve(value, placements)
+
+
+def _one_row(interpreter: PlacementInterpreter, rows: PlacedValue) -> PlacedValue:
+    """Return the value that a turn of a scan gets of some rows; its array has a shape only."""
+    placements = tuple(at - 1 if is_sharded(at) else at for at in rows.placements)
+    shape = interpreter.local_shape(rows.shape[1:], placements)
+    return PlacedValue(jax.ShapeDtypeStruct(shape, rows.dtype), placements, rows.shape[1:], rows.dtype)
+
+
+def _values(equation: JaxprEqn, arrays: Sequence[Array], placements: Sequence[Placements]) -> list[PlacedValue]:
+    avals = [aval_of(variable) for variable in equation.outvars]
+    return [
+        PlacedValue(array, at, aval.shape, aval.dtype)
+        for array, at, aval in zip(arrays, placements, avals, strict=True)
+    ]

@@ -1,0 +1,302 @@
+"""Evaluation of a program by rules of placement: converts operands, masks padded rows, binds on local shapes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
+
+from phalanx.jaxprs.source_lines import source_line_of
+from phalanx.jaxprs.walking import (
+    ELEMENTWISE,
+    Call,
+    Interpreter,
+    aval_of,
+    axes_named,
+    needed_equations,
+    opened,
+)
+from phalanx.mesh.compatibility.jax_internals import bind
+from phalanx.placements.mesh_axis import MeshAxis
+from phalanx.placements.placement import (
+    PARTIAL,
+    REPLICATED,
+    PlacedValue,
+    Placement,
+    Placements,
+    is_sharded,
+)
+from phalanx.placements.rules import RULES, Plan
+from phalanx.placements.rules.shapes import own_sizes
+
+RECOMPUTED = ELEMENTWISE | {"broadcast_in_dim", "concatenate", "dot_general", "reshape", "squeeze", "transpose"}
+"""Primitives whose result is computed again from replicated operands if those are smaller."""
+
+COLLECTIVES = frozenset(
+    ("psum", "pmax", "pmin", "psum_invariant", "pvary", "ppermute", "all_gather", "reduce_scatter", "all_to_all")
+)
+"""Collectives of the user's own program, which is traced as on one device: their results are their operands."""
+
+
+class PlacementInterpreter(Interpreter[PlacedValue]):
+    """Evaluation of a program on one device's parts of whole arrays.
+
+    Args:
+        sizes: number of devices along each mesh axis, at least two.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.axes = [MeshAxis(name, size, self._message) for name, size in sizes.items()]
+        self.replicated: Placements = (REPLICATED,) * len(self.axes)
+        self.messages: list[tuple[str, str, int, str, Any]] = []
+        self._equation: JaxprEqn | None = None
+        self._turns = 1
+        self._is_probing = False
+
+    # -- what is sent --------------------------------------------------------------------------------------------------
+
+    def record(self, collective: str, axis: str, arrays: Sequence[Array], copies: int = 1) -> None:
+        """Record a message of arrays."""
+        if self._is_probing:
+            return
+        nbytes = sum(array.size * getattr(array.dtype, "itemsize", 8) for array in arrays) * copies * self._turns
+        equation = self._equation
+        primitive, line = (equation.primitive.name, source_line_of(equation)) if equation else ("result", None)
+        self.messages.append((collective, axis, nbytes, primitive, line))
+
+    def _message(self, collective: str, axis: str, array: Array, copies: int) -> None:
+        self.record(collective, axis, [array], copies)
+
+    @contextlib.contextmanager
+    def probing(self) -> Iterator[None]:
+        """Evaluate shapes and placements only: messages are not recorded."""
+        before, self._is_probing = self._is_probing, True
+        yield
+        self._is_probing = before
+
+    @contextlib.contextmanager
+    def loop(self, turns: int) -> Iterator[None]:
+        """Evaluate the body of a loop: messages are counted as often as it turns."""
+        turns_before, self._turns = self._turns, self._turns * turns
+        in_loop_before = [axis.is_in_loop for axis in self.axes]
+        for axis in self.axes:
+            axis.is_in_loop = True
+        yield
+        self._turns = turns_before
+        for axis, before in zip(self.axes, in_loop_before, strict=True):
+            axis.is_in_loop = before
+
+    # -- conversions ---------------------------------------------------------------------------------------------------
+
+    def local_shape(self, shape: Sequence[int], placements: Placements) -> tuple[int, ...]:
+        """Return the shape of one device's part of a value."""
+        local = list(shape)
+        for axis, placement in zip(self.axes, placements, strict=True):
+            if is_sharded(placement):
+                local[placement] = axis.rows(local[placement])
+        return tuple(local)
+
+    def convert(self, value: PlacedValue, wanted: Placements) -> Array:
+        """Return this device's array of a value with other placements; each conversion is made once."""
+        if wanted in value.forms:
+            return value.forms[wanted]
+        pairs = list(zip(value.placements, wanted, strict=True))
+        value.demanded |= {number for number, (at, want) in enumerate(pairs) if at != want and want == REPLICATED}
+        if value.equation is not None and value.equation.primitive.name == "broadcast_in_dim":
+            array = self._broadcast(value.equation, value, wanted)
+        elif wanted == self.replicated and value.equation is not None and value.is_recomputed:
+            operands = [PlacedValue(self.convert(x, wanted), wanted, x.shape, x.dtype) for x in value.operands]
+            array = self.bind_replicated(value.equation, operands)[0].array
+        else:
+            array = self._move(value, wanted)
+        value.forms[wanted] = array
+        if all(at == want or (at == PARTIAL and want == REPLICATED) for at, want in pairs):
+            value.placements = wanted  # once added, a sum is replicated for all that follows
+        return array
+
+    def _broadcast(self, equation: JaxprEqn, value: PlacedValue, wanted: Placements) -> Array:
+        """Return a broadcast from its operand, which is smaller, in the placement that corresponds to `wanted`."""
+        operand = value.operands[0]
+        dims = equation.params["broadcast_dimensions"]
+
+        def source(want: Placement) -> Placement:
+            if not is_sharded(want):
+                return want
+            is_kept = want in dims and operand.shape[dims.index(want)] == value.shape[want]
+            return dims.index(want) if is_kept else REPLICATED
+
+        array = self.convert(operand, tuple(map(source, wanted)))
+        return lax.broadcast_in_dim(array, self.local_shape(value.shape, wanted), dims)
+
+    def _move(self, value: PlacedValue, wanted: Placements) -> Array:
+        """Return a value moved axis by axis: gathers, sums, own rows, so that no dimension is divided twice."""
+        array = value.array
+        placements = list(value.placements)
+
+        def move(number: int, target: Placement) -> None:
+            nonlocal array
+            others = [REPLICATED if each == number else at for each, at in enumerate(placements)]
+            shape = self.local_shape(value.shape, tuple(others))
+            array = self.axes[number].move(array, placements[number], target, shape)
+            placements[number] = target
+            value.forms.setdefault(tuple(placements), array)
+
+        for number, want in enumerate(wanted):
+            if is_sharded(placements[number]) and placements[number] != want:
+                move(number, REPLICATED)
+        for number, want in enumerate(wanted):
+            if not is_sharded(want) and placements[number] != want:
+                move(number, want)
+        for number, want in enumerate(wanted):
+            if placements[number] != want:
+                move(number, want)
+        return array
+
+    def resolve(self, value: PlacedValue, placements: Placements) -> PlacedValue:
+        """Return a value that has these placements and no origin, as the operand of a loop or branch."""
+        if placements == value.placements:
+            return value
+        return PlacedValue(self.convert(value, placements), placements, value.shape, value.dtype)
+
+    # -- equations -----------------------------------------------------------------------------------------------------
+
+    def constant(self, value: ArrayLike) -> PlacedValue:
+        """Return a constant of the program, which all devices have."""
+        array = value if isinstance(value, jax.Array) else jnp.asarray(value)
+        return PlacedValue(array, self.replicated, array.shape, array.dtype)
+
+    def equation(self, equation: JaxprEqn, inputs: list[PlacedValue]) -> list[PlacedValue]:
+        """Return the results of an equation; messages are recorded under its name and line."""
+        before, self._equation = self._equation, equation
+        results = super().equation(equation, inputs)
+        self._equation = before
+        return results
+
+    def primitive(self, equation: JaxprEqn, inputs: list[PlacedValue]) -> list[PlacedValue]:
+        """Return the results of a primitive, by its rule along each axis."""
+        name = equation.primitive.name
+        if name in COLLECTIVES | {"axis_index"} and set(axes_named(equation)) <= {axis.name for axis in self.axes}:
+            return [self._of_one_device(equation, *inputs)] if len(inputs) < 2 else inputs
+        if name == "custom_linear_solve" and (solution := self._solve(equation, inputs)) is not None:
+            return solution
+        return self._bind(equation, inputs, self._plans(equation, inputs))
+
+    def _of_one_device(self, equation: JaxprEqn, *operand: PlacedValue) -> PlacedValue:
+        """Return the result of a user's own collective over one device, which has all rows."""
+        if not operand:
+            return self.constant(np.int32(0))  # the number of the device
+        (value,), shape = operand, aval_of(equation.outvars[0]).shape
+        if shape == value.shape:
+            return value
+        new = equation.params["all_gather_dimension"]  # the devices' arrays, stacked
+
+        def moved(at: Placement) -> Placement:
+            return at + 1 if is_sharded(at) and at >= new else at
+
+        placements = tuple(map(moved, value.placements))
+        return PlacedValue(lax.expand_dims(value.array, [new]), placements, shape, value.dtype)
+
+    def _plans(self, equation: JaxprEqn, inputs: Sequence[PlacedValue]) -> list[Plan]:
+        """Return a plan for each axis; where the plans of two axes conflict, the later axis replicates."""
+        everything_replicated = Plan([REPLICATED] * len(inputs), [REPLICATED] * len(equation.outvars))
+        plans: list[Plan] = []
+        for number, axis in enumerate(self.axes):
+            placements = [value.placements[number] for value in inputs]
+            rule = RULES.get(equation.primitive.name)
+            if rule is None or all(placement == REPLICATED for placement in placements):
+                plan = everything_replicated
+            else:
+                plan = rule(axis, equation, inputs, placements) or everything_replicated
+            plans.append(everything_replicated if any(_conflict(plan, other) for other in plans) else plan)
+        return plans
+
+    def _bind(self, equation: JaxprEqn, inputs: Sequence[PlacedValue], plans: Sequence[Plan]) -> list[PlacedValue]:
+        """Return the results of a primitive on local arrays."""
+        needs = list(zip(*(plan.needs for plan in plans), strict=True))
+        results = list(zip(*(plan.results for plan in plans), strict=True))
+        arrays = [self.convert(value, need) for value, need in zip(inputs, needs, strict=True)]
+        for axis, plan in zip(self.axes, plans, strict=True):
+            for operand, dim, fill in plan.masks:
+                arrays[operand] = axis.mask(arrays[operand], dim, inputs[operand].shape[dim], fill)
+        local = next((plan.local for plan in plans if plan.local), None)
+        if local is not None:
+            outputs = local(*arrays)
+        else:
+            parameters = self._local_parameters(equation, inputs, needs, results, arrays)
+            outputs = bind(equation.primitive, arrays, parameters)
+        origin = (equation, inputs) if equation.primitive.name in RECOMPUTED else None
+        avals = [aval_of(variable) for variable in equation.outvars]
+        return [
+            PlacedValue(output, placements, aval.shape, aval.dtype, origin)
+            for output, placements, aval in zip(outputs, results, avals, strict=True)
+        ]
+
+    def _local_parameters(
+        self,
+        equation: JaxprEqn,
+        inputs: Sequence[PlacedValue],
+        needs: Sequence[Placements],
+        results: Sequence[Placements],
+        arrays: Sequence[Array],
+    ) -> dict[str, Any]:
+        """Return the parameters of an equation with shapes of one device's arrays."""
+        name, parameters = equation.primitive.name, dict(equation.params)
+        if all(need == self.replicated for need in needs):
+            return parameters
+        if name in ("broadcast_in_dim", "reshape"):
+            shape = self.local_shape(aval_of(equation.outvars[0]).shape, results[0])
+            parameters["shape" if name == "broadcast_in_dim" else "new_sizes"] = shape
+            parameters["sharding"] = None
+        if name == "slice":
+            parameters["limit_indices"] = tuple(own_sizes(parameters["limit_indices"], inputs[0], arrays[0]))
+        if name in ("gather", "dynamic_slice"):
+            parameters["slice_sizes"] = tuple(own_sizes(parameters["slice_sizes"], inputs[0], arrays[0]))
+        return parameters
+
+    def _solve(self, equation: JaxprEqn, inputs: list[PlacedValue]) -> list[PlacedValue] | None:
+        """Return a linear solve by the program that solves it: its other programs serve derivatives only."""
+        solver = equation.params["jaxprs"].solve
+        if len(opened(solver)[0].outvars) != len(equation.outvars):
+            return None
+        lengths = equation.params["const_lengths"]
+        first = lengths.matvec + lengths.vecmat
+        constants, sides = inputs[first : first + lengths.solve], inputs[sum(lengths) :]
+        return self.run(solver, [*constants, *sides])
+
+    def equations(self, jaxpr: Any) -> Sequence[JaxprEqn]:
+        """Return the equations that the outputs need: checks of arguments would be reported as gathers."""
+        return needed_equations(jaxpr, jaxpr.outvars)
+
+    # -- calls ----------------------------------------------------------------------------------------
+
+    def call(self, equation: JaxprEqn, parts: Call, inputs: list[PlacedValue]) -> list[PlacedValue]:
+        """Follow a primitive that only calls a program; rematerialised programs keep the barrier before them."""
+        if not parts.known:
+            return self.primitive(equation, inputs)
+        if equation.params.get("differentiated") and np.any(equation.params["prevent_cse"]):
+            arrays = lax.optimization_barrier([value.array for value in inputs])
+            inputs = [
+                PlacedValue(array, value.placements, value.shape, value.dtype)
+                for array, value in zip(arrays, inputs, strict=True)
+            ]
+        return self.run(parts.program, inputs)
+
+    def bind_replicated(self, equation: JaxprEqn, inputs: Sequence[PlacedValue]) -> list[PlacedValue]:
+        """Return the results of an equation on replicated operands, with all that it calls left as it is."""
+        plan = Plan([REPLICATED] * len(inputs), [REPLICATED] * len(equation.outvars))
+        return self._bind(equation, inputs, [plan] * len(self.axes))
+
+
+def _conflict(plan: Plan, other: Plan) -> bool:
+    """Return whether two plans divide the same dimension of an operand or result, or both replace the primitive."""
+    if plan.local and other.local:
+        return True
+    pairs = [*zip(plan.needs, other.needs, strict=True), *zip(plan.results, other.results, strict=True)]
+    return any(is_sharded(one) and one == another for one, another in pairs)

@@ -1,0 +1,140 @@
+"""One mesh axis: the moves between placements along it, and masks for rows that do not divide evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from phalanx.placements.placement import PARTIAL, REPLICATED, Placement, is_sharded
+
+Record = Callable[[str, str, Array, int], None]
+"""Function that gets each message: the collective, the mesh axis, this device's array and the number of copies sent."""
+
+
+class MeshAxis:
+    """A mesh axis of at least two devices.
+
+    Args:
+        name: its name on the mesh.
+        size: its number of devices.
+        record: gets each message.
+
+    Attributes:
+        is_in_loop: whether messages are sent in each turn of a loop: rows that a turn selects are gathered before it.
+    """
+
+    def __init__(self, name: str, size: int, record: Record) -> None:
+        self.name = name
+        self.size = size
+        self.is_in_loop = False
+        self._record = record
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def rows(self, count: int) -> int:
+        """Return the number of rows that each device has of `count`."""
+        return -(-count // self.size)
+
+    def is_ragged(self, count: int) -> bool:
+        """Return whether some device has padded rows."""
+        return count % self.size != 0
+
+    def number(self) -> Array:
+        """Return the number of this device along the axis."""
+        return lax.axis_index(self.name)
+
+    def row_numbers(self, shape: tuple[int, ...], dim: int, count: int) -> Array:
+        """Return the number that each entry's row has among all `count` rows."""
+        return self.number() * self.rows(count) + lax.broadcasted_iota(jnp.int32, shape, dim)
+
+    def mask(self, array: Array, dim: int, count: int, fill: Any = 0) -> Array:
+        """Return this device's rows with `fill` in padded ones."""
+        if not self.is_ragged(count):
+            return array
+        return jnp.where(self.row_numbers(array.shape, dim, count) < count, array, jnp.asarray(fill, array.dtype))
+
+    def repeat_last(self, array: Array, dim: int, count: int) -> Array:
+        """Return this device's rows with copies of the last real row in padded ones; sends one row at most."""
+        if not self.is_ragged(count):
+            return array
+        rows = self.rows(count)
+        position = count - 1 - self.number() * rows
+        last = lax.dynamic_slice_in_dim(array, jnp.clip(position, 0, rows - 1), 1, dim)
+        if (self.size - 1) * rows >= count:  # a device without real rows needs another's
+            has_it = (position >= 0) & (position < rows)
+            last = self.add(jnp.where(has_it, last, jnp.zeros((), array.dtype)))
+        return jnp.where(self.row_numbers(array.shape, dim, count) < count, array, last)
+
+    def pad(self, array: Array, dim: int, count: int) -> Array:
+        """Return all rows, followed by copies of the last one up to a multiple of the number of devices."""
+        missing = self.rows(count) * self.size - count
+        if not missing:
+            return array
+        last = lax.slice_in_dim(array, count - 1, count, axis=dim)
+        return jnp.concatenate([array, *[last] * missing], dim)
+
+    def own_rows(self, array: Array, dim: int, count: int) -> Array:
+        """Return this device's rows of an array that all devices have."""
+        rows = self.rows(count)
+        return lax.dynamic_slice_in_dim(self.pad(array, dim, count), self.number() * rows, rows, dim)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def add(self, array: Array) -> Array:
+        """Return the sum over devices."""
+        self._record("all-reduce", self.name, array, 1)
+        return lax.psum(array, self.name)
+
+    def gather(self, array: Array, dim: int, count: int) -> Array:
+        """Return the rows of all devices."""
+        self._record("all-gather", self.name, array, self.size)
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            numbers = lax.all_gather(jax.random.key_data(array), self.name, axis=dim, tiled=True)
+            everything = jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array))
+        else:
+            everything = lax.all_gather(array, self.name, axis=dim, tiled=True)
+        return lax.slice_in_dim(everything, 0, count, axis=dim)
+
+    def stack(self, array: Array) -> Array:
+        """Return the arrays of all devices, stacked along a new first dimension; for a few numbers per device."""
+        self._record("all-gather", self.name, array, self.size)
+        return lax.all_gather(array, self.name)
+
+    def add_and_shard(self, array: Array, dim: int, count: int) -> Array:
+        """Return this device's rows of the sum over devices."""
+        self._record("reduce-scatter", self.name, array, 1)
+        return lax.psum_scatter(self.pad(array, dim, count), self.name, scatter_dimension=dim, tiled=True)
+
+    # -- moves ---------------------------------------------------------------------------------------------------------
+
+    def only_first(self, array: Array) -> Array:
+        """Return a replicated value as a partial sum: the first device has it, the others have zeros.
+
+        Division by the number of devices would round integers.
+        """
+        return jnp.where(self.number() == 0, array, jnp.zeros((), array.dtype))
+
+    def move(self, array: Array, placement: Placement, wanted: Placement, shape: tuple[int, ...]) -> Array:
+        """Return a value with the placement `wanted`.
+
+        Args:
+            array: this device's array.
+            placement: its placement along this axis.
+            wanted: the placement of the result.
+            shape: shape of the array before this axis divides it.
+        """
+        if placement == wanted:
+            return array
+        if is_sharded(placement):
+            array = self.gather(array, placement, shape[placement])
+        elif placement == PARTIAL and is_sharded(wanted):
+            return self.add_and_shard(array, wanted, shape[wanted])
+        elif placement == PARTIAL:
+            return self.add(array)
+        if is_sharded(wanted):
+            return self.own_rows(array, wanted, shape[wanted])
+        return array if wanted == REPLICATED else self.only_first(array)
