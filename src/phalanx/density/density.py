@@ -12,12 +12,14 @@ from jax import Array
 from phalanx.density.imputation import of_given_entries
 from phalanx.density.minibatch import MinibatchEstimate
 from phalanx.distributions.row_sums import total_of
+from phalanx.errors.model_errors import gradient_errors
 from phalanx.inputs.arguments import Layout
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.language.observations import marked_term_of
 from phalanx.language.tracing import Program
 from phalanx.mesh.position import ByVariable, Shared, add_shares
 from phalanx.mesh.total import Total
+from phalanx.mesh.virtual_mesh import traced_anyhow
 from phalanx.programs.centring import Residuals, log_jacobians, residuals_of
 from phalanx.programs.shares import Shares, Term
 from phalanx.programs.unconstrained import Evaluation, at_values, run_unconstrained, to_unconstrained
@@ -85,7 +87,9 @@ class Density:
             total = self.share(position)
             return total.fine, total.coarse  # the coarse part has no derivative
 
-        (fine, coarse), gradient = with_group_sums(jax.value_and_grad(share, has_aux=True))(position)
+        with_gradient = traced_anyhow(with_group_sums(jax.value_and_grad(share, has_aux=True)))
+        with gradient_errors():
+            (fine, coarse), gradient = with_gradient(position)
         shardings = {latent.name: latent.sharding for latent in self.shares.latents}
         return add_shares(Total(coarse, fine), gradient, shardings, self.shares.axes)
 

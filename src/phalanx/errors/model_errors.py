@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.errors import UnexpectedTracerError
 
-from phalanx.errors.remedies import LEAKED, is_untraceable, remedy
+from phalanx.errors.remedies import LEAKED, NO_GRADIENT, is_untraceable, remedy, remedy_of_gradient
 from phalanx.errors.user_code import CodeLine, raised_by_library, raised_by_phalanx, user_line
 
 _TRACERS = re.compile(r"\b\w*Tracer\b(\([^()]*\))?")
@@ -54,6 +54,30 @@ def model_errors(
             error.add_note(f"In {name}, {line}{_after(variables)}.")
             raise
         raise ModelError(_message(error, name, line, variables or {}, arguments or {})) from error
+
+
+@contextmanager
+def gradient_errors() -> Iterator[None]:
+    """Turn errors of the `with` block, which differentiates a log density, into errors about a line of the model.
+
+    Raises:
+        ModelError: where JAX has no reverse mode, as for loops of unknown length.
+    """
+    try:
+        yield
+    except ModelError:
+        raise
+    except ValueError as error:
+        if not NO_GRADIENT.search(str(error)):
+            raise
+        # JAX raises it after the model has returned, and attaches the stack of the operation
+        lines = [user_line(origin) for origin in (error, error.__cause__, error.__context__) if origin is not None]
+        line = next((line for line in reversed(lines) if line is not None), None)
+        where = "." if line is None else f" at {line}: {line.code!r}." if line.code else f" at {line}."
+        what = str(error).partition(". ")[0]
+        raise ModelError(
+            f"The log density has no gradient{where} JAX says: {what}. {remedy_of_gradient(what)}"
+        ) from error
 
 
 def asks_for_values(error: ModelError) -> bool:

@@ -59,7 +59,7 @@ def remedy(error: Exception, line: CodeLine) -> str:
 
 def _for_branch(line: CodeLine) -> str:
     if line.text.startswith("while"):
-        return "Use jax.lax.while_loop, or jax.lax.fori_loop."
+        return "Use jax.lax.fori_loop, or jax.lax.while_loop where no gradient is needed (see phx.rwmh)."
     if re.search(r"\b(min|max|sorted)\(", line.code):
         return "Use jnp.minimum, jnp.maximum or jnp.sort."
     if re.search(r"\b(and|or|not)\b", line.text):
@@ -94,7 +94,26 @@ def _for_number(error: Exception, line: CodeLine) -> str:
     return f"Use functions of jax.numpy (jnp) on it. If it depends on data alone, {_OUTSIDE}"
 
 
+NO_GRADIENT = re.compile(r"Reverse-mode differentiation does not work|(callbacks|FFI call).*(JVP|differentiated)")
+"""Messages of JAX about operations without a derivative."""
+
+_WITHOUT_GRADIENT = "or use a kernel that needs no gradient, such as phx.rwmh()."
+
+
+def remedy_of_gradient(message: str) -> str:
+    """Return advice on an operation without a derivative."""
+    if "Reverse-mode" in message:
+        return (
+            "Make a fixed number of steps, with jax.lax.scan, or jax.lax.fori_loop between two Python numbers, in "
+            "which jnp.where keeps a result that is final; give the function a derivative with jax.custom_vjp or "
+            f"jax.lax.custom_root; {_WITHOUT_GRADIENT}"
+        )
+    return f"Give the function a derivative with jax.custom_vjp, {_WITHOUT_GRADIENT}"
+
+
 def _for_misuse(message: str) -> str:
+    if NO_GRADIENT.search(message):
+        return remedy_of_gradient(message)
     if "manual axis types do not match" in message:
         return (
             "The initial values of a loop must vary over the same mesh axes as its results: "

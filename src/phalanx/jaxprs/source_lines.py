@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,7 @@ from jax.extend.core import JaxprEqn
 _INSTALLED = (Path(str(module.__file__)).parent for module in (jax, jaxlib, numpyro))
 _HERE = Path(__file__).parents[1]
 _LIBRARIES = tuple(str(folder) for folder in (*_INSTALLED, _HERE))
+_PYTHON = sysconfig.get_paths()["stdlib"]
 _DENSITIES = str(_HERE / "programs" / "unconstrained.py")
 """Calls from this file outside of the model are densities of distributions; a check of their own covers supports."""
 
@@ -49,6 +51,10 @@ class SourceLine:
         return words[0] if len(words) == 1 else linecache.getline(self.file, self.line).strip() or "an index"
 
 
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or (file.startswith((_PYTHON, "<frozen")) and "-packages" not in file)
+
+
 @cache
 def _parsed(file: str) -> ast.Module:
     try:
@@ -67,7 +73,7 @@ def source_line_of(eqn: JaxprEqn) -> SourceLine | None:
     for frame in trace.frames if trace is not None else ():
         if frame.file_name == _DENSITIES:
             return None
-        if not frame.file_name.startswith(_LIBRARIES):
+        if not _is_library(frame.file_name):
             return SourceLine(frame.file_name, frame.line_num)
     return None
 
@@ -77,7 +83,7 @@ def called(eqn: JaxprEqn) -> str:
     name = ""
     trace = eqn.source_info.traceback
     for frame in trace.frames if trace is not None else ():
-        if not frame.file_name.startswith(_LIBRARIES):
+        if not _is_library(frame.file_name):
             break
         function = frame.function_name.rpartition(".")[2]
         name = name if function in _WRAPPERS else function.strip("_")

@@ -89,7 +89,8 @@ def _param(message: Message) -> None:
             if name.endswith("$params")
             else f"Site {name!r} is a numpyro.param, which is not supported. For phx.fit, in a guide or a model, use "
             f"phx.param({name!r}, init, constraint); for sampling make it a numpyro.sample with a prior "
-            f"(numpyro.handlers.lift does it for a whole model), or an argument of the model."
+            f"(numpyro.handlers.lift does it for a whole model), or an argument of the model; to fix its value use "
+            f"numpyro.handlers.substitute(model, {{{name!r}: value}})."
         )
 
     message["fn"] = refuse
@@ -148,9 +149,16 @@ def _control_flow(message: Message) -> None:
                     f"to step (the forward algorithm), in jax.lax.{_flow(message)}, and add that of the last step with "
                     f"numpyro.factor or phx.factor."
                 )
+            if _flow(message) == "cond":
+                raise ValueError(
+                    f"Variable {site['name']!r} is latent in a branch of numpyro.contrib.control_flow.cond, where only "
+                    f"observed variables have a meaning here. If both branches sample it, sample it before, with the "
+                    f"parameters chosen by jnp.where(condition, a, b); otherwise sample a variable for each branch "
+                    f"before, and choose between their values by jnp.where."
+                )
             raise ValueError(
-                f"Variable {site['name']!r} is latent inside of numpyro.contrib.control_flow ({_flow(message)}), where "
-                f"only observed variables have a meaning here. Sample it before, all steps at once, as in "
+                f"Variable {site['name']!r} is latent inside of numpyro.contrib.control_flow (scan), where only "
+                f"observed variables have a meaning here. Sample it before, all steps at once, as in "
                 f"z = numpyro.sample('{site['name']}_steps', dist.Normal(0.0, 1.0).expand([num_steps])), and make the "
                 f"steps from z in jax.lax.{_flow(message)}; or write out the loop in Python."
             )

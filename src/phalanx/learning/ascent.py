@@ -34,6 +34,9 @@ LANES = 8
 EXACT = 256
 """Number of coordinates up to which the diagonal of the Hessian is computed; beyond, it is estimated."""
 
+ASIDE = 0.1
+"""Standard deviations of the density between a position and the gradients whose difference is a Hessian's product."""
+
 
 class Effort(NamedTuple):
     """Effort of the search for a starting point.
@@ -190,33 +193,83 @@ def curvature(log_density: LogDensity, position: Float[Array, "coordinate"], key
 
     An estimate is no smaller than its own error: one that is small by chance would suggest that the density is flat.
     """
-    gradient = with_group_sums(jax.grad(log_density))
-
-    def times(vector: Array) -> Array:
-        return -jax.jvp(gradient, (position,), (vector,))[1]
-
-    size = position.size
+    times, size = hessian_at(log_density, position), position.size
     if size <= EXACT:
-        return _in_lanes(lambda i: times(jnp.zeros(size, position.dtype).at[i].set(1.0))[i], size)
+        return _in_lanes(lambda i: -times(jnp.zeros(size, position.dtype).at[i].set(1.0))[i], size)
 
     def probe(key: Array) -> Array:
         signs = random.rademacher(key, (size,), position.dtype)
-        return signs * times(signs)
+        return signs * -times(signs)
 
     probes = _effort(size).probes
     found = lax.map(probe, random.split(key, probes))
     return jnp.maximum(jnp.abs(jnp.mean(found, 0)), jnp.sqrt(jnp.mean(found**2, 0) / probes))
 
 
+def hessian_at(log_density: LogDensity, position: Float[Array, "coordinate"]) -> Callable[[Array], Array]:
+    """Return the product of the Hessian at a position with a vector, as a function of the vector."""
+    return derivative_at(with_group_sums(jax.grad(log_density)), position)
+
+
+def derivative_at(
+    gradient: Callable[[Array], Float[Array, "value"]], position: Float[Array, "coordinate"]
+) -> Callable[[Float[Array, "coordinate"]], Float[Array, "value"]]:
+    """Return the derivative of a gradient at a position along a vector, as a function of the vector.
+
+    Code with a derivative rule of its own may have no forward mode: ODE solvers whose gradient is another solve, or
+    callbacks. Central differences of its gradients then replace it.
+
+    Args:
+        gradient: function that returns the gradient of a log density, and possibly other values after it.
+        position: point at which the derivative is computed.
+    """
+
+    def times(vector: Array) -> Array:
+        try:
+            return jax.jvp(gradient, (position,), (vector,))[1]
+        except (TypeError, ValueError, NotImplementedError):  # if the gradient fails too, its own error follows
+            return _difference(gradient, position, vector)
+
+    return times
+
+
+def _difference(
+    gradient: Callable[[Array], Array], position: Float[Array, "coordinate"], vector: Float[Array, "coordinate"]
+) -> Float[Array, "value"]:
+    """Return the derivative of a gradient along a vector by central differences.
+
+    The first difference shows the curvature, from which the second takes its step: a fraction of the standard deviation
+    along the vector.
+
+    Source:
+        Gill, Murray, Saunders, Wright (1983), Computing forward-difference intervals for numerical optimization.
+    """
+    eps, length = jnp.finfo(position.dtype).eps, jnp.linalg.norm(vector)
+    unit = vector / jnp.where(length > 0, length, 1.0)
+    size = jnp.abs(unit) @ jnp.abs(position)
+    sides = jnp.array([1.0, -1.0], position.dtype)
+
+    def refine(step: Array, _: None) -> tuple[Array, Array]:
+        high, low = jax.vmap(gradient)(position[None] + step * sides[:, None] * unit[None])
+        slope = (high - low) / (2.0 * step)
+        curvature = jnp.abs(unit @ slope[: position.size])
+        wanted = ASIDE * lax.rsqrt(jnp.maximum(curvature, WIDEST**-2))
+        wanted = jnp.where(jnp.isfinite(curvature), wanted, ASIDE * step)
+        return jnp.maximum(wanted, 100.0 * eps * size), slope
+
+    first = eps ** (1.0 / 3.0) * jnp.maximum(1.0, size)
+    _, slopes = lax.scan(refine, first.astype(position.dtype), None, 2)
+    return length * slopes[-1]
+
+
 def negative_hessian(
     log_density: LogDensity, position: Float[Array, "coordinate"]
 ) -> Float[Array, "coordinate coordinate"]:
     """Return the negative Hessian."""
-    gradient = with_group_sums(jax.grad(log_density))
-    size = position.size
+    times, size = hessian_at(log_density, position), position.size
 
     def row(i: Array) -> Array:
-        return -jax.jvp(gradient, (position,), (jnp.zeros(size, position.dtype).at[i].set(1.0),))[1]
+        return -times(jnp.zeros(size, position.dtype).at[i].set(1.0))
 
     hessian = _in_lanes(row, size)
     return 0.5 * (hessian + hessian.T)

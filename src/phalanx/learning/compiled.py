@@ -17,6 +17,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.stages import Lowered, Traced
 
+from phalanx.errors.model_errors import gradient_errors
 from phalanx.jaxprs.canonical import form_of
 from phalanx.mesh.compatibility.jax_internals import OF_FEW_NUMBERS, PLAIN, RARELY, Options
 from phalanx.mesh.processes import on_all_processes
@@ -116,9 +117,10 @@ class Compiler:
         options: Options, stored: StoredPrograms | None, explicit: bool,
     ) -> Compiled:  # fmt: skip
         """Return the program of an equal trace, compiled before or now."""
-        made = on_all_processes(arguments) if out_shardings is None else out_shardings()
-        chosen: dict[str, Any] = {} if made is None else {"out_shardings": made}
-        traced = jax.jit(f, **chosen).trace(*arguments)
+        with gradient_errors():
+            made = on_all_processes(arguments) if out_shardings is None else out_shardings()
+            chosen: dict[str, Any] = {} if made is None else {"out_shardings": made}
+            traced = jax.jit(f, **chosen).trace(*arguments)
         key = _key_of(traced, arguments, made)
         if (found := _look_up(key)) is None:
             lowered = traced.lower()

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from phalanx.jaxprs.group_sums import with_group_sums
-from phalanx.learning.ascent import CLIMBED, Climb, LogDensity, climb, curvature, widths
+from phalanx.learning.ascent import CLIMBED, Climb, LogDensity, climb, curvature, hessian_at, widths
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -71,10 +71,10 @@ def _softest(
     start: Float[Array, "coordinate"],
 ) -> tuple[Float[Array, "direction"], Float[Array, "direction coordinate"]]:  # fmt: skip
     """Return the curvatures of the negative Hessian in the span of its products with a vector, and their directions."""
-    count, slope = min(PRODUCTS, position.size), with_group_sums(jax.grad(log_density))
+    count, hessian = min(PRODUCTS, position.size), hessian_at(log_density, position)
 
     def times(vector: Array) -> Array:
-        return -unit * jax.jvp(slope, (position,), (unit * vector,))[1]
+        return -unit * hessian(unit * vector)
 
     def step(number: Array, carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         basis, inner, outer, vector = carry

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.extend.core import jaxpr_as_fun
 
 from phalanx.mesh.space import RowSharding
 from phalanx.mesh.specs import PyTree
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def on_virtual_mesh(f: Callable[..., Any], sizes: Mapping[str, int]) -> Callable[..., Any]:
@@ -23,6 +27,31 @@ def on_virtual_mesh(f: Callable[..., Any], sizes: Mapping[str, int]) -> Callable
 def alone(f: Callable[[], Any], axes: Iterable[str]) -> PyTree:
     """Return `f()` with these mesh axes in scope, of one device each, so that sums over them have one term."""
     return on_virtual_mesh(f, dict.fromkeys(axes, 1))()
+
+
+def traced_anyhow(f: F) -> F:
+    """Return `f`, traced without a mesh in context if it cannot be traced inside `shard_map`.
+
+    Equinox, and with it diffrax, compares the types of traced values, to which `shard_map` adds a mesh: in gradients of
+    ODE solvers only to some of them (diffrax #765, lineax #185).
+    """
+
+    @wraps(f)
+    def traced(*args: PyTree) -> PyTree:
+        try:
+            return f(*args)
+        except (TypeError, ValueError) as error:
+            leaves, tree = jax.tree.flatten(args)
+            shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
+            try:
+                with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+                    trace = jax.make_jaxpr(lambda *leaves: f(*jax.tree.unflatten(tree, leaves)), return_shape=True)
+                    program, results = trace(*shapes)
+            except (TypeError, ValueError):
+                raise error from error.__cause__
+            return jax.tree.unflatten(jax.tree.structure(results), jaxpr_as_fun(program)(*leaves))
+
+    return traced  # pyright: ignore[reportReturnType]
 
 
 def rows_here(leaf: Array, sharding: RowSharding) -> Array:

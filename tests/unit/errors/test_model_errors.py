@@ -361,3 +361,45 @@ def test_functions_of_draws_and_log_densities_are_told_of_alike():
     begin = phx.ensemble(lambda key: jnp.zeros(()), lambda state, batch: 1.0 if state > 0 else state, 2)
     with pytest.raises(ModelError, match="the argument 'state' has no value yet.*jnp.where"):
         list(begin.train(np.zeros((4, 1), np.float32), batch_size=2))
+
+
+def root(s):
+    return jax.lax.while_loop(lambda r: jnp.abs(r * r - s) > 0.01 * s, lambda r: 0.5 * (r + s / r), s)  # reported
+
+
+def of_unknown_length():
+    phx.factor("f", -root(jnp.exp(latent())))
+
+
+def of_a_number_of_steps():
+    s = latent()
+    phx.factor("f", jax.lax.fori_loop(0, (s * 0).astype(int) + 3, lambda _, r: 0.5 * (r + s), s))  # reported
+
+
+def of_the_host():
+    s = latent()
+    phx.factor("f", jax.pure_callback(np.sin, jax.typeof(s), s, vmap_method="expand_dims"))  # reported
+
+
+SHORT = {"num_chains": 2, "num_warmup": 3, "num_samples": 3, "progress": False}
+CALLS = {
+    "chains": lambda model: phx.mcmc(model, **SHORT),
+    "fit": lambda model: phx.fit(model, phx.guides.mean_field(), num_steps=3, progress=False),
+    "maximum": phx.maximize,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("model", [of_unknown_length, of_a_number_of_steps, of_the_host])
+def test_a_density_without_a_gradient_is_reported_with_its_line_and_what_to_do(model, call):
+    function = root if model is of_unknown_length else model
+    lines, first = inspect.getsourcelines(function)
+    line = first + next(i for i, text in enumerate(lines) if "# reported" in text)
+    steps = "Make a fixed number of steps, with jax.lax.scan.*" if model is not of_the_host else ""
+    advice = r"derivative with jax.custom_vjp.* or use a kernel that needs no gradient, such as phx.rwmh\(\)"
+    with pytest.raises(ModelError, match=f"line {line} of .*{steps}{advice}"):
+        call(model)
+
+
+def test_a_density_without_a_gradient_runs_with_a_kernel_that_needs_none():
+    assert phx.mcmc(of_unknown_length, kernel=phx.rwmh(), **SHORT).draws["s"].shape == (2, 3)

@@ -52,10 +52,19 @@ def test_a_numpyro_primitive_without_a_counterpart_is_refused_by_name():
     words = (
         "Site 'theta' is a numpyro.param, which is not supported. For phx.fit, in a guide or a model, use "
         "phx.param('theta', init, constraint); for sampling make it a numpyro.sample with a prior "
-        "(numpyro.handlers.lift does it for a whole model), or an argument of the model."
+        "(numpyro.handlers.lift does it for a whole model), or an argument of the model; to fix its value use "
+        "numpyro.handlers.substitute(model, {'theta': value})."
     )
     with pytest.raises(ValueError, match=re.escape(words)):
         phx.Target(program)
+
+
+def test_a_parameter_of_numpyro_is_fixed_by_its_own_handler():
+    def model():
+        numpyro.sample("x", dist.Normal(numpyro.param("theta", 1.0), 1.0))
+
+    fixed = phx.log_joint(numpyro.handlers.substitute(model, {"theta": 3.0}))
+    assert fixed({"x": 3.0}) == pytest.approx(float(dist.Normal(0.0, 1.0).log_prob(0.0)))
 
 
 def test_a_plain_log_density_of_one_array_or_of_a_dict():

@@ -128,3 +128,45 @@ def test_a_factorisation_of_many_coordinates_begins_near_its_bound() -> None:
     alone = users * films * (0.05 * np.log(0.05) + 0.95 * np.log(0.95))
     assert log_density(drawn) - dist.Normal(0.0, 1.0).log_prob(drawn).sum() > 2.0 * alone
     assert np.quantile(place.scale, 0.99) < 1.5 and place.scale.max() < 4.0
+
+
+@jax.custom_vjp
+def solved(x):
+    """Return exp(x) like an ODE solver: its gradient calls it again, and has no forward mode."""
+    return jnp.exp(x)
+
+
+solved.defvjp(lambda x: (solved(x), x), lambda x, along: (along * solved(x),))
+
+
+@jax.custom_vjp
+def called(x):
+    """Return exp(x) from the host, as black boxes with a gradient do."""
+    return jax.pure_callback(np.exp, jax.typeof(x), x, vmap_method="expand_dims")
+
+
+called.defvjp(lambda x: (called(x),) * 2, lambda value, along: (along * called(jnp.log(value)),))
+
+
+@pytest.mark.parametrize("exp", [solved, called])
+@pytest.mark.parametrize(("count", "unit"), [(4.0, 1.0), (4e8, 1.0), (4e4, 1e3)])
+def test_a_gradient_without_forward_mode_has_a_hessian(exp, count: float, unit: float) -> None:
+    """Differences of gradients take their step from the curvature, whatever the number of rows and the units."""
+
+    def log_density(log_rate):
+        rate = exp(log_rate[0] / unit)
+        return count * (2.0 * log_rate[0] / unit - rate) - 0.5 * (log_rate[1] - 3.0) ** 2
+
+    position = jnp.array([np.log(2.0) * unit, 1.0])
+    hessian = jax.jit(lambda x: negative_hessian(log_density, x))(position)
+    assert hessian[0, 0] == pytest.approx(2.0 * count / unit**2, rel=1e-2)
+    assert hessian[1, 1] == pytest.approx(1.0, rel=1e-3)
+    assert abs(hessian[0, 1]) < 1e-2 * float(jnp.sqrt(hessian[0, 0] * hessian[1, 1]))
+
+
+def test_a_gradient_that_cannot_be_computed_raises_its_own_error() -> None:
+    def wrong(x):
+        return jnp.sum(x @ jnp.ones((3, 3)))
+
+    with pytest.raises(TypeError, match="dot_general requires contracting dimensions to have the same shape"):
+        negative_hessian(wrong, jnp.zeros(2))

@@ -180,7 +180,7 @@ def same_dim():
 
 REFUSED = [
     (latent_in_scan, "Variable 'state' is latent inside of numpyro.contrib.control_flow (scan)"),
-    (latent_in_cond, "Variable 'side' is latent inside of numpyro.contrib.control_flow (cond)"),
+    (latent_in_cond, "Variable 'side' is latent in a branch of numpyro.contrib.control_flow.cond"),
     (subsampled, "plate 'rows': 3 of 8 rows would be drawn at random"),
     (same_dim, "Two plates, one inside of the other, have the same dim"),
     (lambda: numpyro.param("theta", 1.0), "Site 'theta' is a numpyro.param"),

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from phalanx.diagnostics.elements import Names, element_names
 from phalanx.errors.names import hint
+from phalanx.learning.ascent import derivative_at
 from phalanx.mesh.agreement import check_same
 from phalanx.variational.drawing import Drawing
 from phalanx.variational.guides.learned import Params
@@ -97,13 +98,16 @@ def _derivatives(
     draws = fixed.hold(seed, jnp.uint32(0), chunks)
     zero = jnp.zeros_like(ravel_pytree(dict(free))[0])
 
-    def gradient_and_means(change: Array) -> tuple[Array, Array]:
+    def gradient_and_means(change: Array) -> Array:
         means = fixed.means(change, free, draws, arrays)
-        flat = jnp.concatenate([jnp.ravel(means[name]) for name in names])
-        return fixed.look(change, free, draws, arrays).gradient, flat
+        flat = [jnp.ravel(means[name]) for name in names]
+        return jnp.concatenate([fixed.look(change, free, draws, arrays).gradient, *flat])
+
+    derivative = derivative_at(gradient_and_means, zero)
 
     def along(i: Array) -> tuple[Array, Array]:
-        return jax.jvp(gradient_and_means, (zero,), (jnp.zeros_like(zero).at[i].set(1.0),))[1]
+        slopes = derivative(jnp.zeros_like(zero).at[i].set(1.0))
+        return slopes[: zero.size], slopes[zero.size :]
 
     return lax.map(along, jnp.arange(zero.size), batch_size=AT_ONCE)
 
