@@ -168,7 +168,7 @@ def row(name: str, method: str, seed: int) -> dict[str, Any]:
     fitted = time.perf_counter() - began
     verdict, evidence = fit.verdict(), fit.evidence()
     judged = time.perf_counter() - began - fitted
-    draws = fit.sample(1, 20_000)
+    draws = fit.sample(seed=1, n=20_000)
     exact = case.exact(draws if case.by_symmetry else np.random.default_rng(1))
     right, shift, growth = is_right(draws, exact)
     grade = getattr(verdict, "grade", "good" if verdict.good else "not good")

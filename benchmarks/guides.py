@@ -30,7 +30,7 @@ def row(name: str, guide: str) -> dict[str, object]:
         return {**fields, "outcome": "no data"}
     except ValueError as refused:
         return {**fields, "outcome": "refused", "why": str(refused)[:120]}
-    verdict, worst = fit.verdict(), worst_mean(entry, fit.sample(1, 20_000))
+    verdict, worst = fit.verdict(), worst_mean(entry, fit.sample(seed=1, n=20_000))
     outcome = ("trusted" if verdict.good else "not trusted") + (", SILENT" if verdict.good and worst >= 0.1 else "")
     return {
         **fields, "outcome": outcome, "worst_mean": round(worst, 3), "k_hat": round(fit.evidence().k_hat, 2),

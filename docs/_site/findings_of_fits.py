@@ -82,14 +82,14 @@ def means_off() -> tuple[Any, Figure]:
     fit = phx.fit(coin, phx.guides.laplace(), {"heads": np.array(3.0)}, progress=False)
     grid = np.linspace(-4, 10, 300)
     log_density = -(grid**2) / 18 - 3 * np.log1p(np.exp(-grid))
-    draws = np.asarray(fit.sample(1, 4000)["logit"])
+    draws = np.asarray(fit.sample(seed=1, n=4000)["logit"])
     return fit, beside_density(draws, grid, log_density, "guide", "posterior", "log of the odds")
 
 
 def scales_off() -> tuple[Any, Figure]:
     """Draw points of a mean-field guide over those of the posterior."""
     fit, posterior = phx.fit(correlated, phx.guides.mean_field(), progress=False), phx.mcmc(correlated, **SHORT)
-    right, other = posterior["x"].reshape(-1, 2)[:1000], fit.sample(1, 1000)["x"]
+    right, other = posterior["x"].reshape(-1, 2)[:1000], fit.sample(seed=1, n=1000)["x"]
     return fit, clouds(right, np.asarray(other), "posterior", "guide", "x[0]", "x[1]")
 
 
@@ -102,7 +102,7 @@ def missed_modes() -> tuple[Any, Figure]:
     """Draw a guide in one of two modes, and the density."""
     fit = phx.fit(two_modes, phx.guides.mean_field(), progress=False)
     grid = np.linspace(-8, 8, 300)
-    draws = np.asarray(fit.sample(1, 4000)["x"])
+    draws = np.asarray(fit.sample(seed=1, n=4000)["x"])
     return fit, beside_density(draws, grid, log_of_two_modes(grid), "guide", "posterior", "x")
 
 
@@ -116,14 +116,14 @@ def guided(guide: Callable[[], None]) -> tuple[Any, Figure]:
     y = np.array([0.3, 0.6])
     fit = phx.fit(one_mean, guide, {"y": y}, num_steps=1000, progress=False)
     grid = np.linspace(-2, 2.5, 300)
-    draws = np.asarray(fit.sample(1, 4000)["mean"])
+    draws = np.asarray(fit.sample(seed=1, n=4000)["mean"])
     return fit, beside_density(draws, grid, log_of_mean(grid, y), "guide", "posterior", "mean")
 
 
 def heavy_tails() -> tuple[Any, Figure]:
     """Draw standard deviations and quartiles of sets of draws from a tail that is heavy."""
     fit = phx.importance(lambda: phx.sample("x", dist.StudentT(2.3)), lambda: phx.sample("x", dist.StudentT(2.6)))
-    sets = np.asarray(fit.sample(1, 40_000)["x"], np.float64).reshape(40, 1000)
+    sets = np.asarray(fit.sample(seed=1, n=40_000)["x"], np.float64).reshape(40, 1000)
     figure, axes = panel()
     axes.plot(sets.std(axis=1), ".", color=WRONG, label="standard deviation")
     axes.plot(

@@ -137,8 +137,8 @@ def test_parameters_go_to_the_real_line_and_back(name):
 @names
 def test_the_same_seed_draws_the_same(name):
     fit = fitted(name)
-    np.testing.assert_array_equal(fit.sample(3, 20)["x"], fit.sample(3, 40)["x"][:20])
-    assert not np.array_equal(fit.sample(3, 20)["x"], fit.sample(4, 20)["x"])
+    np.testing.assert_array_equal(fit.sample(seed=3, n=20)["x"], fit.sample(seed=3, n=40)["x"][:20])
+    assert not np.array_equal(fit.sample(seed=3, n=20)["x"], fit.sample(seed=4, n=20)["x"])
 
 
 def test_a_strangers_guide_does_what_others_do():

@@ -151,7 +151,7 @@ def test_the_last_layer_of_a_transformer_as_random_variables(way):
         draws = phx.mcmc(last_layer, data, num_warmup=200, num_samples=200, progress=False).draws["out.kernel"]
         draws = draws.reshape(-1, 4, 2)
     else:
-        draws = phx.fit(last_layer, phx.guides.laplace(), data, progress=False).sample(1, 800)["out.kernel"]
+        draws = phx.fit(last_layer, phx.guides.laplace(), data, progress=False).sample(seed=1, n=800)["out.kernel"]
     best = phx.maximize(last_layer, data).values["out.kernel"]
     differences, top = draws[..., 1] - draws[..., 0], best[..., 1] - best[..., 0]
     assert (np.abs(differences.mean(0) - top) < 0.5 * differences.std(0)).all()

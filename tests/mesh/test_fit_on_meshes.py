@@ -53,7 +53,7 @@ def test_the_same_on_one_device_and_on_eight(name, rows, mesh_of):
     np.testing.assert_allclose(spread.losses.elbo, alone.losses.elbo, rtol=2e-4)
     for key, value in alone.params.items():
         np.testing.assert_allclose(spread.params[key], value, rtol=2e-3, atol=2e-3)
-    assert spread.sample(0, 5)["row"].shape == (5, rows)
+    assert spread.sample(seed=0, n=5)["row"].shape == (5, rows)
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_what_is_told_to_rows_lives_where_they_live(guide, mesh_of):
     fit = phx.fit(model, guide, phx.shard(DATA, mesh), mesh=mesh, **SHORT)
     assert fit.free is not None
     assert {shard.data.shape for shard in fit.free["row.loc"].addressable_shards} == {(2,)}
-    assert fit.sample(0, 5)["row"].shape == (5, ROWS) and np.isfinite(fit.losses.elbo).all()
+    assert fit.sample(seed=0, n=5)["row"].shape == (5, ROWS) and np.isfinite(fit.losses.elbo).all()
     if "row.on.scale" in fit.free:
         assert {shard.data.shape for shard in fit.free["row.on.scale"].addressable_shards} == {(2, 1)}
     else:

@@ -101,7 +101,7 @@ def judged(name: str, guide: str) -> Judged:
     except ValueError as refused:
         assert str(refused).partition(":")[0] in ("fit", "guide", "guides"), refused
         return Judged(False, inf)
-    return Judged(fit.verdict().good, worst_mean(entry, fit.sample(1, 20_000)))
+    return Judged(fit.verdict().good, worst_mean(entry, fit.sample(seed=1, n=20_000)))
 
 
 def test_verdicts_that_always_refuse_or_always_accept_fail():

@@ -48,6 +48,7 @@ def pair_of(
     names = init.record.names if isinstance(init, Fit) else None
     arguments = split_arguments(model, {} if data is None else data, labels_of(names or {}).get)
     mesh = choose_mesh(arguments, mesh)
+    checks.check_not_autoguide(guide)
     minibatch = None if batch_size is None else Minibatch.of(batch_size, arguments, mesh)
     minibatch = minibatch if num_rows is None else streamed_rows(arguments, num_rows)
     problem = Problem(model, arguments, mesh, minibatch).with_values()
@@ -74,10 +75,11 @@ class FirstParameters:
 
     @classmethod
     def of(
-        cls, pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Init | None
-    ) -> FirstParameters:
-        """Check the user's `init`, and start to compile."""
-        given = init_of(init, pair)
+        cls, pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Init | None,
+        continues: bool = False,
+    ) -> FirstParameters:  # fmt: skip
+        """Check the user's `init`, and start to compile; a fit that `continues` another begins at its last step."""
+        given = init_of(init, pair, continues)
 
         traced_once, arguments = jax.jit(partial(first_values, pair)), (np.uint32(seed), arrays, given)
 
@@ -145,15 +147,16 @@ def _layout(value: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.sharding, value)
 
 
-def init_of(init: Init | None, pair: Pair) -> dict[str, Any]:
-    """Return the user's `init` by name, as floating-point arrays."""
+def init_of(init: Init | None, pair: Pair, continues: bool = False) -> dict[str, Any]:
+    """Return the user's `init` by name, as floating-point arrays; of a fit to continue, those of its last step."""
     if init is None:
         return {}
     of_guide = () if pair.program else pair.problem.latents
     latents = [latent.name for latent in of_guide]
     known = [*pair.learned.parameters, *latents]
     if isinstance(init, Fit):
-        found = {name: value for name, value in init.params.items() if name in pair.learned.parameters}
+        params = init.params if init.last is None or not continues else init.last
+        found = {name: value for name, value in params.items() if name in pair.learned.parameters}
         if not found:
             raise ValueError(
                 f"init: the fit has the parameters {', '.join(map(repr, init.params))}, but this one has no parameter "

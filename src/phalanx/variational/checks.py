@@ -38,6 +38,25 @@ FARTHEST = 10.0
 """Longest step that a rate may make, on the real line; an exponential overflows after nine of them."""
 
 
+OF_AUTOGUIDES = {
+    "AutoMultivariateNormal": "full_rank", "AutoLowRankMultivariateNormal": "low_rank", "AutoLaplaceApproximation":
+    "laplace", "AutoIAFNormal": "flow", "AutoBNAFNormal": "flow", "AutoStructured": "structured",
+}  # fmt: skip
+"""Guides made from the model that are like those of NumPyro; of others, `mean_field`."""
+
+
+def check_not_autoguide(guide: object) -> None:
+    """Raise if a guide is one of NumPyro's, which only its own SVI can initialise."""
+    kinds = guide.__mro__ if isinstance(guide, type) else type(guide).__mro__
+    names = [kind.__name__ for kind in kinds if kind.__module__ == "numpyro.infer.autoguide"]
+    if names:
+        like = next((OF_AUTOGUIDES[name] for name in names if name in OF_AUTOGUIDES), "mean_field")
+        raise TypeError(
+            f"guide: {kinds[0].__name__} is a guide that numpyro.infer.SVI makes from a model and initialises. Use "
+            f"phx.guides.{like}(), or another one of phx.guides, which phx.fit makes from the model."
+        )
+
+
 def check_coordinates(problem: Problem, guide: str) -> None:
     """Raise unless the model has coordinates that a guide on the real line can learn."""
     whole = problem.whole
@@ -251,6 +270,24 @@ def check_training(training: object, optimizer: object, num_steps: int, saves: b
         raise ValueError(f"{what}: a fit with optimizer={optimizer!r} is not {done}; use one of optax's.")
     if num_steps == 0:
         raise ValueError(f"{what}: with num_steps=0 there are no steps to watch or save. Leave it out.")
+
+
+def check_average(average: object, optimizer: object, training: object, num_steps: int) -> None:
+    """Raise unless `average` is None, or a choice that the fit can follow."""
+    if average is None:
+        return
+    if not isinstance(average, bool):
+        raise TypeError(f"average: expected True, False or None; got {average!r}.")
+    if isinstance(optimizer, str) and optimizer == LBFGS:
+        raise ValueError(
+            f"average: with optimizer={LBFGS!r} steps have no noise, and the last is returned. Leave it out."
+        )
+    if num_steps == 0:
+        raise ValueError("average: with num_steps=0 there are no steps to average. Leave it out.")
+    if average and training is not None:
+        raise ValueError(
+            "average: with training= the parameters are those of the best evaluation, or the last step. Leave it out."
+        )
 
 
 def check_steps_to_save(policy: SavePolicy | None, pair: Pair) -> None:

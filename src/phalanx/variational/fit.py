@@ -81,6 +81,7 @@ def fit(
     seed: int = 0,
     until: Until | bool | None = None,
     init: Init | None = None,
+    average: bool | None = None,
     training: Training | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
     dims: Dims | None = None,
@@ -127,9 +128,11 @@ def fit(
             climbs of `phx.guides.pathfinder` amplify).
         until: None stops when the guide no longer changes, at a rate and at half of it; `phx.until(seconds=...)` also
             when time is over; False makes all steps at one rate or, with "lbfgs", keeps to `num_particles` draws.
-        init: initial values: a dict by parameter or, for a guide made from the model, by variable; a fit to continue;
-            or a posterior, about whose means the guide begins. Data of `phx.batches` continue with the batch that
-            follows the fit's last.
+        init: initial values: a dict by parameter or, for a guide made from the model, by variable; a fit to continue
+            from its last step, with an optimiser that begins anew; or a posterior, about whose means the guide begins.
+            Data of `phx.batches` continue with the batch that follows the fit's last.
+        average: whether the parameters are averages over the last steps, which have less noise than the last step.
+            None averages those of a guide, and returns the last step of a fit without one.
         training: from `phx.training(...)`: held-out rows and a log of a long fit.
         checkpoint: a folder, or `phx.checkpoint(folder, ...)` to choose when to save and what to keep. The fit is saved
             there every ten seconds or less often where saving takes longer than a fiftieth of the time, at its end,
@@ -149,8 +152,9 @@ def fit(
         progress: whether to show the progress of the fit.
 
     Returns:
-        The fit; with `each=`, `phx.Fits`. Its parameters are averages over the last steps; with `training=` those of
-        the best evaluation, or the last if no rows are held out. Ctrl-C returns what was learned so far.
+        The fit; with `each=`, `phx.Fits`. Its parameters are averages over the last steps, or those of the last step
+        without a guide (see `average`); with `training=` those of the best evaluation, or the last if no rows are held
+        out. Ctrl-C returns what was learned so far.
 
     Raises:
         TypeError: when data do not fit the model, or the optimiser, the objective or the guide has another type.
@@ -177,16 +181,18 @@ def fit(
     checks.check_no_guide(guide, objective, optimizer)
     policy = checks.check_saves(checkpoint, training)
     checks.check_training(training, optimizer, num_steps, policy is not None)
+    checks.check_average(average, optimizer, training, num_steps)
     objective, optimizer = elbo() if objective is None else objective, checks.number_of(optimizer)
     num_particles = 1 if guide is None else num_particles
     stops = guide is not None and training is None and until is not False
+    averages = (guide is not None if average is None else average) and training is None
     _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
     check_missing(missing)
     if each is not None:
         from phalanx.variational.each.fit_each import FitOptions, fit_each
 
         options = FitOptions(
-            objective, int(num_steps), int(num_particles), int(seed), until, stops, init, dims, coords,
+            objective, int(num_steps), int(num_particles), int(seed), until, stops, averages, init, dims, coords,
             matmul_precision, on_block, progress,
         )  # fmt: skip
         fits: Any = fit_each(
@@ -230,10 +236,10 @@ def fit(
     arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem, data_checks)
     with waiting(progress, "compiling"):
         checked = arrays if stream is None else on_host(pair.problem.arguments)
-        first = FirstParameters.of(pair, compiler, int(seed), arrays, init)
+        first = FirstParameters.of(pair, compiler, int(seed), arrays, init, continues=num_steps > 0)
         checks.check_found(pair, first.given, num_steps)
         data_checks.begin(checked, once=stream is None)
-        begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, compiler
+        begun = pair, first.shapes, np.uint32(seed), arrays, int(num_steps), stops, averages, compiler
         method = _method(objective, optimizer, int(num_particles), stream, training, policy, init, *begun)
         values = first.values_from(compiler)
         data_checks.check(pair.problem.arguments, checked)
@@ -251,7 +257,7 @@ def fit(
         except FitError as error:
             failed, loop.stopped = error, None
     learned = method.outcome(loop.state, loop.stopped)
-    learned = learned if failed is None or failed.free is None else learned._replace(free=failed.free)
+    learned = learned if failed is None or failed.free is None else learned._replace(free=failed.free, last=None)
     timing = Timing(
         compile=compiled - began, warmup=0.0, sampling=time.perf_counter() - compiled,
         gradient_evaluations=learned.gradients, compilations=compiler.count,
@@ -259,11 +265,13 @@ def fit(
     interrupted = loop.stopped is Stop.INTERRUPTED
     record = record_of(pair, objective, num_steps, num_particles, int(seed), started, interrupted, names)
     params = jax.tree.map(np.asarray, values(learned.free))
+    last = None if learned.last is None else jax.tree.map(np.asarray, values(learned.last))
+    last = init.last if num_steps == 0 and isinstance(init, Fit) else last
     result = Fit(
         params={name: params[name] for name in pair.learned.parameters}, losses=learned.losses, timing=timing,
         record=replace(record, matmul_precision=matmul_precision), unsettled=learned.unsettled, steps=learned.steps,
         seen=learned.seen, looks=tuple(learned.looks), failed=learned.failed, free=learned.free, pair=pair,
-        arrays=arrays,
+        arrays=arrays, last=last,
     )  # fmt: skip
     if failed is not None:
         failed.fit = result
@@ -289,7 +297,7 @@ def _is_default(optimizer: object) -> bool:
 def _method(
     objective: Objective, optimizer: Any, num_particles: int, stream: Stream | None, training: Training | None,
     policy: SavePolicy | None, init: Init | None, pair: Pair, shapes: dict[str, Any], seed: np.uint32,
-    arrays: tuple[Array, ...], num_steps: int, stops: bool, compiler: Compiler,
+    arrays: tuple[Array, ...], num_steps: int, stops: bool, averages: bool, compiler: Compiler,
 ) -> FitMethod[Any]:  # fmt: skip
     """Return the method: steps, each with fresh draws, climbs with fixed draws, or no steps."""
     seen = init.seen if isinstance(init, Fit) else 0
@@ -302,11 +310,12 @@ def _method(
     if isinstance(optimizer, str) and optimizer == checks.BATCH_AND_MATCH:
         matching = Steps(pair, objective, None, num_particles, match_scores)
         begins, settling = partial(FitState.of, optimizer=()), Settling.begin(num_steps, stops, FIRST_MATCHES)
-        return Stochastic(matching, begins, shapes, seed, arrays, 1.0, settling, compiler)
+        return Stochastic(matching, begins, shapes, seed, arrays, 1.0, settling, compiler, averages=averages)
     steps, rate, falls = steps_of(for_steps(pair), objective, optimizer, num_particles, num_steps, shapes)
     return Stochastic(
-        steps, partial(steps.begin, averages=training is None), shapes, seed, arrays, rate,
+        steps, partial(steps.begin, averages=averages or stops), shapes, seed, arrays, rate,
         Settling.begin(num_steps, stops), compiler, stream, falls, training, policy, first_batch=seen,
+        averages=averages,
     )  # fmt: skip
 
 

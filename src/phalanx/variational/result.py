@@ -47,6 +47,7 @@ class FitOutcome(NamedTuple):
 
     Attributes:
         free: the parameters, on the real line.
+        last: those after the last step; None where they are the same.
         losses: the bound at each step.
         steps: steps made.
         gradients: gradients of the log density that were computed.
@@ -61,6 +62,7 @@ class FitOutcome(NamedTuple):
     seen: int = 0
     looks: Sequence[Look] = ()
     unsettled: str = ""
+    last: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -68,7 +70,7 @@ class Fit:
     """Result of `phx.fit`: a guide, and a model, at the learned parameters.
 
     Attributes:
-        params: values by parameter, averages over the last steps.
+        params: values by parameter: averages over the last steps, or those of the last step without a guide.
         losses: the bound at each step, with its Monte-Carlo error.
         timing: seconds of compiling and of learning (`sampling`), gradients, programs compiled.
         record: model, guide, sizes, mesh, devices, data, versions.
@@ -78,6 +80,7 @@ class Fit:
         seen: number of the next batch, of data of `phx.batches`.
         looks: evaluations of a fit that was watched (`training=`): step, seconds, losses in nats per row and bits per
             dimension.
+        last: values by parameter after the last step, with which `init=` this fit begins; None where `params` are.
         is_proposal: whether the guide is a proposal, whose draws are chosen by their weights (`phx.importance`).
 
     Example:
@@ -114,13 +117,14 @@ class Fit:
     arrays: tuple[Array, ...] = ()
     known: Mapping[str, Any] = field(default_factory=dict)
     is_proposal: bool = False
+    last: dict[str, Any] | None = None
 
     @property
     def settled(self) -> bool:
         """True if learning ended because the guide no longer changed."""
         return not self.unsettled
 
-    def sample(self, seed: int = 0, n: int = 1000, *, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def sample(self, *, seed: int = 0, n: int = 1000, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Draw from the guide.
 
         Args:
@@ -169,7 +173,7 @@ class Fit:
         verdict, record = self.verdict(), replace(self.record, num_samples=n, num_chains=1, seed=seed, independent=True)
         return posterior_of(self._drawing, record, self.timing, self.params, keep, reducers or {}, verdict)
 
-    def evidence(self, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> Evidence:
+    def evidence(self, *, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> Evidence:
         r"""Estimate $\log p(\text{data})$ by importance sampling with the guide as proposal.
 
         Args:
@@ -296,7 +300,7 @@ class Fit:
         parts = {
             "params": self.params, "losses": dict(self.losses._asdict()), "unsettled": self.unsettled,
             "steps": self.steps, "failed": self.failed, "seen": self.seen, "looks": self.looks,
-            "verdict": self.verdict(),
+            "verdict": self.verdict(), "last": self.last,
         }  # fmt: skip
         return write_fit(file, parts, self.timing, self.record)
 
@@ -314,7 +318,7 @@ class Fit:
         return cls(
             parts["params"], Losses(**parts["losses"]), timing, record, parts["unsettled"], parts["steps"],
             parts["failed"], parts.get("seen", 0), tuple(Look(*look) for look in parts.get("looks", ())),
-            known={"verdict": parts["verdict"]},
+            known={"verdict": parts["verdict"]}, last=parts.get("last"),
         )  # fmt: skip
 
     def report(
@@ -345,7 +349,7 @@ class Fit:
     def starts(self, num_chains: int, seed: int) -> dict[str, np.ndarray]:
         """Return initial values of the chains of `phx.mcmc(..., init=fit)`: a draw from the guide for each chain."""
         latents = set(self.record.latents)
-        return {name: value for name, value in self.sample(seed, num_chains).items() if name in latents}
+        return {name: value for name, value in self.sample(seed=seed, n=num_chains).items() if name in latents}
 
     @cached_property
     def proposals(self) -> Drawing:

@@ -336,7 +336,7 @@ def test_weights_are_leaves_and_parameters():
         phx.sample("x", dist.MultivariateNormal(jnp.zeros(2), jnp.array([[1.0, 0.6], [0.6, 1.0]])))
 
     fit = phx.fit(model, flow_guide, num_steps=300, until=False, optimizer=0.02, progress=False)
-    assert np.corrcoef(fit.sample(0, 4000)["x"].T)[0, 1] == pytest.approx(0.6, abs=0.1)
+    assert np.corrcoef(fit.sample(seed=0, n=4000)["x"].T)[0, 1] == pytest.approx(0.6, abs=0.1)
     coupling = transforms()[2]
     again = jax.jit(lambda t: t)(jax.tree.map(jnp.asarray, coupling).weights)
     np.testing.assert_array_equal(again["linear"], coupling.weights["linear"])

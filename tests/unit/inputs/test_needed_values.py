@@ -99,7 +99,7 @@ def test_a_run_says_what_is_compiled_in_and_other_values_are_refused():
 @pytest.mark.slow
 def test_a_fit_takes_them_too():
     fit = phx.fit(by_unique, phx.guides.mean_field(), {"group": GROUP, "y": Y}, num_steps=20, progress=False)
-    assert fit.sample(0, 3)["level"].shape == (3, 3)
+    assert fit.sample(seed=0, n=3)["level"].shape == (3, 3)
     with pytest.raises(ValueError, match="needs the values of the argument 'group' .* change from step to step"):
         phx.fit(by_unique, phx.guides.mean_field(), {"group": GROUP, "y": Y}, batch_size=2, num_steps=20)
 

@@ -47,10 +47,10 @@ def test_draws_of_a_second_fit_of_a_family_do_not_run_the_model():
         runs += 1
         regression(x, y)
 
-    first = phx.fit(model, phx.guides.mean_field(), DATA, **SHORT).sample(0, 5)
+    first = phx.fit(model, phx.guides.mean_field(), DATA, **SHORT).sample(seed=0, n=5)
     again = phx.fit(model, phx.guides.mean_field(), DATA, **SHORT)
     runs = 0
-    drawn = again.sample(0, 5)
+    drawn = again.sample(seed=0, n=5)
     assert runs == 0
     np.testing.assert_array_equal(drawn["total"], first["total"])
 

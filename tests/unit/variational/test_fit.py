@@ -69,11 +69,11 @@ def test_a_guide_by_hand_learns_the_same(mean_field):
 
 
 def test_draws_are_the_same_whoever_asks_and_however_many(full_rank):
-    few, many = full_rank.sample(1, 10), full_rank.sample(1, 1000)
+    few, many = full_rank.sample(seed=1, n=10), full_rank.sample(seed=1, n=1000)
     assert few["w"].shape == (10, 3) and many["total"].shape == (1000,)
     np.testing.assert_array_equal(few["w"], many["w"][:10])
-    assert not np.array_equal(few["w"], full_rank.sample(2, 10)["w"])
-    assert list(full_rank.sample(1, 10, names=["w"])) == ["w"]
+    assert not np.array_equal(few["w"], full_rank.sample(seed=2, n=10)["w"])
+    assert list(full_rank.sample(seed=1, n=10, names=["w"])) == ["w"]
 
 
 def test_a_posterior_stores_what_is_kept_and_reduces_the_rest(full_rank):
@@ -89,7 +89,7 @@ def test_a_posterior_stores_what_is_kept_and_reduces_the_rest(full_rank):
 
 def test_with_nothing_kept_only_reducers_know(full_rank):
     posterior = full_rank.posterior(500, keep=[], reducers={"m": phx.reducers.moments()})
-    draws = full_rank.sample(0, 500)["w"].astype(float)
+    draws = full_rank.sample(seed=0, n=500)["w"].astype(float)
     assert posterior.draws == {}
     np.testing.assert_allclose(posterior.reduced["m"]["w"].mean, draws.mean(0), atol=1e-5)
 
@@ -128,7 +128,7 @@ def test_where_a_file_may_be_written(full_rank, tmp_path):
 
 def test_a_wrong_name_is_answered_with_a_near_one(full_rank):
     asked = [
-        lambda: full_rank.sample(0, 2, names=["W"]),
+        lambda: full_rank.sample(seed=0, n=2, names=["W"]),
         lambda: full_rank.posterior(2, keep="W"),
         lambda: full_rank.covariance("W"),
         lambda: full_rank.posterior(2)["W"],
@@ -148,8 +148,8 @@ def test_a_fit_from_a_file_is_drawn_from_by_no_steps(full_rank, tmp_path):
     assert again.steps == 0 and again.losses.elbo.shape == (0,) and "no steps" in repr(again)
     for name, value in full_rank.params.items():
         np.testing.assert_allclose(again.params[name], value, rtol=1e-6, atol=1e-7)
-    for name, draws in full_rank.sample(3, 10).items():
-        np.testing.assert_allclose(again.sample(3, 10)[name], draws, rtol=1e-5, atol=1e-5)
+    for name, draws in full_rank.sample(seed=3, n=10).items():
+        np.testing.assert_allclose(again.sample(seed=3, n=10)[name], draws, rtol=1e-5, atol=1e-5)
     assert not again.is_proposal and again.posterior(100).draws["w"].shape[:2] == (1, 100)
     assert again.evidence().log_evidence == pytest.approx(full_rank.evidence().log_evidence, abs=1e-3)
     (finding,) = again.verdict().findings
@@ -250,6 +250,6 @@ def test_a_support_may_depend_on_another_variable():
         phx.sample("y", dist.Normal(most - less, 0.1), obs=y)
 
     fit = phx.fit(model, phx.guides.full_rank(), {"y": np.full(5, 0.5)}, num_steps=300, progress=False)
-    draws = fit.sample(0, 500)
+    draws = fit.sample(seed=0, n=500)
     assert (draws["less"] < draws["most"]).all()
     assert abs(np.mean(draws["most"] - draws["less"]) - 0.5) < 0.1

@@ -77,7 +77,10 @@ def test_a_data_set_has_the_fit_of_its_own(guide):
         alone = phx.fit(line, guide, own, seed=5 + number, **QUICK)
         assert_same(alone, fits.of(number))
         np.testing.assert_allclose(
-            alone.sample(7 + number, 20)["slope"], fits.sample(7, 20)["slope"][number], rtol=1e-2, atol=1e-3
+            alone.sample(seed=7 + number, n=20)["slope"],
+            fits.sample(seed=7, n=20)["slope"][number],
+            rtol=1e-2,
+            atol=1e-3,
         )
         assert fits.elbo[number] == pytest.approx(np.mean(alone.losses.elbo[-30:]), abs=1.0)
 
@@ -205,7 +208,7 @@ def test_discrete_variables_of_a_guide_that_is_a_program():
 def test_summaries_are_those_of_the_draws():
     fits = fit_each(line, phx.guides.mean_field(), table({"a": 3, "b": 9}), each="subject", **QUICK)
     found = fits.summary("slope", prob=0.5, n=200, seed=3)
-    draws = fits.sample(3, 200, names="slope")["slope"]
+    draws = fits.sample(seed=3, n=200, names="slope")["slope"]
     np.testing.assert_allclose(found["mean"], draws.mean(1), rtol=1e-5)
     np.testing.assert_allclose(found["sd"], draws.std(1, ddof=1), rtol=1e-5)
     for number, name in enumerate("ab"):

@@ -21,7 +21,7 @@ def test_a_banana_is_learned(transform):
     fit = phx.fit(banana, phx.guides.flow(transform=transform), num_particles=128, num_steps=8000, progress=False)
     assert fit.evidence().elbo > -0.1 and fit.evidence().log_evidence == pytest.approx(0.0, abs=0.05)
     assert phx.fit(banana, phx.guides.full_rank(), progress=False).evidence().elbo < -0.5
-    draws = fit.sample(0, 20_000)
+    draws = fit.sample(seed=0, n=20_000)
     assert draws["y"].mean() == pytest.approx(1.0, abs=0.15)
     assert np.std(draws["y"] - draws["x"] ** 2) == pytest.approx(0.1, rel=0.3)
 

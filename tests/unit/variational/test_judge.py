@@ -166,3 +166,11 @@ def test_a_bridge_sees_what_the_proposal_misses():
     weights = Weights(inside, smooth(inside))
     assert weights.evidence().log_evidence == pytest.approx(kept, abs=1e-6)
     assert weights.bridged(np.where(np.isinf(outside), 50.0, outside)) == pytest.approx(0.0, abs=0.05)
+
+
+def test_ratios_of_moved_draws_are_called_bounds():
+    """Moves carry draws only a part of the way: a guide with 0.03 of the posterior's width may show as 0.13 of it."""
+    narrow, wide = (Moment(name, 0.0, 0.01, ratio, 0.01) for name, ratio in (("mu", 0.13), ("tau", 1.8)))
+    compared = Compared.of([narrow, wide])
+    assert compared.sd_words(moved=True) == "mu has at most 0.13 of it, tau has at least 1.80 of it"
+    assert compared.sd_words(moved=False) == "mu has 0.13 of it, tau has 1.80 of it"

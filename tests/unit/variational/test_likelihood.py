@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,3 +131,99 @@ def test_a_tree_of_specs_must_be_like_the_value(mesh_of):
 
     with pytest.raises(ValueError, match="Parameter 'w': spec= must be a function .* or a tree like its value"):
         phx.fit(model, None, {"y": DATA["y"]}, mesh=mesh_of(1, 1, 2), **SHORT)
+
+
+LEVEL = {"y": np.array([1.0, 3.0, 5.0, 7.0], np.float32)}
+
+
+def level(y):
+    phx.sample("y", dist.Normal(phx.param("level", 0.0), 1.0), obs=y)
+
+
+def latent_level(y):
+    phx.sample("y", dist.Normal(phx.sample("level", dist.Normal(0.0, 10.0)), 1.0), obs=y)
+
+
+def descended(steps: int, rate: float = 0.05, start: float = 0.0) -> float:
+    """Return the level after steps of gradient descent: each shrinks the distance from the mean, 4."""
+    return 4.0 + (start - 4.0) * (1.0 - 4.0 * rate) ** steps
+
+
+BY_DESCENT = {"optimizer": optax.sgd(0.05), "progress": False}
+
+
+@pytest.mark.parametrize("until", [None, False])
+def test_the_parameters_are_those_of_the_last_step(until):
+    fit = phx.fit(level, None, LEVEL, num_steps=8, until=until, **BY_DESCENT)
+    assert fit.params["level"] == pytest.approx(descended(8), rel=1e-5) and fit.last is None
+    mean = phx.fit(level, None, LEVEL, num_steps=8, average=True, **BY_DESCENT)
+    assert mean.params["level"] == pytest.approx((descended(7) + descended(8)) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("average", [None, True])
+def test_a_continued_fit_begins_at_the_last_step(average, tmp_path):
+    first = phx.fit(level, None, LEVEL, num_steps=8, average=average, **BY_DESCENT)
+    read = phx.Fit.load(first.save(tmp_path / "fit.npz"))
+    again = phx.fit(level, None, LEVEL, num_steps=0, init=read, progress=False)
+    assert again.params["level"] == first.params["level"]
+    for begun in (first, read, again):
+        assert phx.fit(level, None, LEVEL, num_steps=8, init=begun, **BY_DESCENT).params["level"] == pytest.approx(
+            descended(16), rel=1e-5
+        )
+
+
+def test_a_guide_has_the_average_unless_the_last_step_is_asked_for():
+    sizes = {"num_steps": 40, "until": False, "progress": False}
+    mean = phx.fit(latent_level, phx.guides.mean_field(), LEVEL, **sizes)
+    last = phx.fit(latent_level, phx.guides.mean_field(), LEVEL, average=False, **sizes)
+    assert last.last is None and mean.last is not None
+    assert mean.last["level.loc"] == pytest.approx(last.params["level.loc"], rel=1e-5)
+    assert abs(mean.params["level.scale"] - last.params["level.scale"]) > 1e-5
+    stays = {**sizes, "optimizer": 1e-9}  # another rate of the default optimiser does not compile
+    again = phx.fit(latent_level, phx.guides.mean_field(), LEVEL, init=mean, average=False, **stays)
+    assert again.params["level.scale"] == pytest.approx(mean.last["level.scale"], rel=1e-6)
+
+
+def test_fits_of_many_data_sets_return_last_steps_and_averages_too():
+    data, sizes = {"y": np.stack([LEVEL["y"], LEVEL["y"] + 1])}, {"num_steps": 8, "each": {"y": 0}}
+    last = phx.fit(level, None, data, **sizes, **BY_DESCENT)
+    mean: Any = phx.fit(level, None, data, average=True, **sizes, **BY_DESCENT)
+    assert last.params["level"][0] == pytest.approx(descended(8), rel=1e-5)
+    assert mean.params["level"][0] == pytest.approx((descended(7) + descended(8)) / 2, rel=1e-5)
+    assert mean.of(0).last["level"] == pytest.approx(descended(8), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"average": 1}, "average: expected True, False or None; got 1"),
+        ({"average": True, "num_steps": 0}, "average: with num_steps=0 there are no steps"),
+        ({"average": True, "training": phx.training()}, "average: with training= the parameters are those of the best"),
+    ],
+)
+def test_an_average_that_has_no_meaning_is_refused(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        phx.fit(level, None, LEVEL, progress=False, **options)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate"),
+    [
+        (None, 0.05),
+        (0.01, 0.01),
+        (optax.adam(0.1), None),
+        (optax.inject_hyperparams(optax.sgd)(learning_rate=0.2), 0.2),
+    ],
+)
+def test_reports_have_the_rate_that_is_known(optimizer, rate):
+    reports = []
+    phx.fit(level, None, LEVEL, num_steps=4, optimizer=optimizer, on_block=reports.append, progress=False)
+    assert reports[-1].learning_rate == (None if rate is None else pytest.approx(rate))
+
+
+def test_a_checkpoint_of_last_steps_is_not_continued_with_averages(tmp_path):
+    options = {"num_steps": 8, "checkpoint": tmp_path, **BY_DESCENT}
+    fit = phx.fit(level, None, LEVEL, **options)
+    assert phx.fit(level, None, LEVEL, **options).params["level"] == fit.params["level"]
+    with pytest.raises(ValueError, match="holds another fit: average is False there, and None here"):
+        phx.fit(level, None, LEVEL, average=True, **options)

@@ -78,7 +78,7 @@ def test_a_fit_is_solved_and_near():
     exact = phx.mcmc(correlated, data, progress=False, num_chains=4, num_samples=1000)
     assert fit.steps == 0 and fit.evidence().reliable
     for name in ("b", "scale"):
-        truth, found = exact.draws[name].reshape(4000, -1), fit.sample(0, 4000)[name].reshape(4000, -1)
+        truth, found = exact.draws[name].reshape(4000, -1), fit.sample(seed=0, n=4000)[name].reshape(4000, -1)
         assert (np.abs(found.mean(0) - truth.mean(0)) < 0.25 * truth.std(0)).all()
     more = phx.mcmc(correlated, data, init=fit, progress=False, num_warmup=50, num_samples=5)
     assert more.num_draws == 5
@@ -92,7 +92,7 @@ def test_paths_in_several_modes_make_one_guide():
         phx.factor("ends", jax.nn.logsumexp(ends))
 
     fit = phx.fit(two, phx.guides.pathfinder(num_paths=16), progress=False)
-    right = (fit.sample(1, 4000)["x"] > 0).mean()
+    right = (fit.sample(seed=1, n=4000)["x"] > 0).mean()
     assert 0.15 < right < 0.85
     assert fit.evidence().reliable
 

@@ -27,7 +27,7 @@ def fit():
 @pytest.mark.slow
 def test_draws_are_the_posteriors(fit):
     """Effective draws are at least 2,000 of the pool: 4.5 standard errors of the mean are 0.064."""
-    draws = fit.sample(3, 8000)["x"]
+    draws = fit.sample(seed=3, n=8000)["x"]
     np.testing.assert_allclose(draws.mean(0), 2.0, atol=0.064)
     np.testing.assert_allclose(draws.std(0), 0.632, rtol=0.1)
     assert fit.verdict().good
@@ -35,9 +35,9 @@ def test_draws_are_the_posteriors(fit):
 
 @pytest.mark.slow
 def test_a_draw_depends_on_seed_and_number_alone(fit):
-    long, short = fit.sample(7, 700)["x"], fit.sample(7, 20)["x"]
+    long, short = fit.sample(seed=7, n=700)["x"], fit.sample(seed=7, n=20)["x"]
     np.testing.assert_array_equal(long[:20], short)
-    assert (fit.sample(8, 20)["x"] != short).any()
+    assert (fit.sample(seed=8, n=20)["x"] != short).any()
 
 
 @pytest.mark.slow

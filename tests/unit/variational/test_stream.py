@@ -124,7 +124,7 @@ def test_what_needs_all_rows_is_refused_and_the_rest_is_there(tmp_path):
     assert next(finding.topic for finding in fit.verdict().findings) == "not weighted"
     posterior = fit.posterior(50)
     assert posterior.draws["w"].shape == (1, 50, 2) and "w" in str(posterior.summary())
-    assert not posterior.verdict().good and fit.sample(0, 5)["scale"].shape == (5,)
+    assert not posterior.verdict().good and fit.sample(seed=0, n=5)["scale"].shape == (5,)
     assert phx.Fit.load(fit.save(tmp_path / "fit.npz")).verdict() == fit.verdict()
 
 

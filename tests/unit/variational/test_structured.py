@@ -66,7 +66,7 @@ def test_a_hierarchy_of_normals_is_its_family():
     fit = phx.fit(hierarchy, phx.guides.structured(hierarchy), {"y": Y}, progress=False)
     assert fit.verdict().good
     precision = 1 / 25.0 + len(Y) / 2.0
-    draws = fit.sample(0, 4000)["level"]
+    draws = fit.sample(seed=0, n=4000)["level"]
     assert draws.mean() == pytest.approx(Y.sum() / 2.0 / precision, abs=4 / np.sqrt(precision * 4000) + 0.01)
     assert draws.std() == pytest.approx(precision**-0.5, rel=0.06)
     assert not phx.fit(hierarchy, phx.guides.mean_field(), {"y": Y}, progress=False).verdict().good

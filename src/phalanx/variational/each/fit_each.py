@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -64,6 +65,7 @@ class FitOptions:
     seed: int
     until: Until | bool | None
     stops: bool
+    averages: bool
     init: Init | None
     dims: Dims | None
     coords: Coords | None
@@ -156,9 +158,9 @@ class _Result:
             list(failed), unsettled, timing, record, options,
         )  # fmt: skip
         self._lanes = np.arange(programs.lanes_for(on_sets.sets.count)) % on_sets.sets.count
-        self._free = jax.tree.map(lambda leaf: leaf[self._lanes], course.free)
-        values = jax.tree.map(to_host, programs.values(self._free))
-        self.params = jax.tree.map(lambda leaf: blanked(leaf[: on_sets.sets.count], self.failed), values)
+        self._ends = course.free if options.averages else course.last
+        self._free = jax.tree.map(lambda leaf: leaf[self._lanes], self._ends)
+        self.params = self._values_of(self._free)
 
     def fit_of(self, number: int) -> Fit:
         """Return the fit of one data set, with its own rows alone."""
@@ -170,12 +172,22 @@ class _Result:
             pair, options.objective, options.num_steps, options.num_particles, seed, self.record.started,
             self.record.interrupted, names_for(pair.problem, options.dims, options.coords),
         )  # fmt: skip
-        free, params = (jax.tree.map(lambda leaf: leaf[number], of) for of in (course.free, self.params))
+        free, params = (jax.tree.map(lambda leaf: leaf[number], of) for of in (self._ends, self.params))
+        last = jax.tree.map(lambda leaf: leaf[number], self._last) if options.averages else None
         return Fit(
             params, course.losses(number), self.timing, replace(record, matmul_precision=options.matmul_precision),
             self.unsettled[number], int(course.steps[number]), int(course.failed[number]), free=free, pair=pair,
-            arrays=pair.problem.place_arrays(),
+            arrays=pair.problem.place_arrays(), last=last,
         )  # fmt: skip
+
+    @cached_property
+    def _last(self) -> dict[str, Any]:
+        """Parameters after the last steps, by data set."""
+        return self._values_of(jax.tree.map(lambda leaf: leaf[self._lanes], self.course.last))
+
+    def _values_of(self, free: dict[str, Any]) -> dict[str, Any]:
+        values = jax.tree.map(to_host, self.programs.values(free))
+        return jax.tree.map(lambda leaf: blanked(leaf[: self.on_sets.sets.count], self.failed), values)
 
     def draws_of(self, seed: int, n: int, names: Sequence[str] | None) -> dict[str, np.ndarray]:
         """Return draws from the guides, `(set, draw, ...)`."""

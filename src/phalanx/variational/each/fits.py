@@ -91,7 +91,7 @@ class Fits:
         return self.fit_of(number_of_set("fits", name, self.sets, self.failed, "fitted"))
 
     def sample(
-        self, seed: int = 0, n: int = 1000, *, names: Sequence[str] | str | None = None
+        self, *, seed: int = 0, n: int = 1000, names: Sequence[str] | str | None = None
     ) -> dict[str, np.ndarray]:
         """Draw from the guide of each data set.
 
@@ -113,7 +113,7 @@ class Fits:
         return self.draws_of(seed, n, [names] if isinstance(names, str) else names)
 
     def summary(
-        self, names: Iterable[str] | str | None = None, prob: float = 0.94, *, n: int = 1000, seed: int = 0
+        self, names: Iterable[str] | str | None = None, *, prob: float = 0.94, n: int = 1000, seed: int = 0
     ) -> DataFrame:
         """Summarise draws from the guides: every scalar element of every variable, of each data set.
 
@@ -130,7 +130,7 @@ class Fits:
 
         check_fraction("summary: prob", prob)
         chosen = [names] if isinstance(names, str) else None if names is None else list(names)
-        draws = self.sample(seed, n, names=chosen)
+        draws = self.sample(seed=seed, n=n, names=chosen)
         rows = [row for name, v in draws.items() for row in element_names(name, v.shape[2:], self.record.labels)]
         figures = np.concatenate([_figures(values, prob) for values in draws.values()], axis=1)
         index = MultiIndex.from_product([self.sets, rows], names=["set", "quantity"])

@@ -52,6 +52,7 @@ class SetsCourse(NamedTuple):
         arrays: the data of the lanes.
         settling: windows and rates of each data set.
         free: parameters of each data set on the real line: averages over its last window, if one has ended.
+        last: parameters of each data set after the last step of its last window.
         quartiles: quartiles of each data set's guide at its last two windows, the latest first; NaN before.
         steps, failed: steps that each data set has made, and how many of them were left out.
         elbo, error: the bound of each data set, averaged over its last window, and its error; NaN before.
@@ -66,6 +67,7 @@ class SetsCourse(NamedTuple):
     arrays: tuple[Array, ...]
     settling: tuple[Settling, ...]
     free: dict[str, Any]
+    last: dict[str, Any]
     quartiles: tuple[Any, Any]
     steps: Int[np.ndarray, "sets"]
     failed: Int[np.ndarray, "sets"]
@@ -140,8 +142,8 @@ class LearningOfSets:
         moves = (np.arange(len(sets)) < count) & ~np.isin(sets, list(without))
         of_sets = jax.tree.map(lambda leaf: to_host(leaf)[:count].copy(), free)
         return SetsCourse(
-            0, jax.vmap(self.steps.begin)(free), sets, moves, arrays, (self.settling,) * count, of_sets, (None, None),
-            np.zeros(count, int), np.zeros(count, int), np.full(count, np.nan), np.full(count, np.nan),
+            0, jax.vmap(self.steps.begin)(free), sets, moves, arrays, (self.settling,) * count, of_sets, of_sets,
+            (None, None), np.zeros(count, int), np.zeros(count, int), np.full(count, np.nan), np.full(count, np.nan),
         )  # fmt: skip
 
     def step(self, state: SetsCourse, say: Callable[[str], None]) -> Iterator[SetsCourse]:
@@ -187,13 +189,13 @@ class LearningOfSets:
         never = ~averaged & ~np.array([rule.compared for rule in rules])
         found = course.free
         for lanes, best in ((moving[averaged], course.state.mean), (moving[never], course.state.free)):
-            values = jax.tree.map(lambda leaf, lanes=lanes: to_host(leaf)[lanes], best)
-            found = _with(found, course.sets[lanes], values)
+            found = _with(found, course.sets[lanes], _lanes_of(best, lanes))
         elbo, error = course.elbo.copy(), course.error.copy()
         for number in course.sets[moving]:
             if np.isnan(elbo[number]) and course.step:
                 elbo[number], error[number] = course.losses(number).mean
-        return course._replace(free=found, elbo=elbo, error=error)
+        last = _with(course.last, course.sets[moving], _lanes_of(course.state.free, moving))
+        return course._replace(free=found, last=last, elbo=elbo, error=error)
 
     def _compared(self, course: SetsCourse) -> SetsCourse:
         """Return the state after the ends of windows, given their averages and those of the two windows before."""
@@ -202,7 +204,8 @@ class LearningOfSets:
         lanes, numbers = np.flatnonzero(ended), course.sets[ended]
         if not len(lanes):
             return course
-        free = _with(course.free, numbers, jax.tree.map(lambda leaf: to_host(leaf)[lanes], course.state.mean))
+        free = _with(course.free, numbers, _lanes_of(course.state.mean, lanes))
+        last = _with(course.last, numbers, _lanes_of(course.state.free, lanes))
         changes, quartiles = np.full((2, len(lanes)), np.inf), course.quartiles
         if self.settling.stops:
             now = self._quartiles(course, lanes)
@@ -218,7 +221,9 @@ class LearningOfSets:
             made = _bounds_of(course, lane, rule.window.begin)
             settling[number] = rule.look(course.step, made.elbo, float(change), float(across))
             elbo[number], error[number] = made.mean
-        return course._replace(settling=tuple(settling), free=free, quartiles=quartiles, elbo=elbo, error=error)
+        return course._replace(
+            settling=tuple(settling), free=free, last=last, quartiles=quartiles, elbo=elbo, error=error
+        )
 
     def _quartiles(
         self, course: SetsCourse, lanes: Int[np.ndarray, "ended"]
@@ -277,6 +282,11 @@ def _bounds_of(course: SetsCourse, lane: int, begin: int) -> Losses:
         own = lane if lane < len(block.sets) and block.sets[lane] == number else np.argmax(block.sets == number)
         found.append(StepBounds(*(part[:, own] for part in block.made)))
     return Losses.of(found[::-1])
+
+
+def _lanes_of(state: PyTree, lanes: Int[np.ndarray, "some"]) -> PyTree:
+    """Return some lanes of a state, on the host."""
+    return jax.tree.map(lambda leaf: to_host(leaf)[lanes], state)
 
 
 def _with(of_sets: PyTree, numbers: Sequence[int] | np.ndarray, values: PyTree) -> PyTree:

@@ -19,7 +19,7 @@ from phalanx.variational.guides.start import Beginning, ModelStart
 from phalanx.variational.problem import Problem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Traits:
     """Facts about a guide that decide how it is learned, and how draws from it are used.
 

@@ -186,9 +186,14 @@ class Compared(NamedTuple):
         """Return the errors of means, in words."""
         return first_few(self.means, lambda m: f"{m.name} by {-m.shift:.2f}±{m.error:.2f}")
 
-    def sd_words(self) -> str:
-        """Return the errors of standard deviations, in words."""
-        return first_few(self.sds, lambda m: f"{m.name} has {m.ratio:.2f} of it")
+    def sd_words(self, moved: bool) -> str:
+        """Return the errors of standard deviations, in words; moves carry draws only a part of the way."""
+
+        def words(m: Moment) -> str:
+            bound = ("at most " if m.ratio < 1.0 else "at least ") if moved else ""
+            return f"{m.name} has {bound}{m.ratio:.2f} of it"
+
+        return first_few(self.sds, words)
 
 
 def judge_fit(
@@ -238,7 +243,7 @@ def judge_fit(
 
 def _judged(results: Sequence[Finding | str], good: str = "") -> Verdict:
     found = [result for result in results if isinstance(result, Finding)]
-    return judged(found, [result for result in results if isinstance(result, str) and result], good)
+    return judged(found, [result for result in results if isinstance(result, str) and result], good=good)
 
 
 def _is_severe(result: Finding | str) -> bool:
@@ -299,7 +304,7 @@ def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None, labels: Names
         return [heavy]
     compared = Compared.of(list(moments_after(moves(), labels)))
     if compared.are_off:
-        return [heavy, *_off(compared, "Moved by Markov moves that keep the posterior")]
+        return [heavy, *_off(compared, "Moved by Markov moves that keep the posterior", moved=True)]
     if compared.vague:
         return [heavy]
     kept = f"{problem}. Markov moves of the draws change no mean and no standard deviation."
@@ -314,7 +319,7 @@ def _of_tails(moved: Moved, labels: Names | None) -> Finding | str:
             return _heavy_tails(compared)
         return f"{count(len(moved.parents), 'draw')} moved by Markov moves kept their means and standard deviations."
     parts = [f"means, {compared.mean_words()}"] * bool(compared.means)
-    parts += [f"standard deviations, {compared.sd_words()}"] * bool(compared.sds)
+    parts += [f"standard deviations, {compared.sd_words(moved=True)}"] * bool(compared.sds)
     return Finding(
         "missed tails",
         f"The guide misses a part of the posterior beside its draws: Markov moves that keep the posterior change "
@@ -352,7 +357,7 @@ def _k_hat_words(weights: Weights) -> str:
     return f"k-hat is {k_hat:.2f}" if np.isfinite(k_hat) else "the largest weights are all equal"
 
 
-def _off(compared: Compared, how: str) -> list[Finding | str]:
+def _off(compared: Compared, how: str, moved: bool) -> list[Finding | str]:
     """Return a finding on means and standard deviations that are not the posterior's."""
     results: list[Finding | str] = []
     if compared.means:
@@ -363,7 +368,7 @@ def _off(compared: Compared, how: str) -> list[Finding | str]:
         advice = "a guide that can do more, or more draws to judge by, fit.verdict(num_draws=...)"
         results.append(Finding("means off", problem, advice))
     if compared.sds:
-        ratios = compared.sd_words()
+        ratios = compared.sd_words(moved)
         problem = f"The guide's standard deviations are not the posterior's: {ratios}."
         advice = "a guide that can do more; a mean-field guide ignores correlations, phx.guides.full_rank() does not"
         results.append(Finding("scales off", problem, advice))
@@ -373,7 +378,7 @@ def _off(compared: Compared, how: str) -> list[Finding | str]:
 def _of_moments(found: list[Moment], total: int) -> list[Finding | str]:
     """Return the changes that weighting the draws makes."""
     compared = Compared.of(found)
-    if results := _off(compared, "Weighted by the model"):
+    if results := _off(compared, "Weighted by the model", moved=False):
         return results
     if not compared.vague:
         return ["Weighted by the model, no mean and no standard deviation moves."]

@@ -55,7 +55,8 @@ class FitReport:
         failed: steps left out because their loss or its gradient was not finite.
         elbo: the bound, on average over the last block.
         error: its Monte-Carlo error.
-        learning_rate: factor on the optimiser's changes.
+        learning_rate: the rate of the default optimiser in the last block, or that which the state of one of optax's
+            shows (`optax.inject_hyperparams`), times the factor that falls as the fit settles; None of others.
         bits: the loss in bits per observed number, of a fit that is watched (`training=`).
         held_out_bits: loss of held-out rows in bits, at their last evaluation.
         rows_per_second: rows per second that are learned from.
@@ -69,7 +70,7 @@ class FitReport:
     failed: int = 0
     elbo: float = float("nan")
     error: float = float("nan")
-    learning_rate: float = 1.0
+    learning_rate: float | None = None
     bits: float = float("nan")
     held_out_bits: float = float("nan")
     rows_per_second: float = float("nan")

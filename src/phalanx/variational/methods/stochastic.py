@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.errors.words import count
+from phalanx.extras import require
 from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import EndOfData, Stop
@@ -49,7 +50,7 @@ class Course(NamedTuple):
         state: the state on the devices, after the last step.
         settling: windows and rates.
         made: bounds and errors of all steps, in blocks.
-        free: the parameters to return: the average over the last window, if one has ended.
+        free: the average over the last window, if one has ended.
         averaged: the average over the last window; None before the first has ended.
         quartiles: quartiles of the guides of the last two windows, the latest first.
         fresh: bounds and errors of the steps of a block that has not ended.
@@ -101,6 +102,7 @@ class Stochastic:
         training: options of a fit that is watched.
         policy: folder of its saves, and when to make them; None without.
         first_batch: the number of the first batch, of batches that have an order.
+        averages: whether the outcome is an average over steps; otherwise it is the last step.
     """
 
     steps: Steps
@@ -116,6 +118,7 @@ class Stochastic:
     training: Training | None = None
     policy: SavePolicy | None = None
     first_batch: int = 0
+    averages: bool = True
     _block_length: BlockLength = field(default_factory=BlockLength)
 
     def __post_init__(self) -> None:
@@ -201,16 +204,20 @@ class Stochastic:
         return f"{why}: returning what was learned in {state.step:,} of {self._num_steps:,} steps."
 
     def outcome(self, state: Course, stopped: Stop | None) -> FitOutcome:
-        """Return averages over the last window of steps, or the best parameters that were evaluated."""
-        step, free = state.step, state.free
-        if state.settling.window.end != step or stopped is Stop.INTERRUPTED:
-            free = state.best_average
+        """Return averages over the last window of steps, the last step, or the best parameters that were evaluated."""
+        step, last = state.step, dict(state.state.free)
+        free = last
         if self.watch is not None and self.watch.best is not None:
             free = self.watch.best
+        elif self.averages and (state.settling.window.end != step or stopped is Stop.INTERRUPTED):
+            free = state.best_average
+        elif self.averages:
+            free = state.free
         ordered = self.stream is not None and self.stream.is_ordered
         return FitOutcome(
             dict(free), Losses.of((*state.made, *state.fresh)), step, step * self.steps.num_particles,
             int(state.state.failed), seen=self.first_batch + step if ordered else 0,
+            last=None if free is last else last,
             looks=self.watch.looks if self.watch else (),
             unsettled=why_unsettled(state.settling, state.step, self.falls, stopped),
         )  # fmt: skip
@@ -228,9 +235,20 @@ class Stochastic:
             }  # fmt: skip
         return FitReport(
             "fitting", state.step, self._num_steps, int(state.state.failed),
-            elbo=elbo, error=error, learning_rate=float(self.rate * state.rate),
+            elbo=elbo, error=error, learning_rate=self._learning_rate(state),
             bound=bound_name(self.steps.pair), **watched,
         )  # fmt: skip
+
+    def _learning_rate(self, state: Course) -> float | None:
+        """Return the rate of the last step; None if the optimiser does not show it."""
+        if self.steps.optimizer is None:
+            return None
+        optax = require("optax")
+        if self.rate < 0:  # the default optimiser, whose factor turns gradients into steps downhill
+            falling = optax.cosine_decay_schedule(1.0, self._num_steps)(state.step - 1) if self.falls else 1.0
+            return float(-self.rate * state.rate * falling)
+        shown = optax.tree_utils.tree_get_all_with_path(state.state.optimizer, "learning_rate")
+        return float(shown[0][1]) * state.rate if len(shown) == 1 and np.size(shown[0][1]) == 1 else None
 
     @property
     def saves(self) -> Checkpoint | None:

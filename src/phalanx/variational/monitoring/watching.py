@@ -72,8 +72,10 @@ class FitWatch:
     ):  # fmt: skip
         self._training, self.scale = training, Scale.of(steps.pair.problem)
         held_out, log = (None, None) if training is None else (training.held_out, training.log)
-        # where windows end depends on the number of steps
-        more = {} if training is not None else {"num_steps": settling.num_steps, "stops when settled": settling.stops}
+        # where windows end depends on the number of steps; a state without averages has fewer arrays
+        average = None if state.averages else False
+        more = {"num_steps": settling.num_steps, "stops when settled": settling.stops, "average": average}
+        more = more if training is None else {}
         self._held_out = None if held_out is None else HeldOut.of(steps, held_out, seed, state.free, compiler)
         self._watch: Watch[Look] = Watch(
             log, Look._asdict, None if policy is None else fit_checkpoint(policy),
