@@ -9,6 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro.infer.autoguide import AutoIAFNormal, AutoNormal
 
 import phalanx as phx
 from phalanx.diagnostics.psis import smooth
@@ -33,6 +34,9 @@ def data(y):
 
 
 WRONG: Any = 3
+NAMES: Any = ["w", "b"]
+WORD: Any = "1"
+X, W = jax.numpy.ones((4, 2)), jax.numpy.ones((2, 3))
 DAYS = np.array(["2020-01-01", "2020-01-03"], "datetime64[D]")
 SETS = {"y": np.zeros((2, 3)), "g": np.array([1, "a"], object)}
 
@@ -68,8 +72,14 @@ OF_RUNS = {
         r"edges must be numbers, such as \[-1.0, 0.0, 1.0\]; got",
     ),
     "log weights": (lambda: smooth(np.array([0.0, np.nan])), "a log weight is NaN. Leave such draws out"),
-    "processes": (lambda: phx.initialize("host:1", 2), "initialize: .*process_id=None belong together: give all three"),
-    "option": (lambda: phx.initialize("host:1", 2, 0, tmeout=3), "initialize: there is no option .*tmeout.* it takes"),
+    "processes": (
+        lambda: phx.initialize("host:1", num_processes=2),
+        "initialize: .*process_id=None belong together: give all three",
+    ),
+    "option": (
+        lambda: phx.initialize("host:1", num_processes=2, process_id=0, tmeout=3),
+        "initialize: there is no option .*tmeout.* it takes",
+    ),
 }
 
 OF_FITS = {
@@ -80,7 +90,35 @@ OF_FITS = {
     "random network": (
         lambda: phx.random_network("net", WRONG, WRONG), "random_network.*such as phx.networks.from_nnx.*got 3 and 3",
     ),
+    "guide of NumPyro": (
+        lambda: phx.fit(model, AutoIAFNormal(model), {"y": np.ones(3)}),
+        r"guide: AutoIAFNormal is a guide that numpyro.infer.SVI makes .* Use phx.guides.flow\(\)",
+    ),
+    "class of NumPyro": (lambda: phx.fit(model, AutoNormal), r"guide: AutoNormal is .* Use phx.guides.mean_field\(\)"),
+    "row by its number": (
+        lambda: phx.fit(
+            one_row, phx.guides.mean_field(), {"y": np.ones(8), "inv": np.ones(8)}, batch_size=4, num_steps=2
+        ),
+        r"batch_size: the model reads single rows of 'inv' by their number, as in inv\[0\].*as a number of its own",
+    ),
+    "mask of couplings": (
+        lambda: phx.flows.Couplings.init(jax.random.key(0), 2),
+        r"Couplings.init: stays must be a mask .*\(layer, coordinate\), such as phx.flows.digits\(\[size\]\); got 2",
+    ),
+    "size of a flow": (
+        lambda: phx.flows.InverseAutoregressive.init(jax.random.key(0), 0),
+        r"init: size must be the number of coordinates, a whole number; got 0",
+    ),
+    "widths of a flow": (
+        lambda: phx.flows.Coupling.init(jax.random.key(0), 2, (0,)),
+        r"init: hidden must be the widths .*\(32, 32\); got \(0,\)",
+    ),
 }  # fmt: skip
+
+
+def one_row(y, inv):
+    w = phx.sample("w", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.Normal(w * inv[0], 1.0).expand(y.shape), obs=y)
 
 
 def step(w, batch):
@@ -90,6 +128,14 @@ def step(w, batch):
 ENSEMBLES = {
     "init": (lambda: phx.ensemble(lambda: 0.0, step, 2), r"init must take a key, as in init\(key\); got \(\)"),
     "state": (lambda: phx.ensemble(lambda key: "words", step, 2), "init must return a tree of arrays.*eqx.partition"),
+    "names of weights": (
+        lambda: phx.ensembles.last_layer_laplace(X, NAMES, 1.0),
+        r"last_layer_laplace: weights must be an array of numbers; got \['w', 'b'\]. Give the arrays themselves",
+    ),
+    "precision": (
+        lambda: phx.ensembles.last_layer_laplace(X, W, WORD),
+        "last_layer_laplace: prior_precision must be a positive number, got '1'",
+    ),
     "collections": (
         lambda: phx.ensembles.learner(
             lambda key: {"params": 0.0, "batch_stats": 0.0}, lambda w, x: x, lambda out, y: 0.0, optax.sgd(0.1)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, ShapeDtypeStruct, lax, random
+from jax.extend.core import Var
 from jax.sharding import Mesh, PartitionSpec
 
 from phalanx.exactness.sharding_check import read_sharding_check
@@ -170,6 +171,12 @@ class Minibatch:
                 f"{self.argument}: the {what} cannot be learned from some rows at a time. {error}"
             ) from error
         if proof.check is not None and proof.check.names:
+            if alone := _read_by_number(whole, self.of_rows, batch):
+                raise ValueError(
+                    f"{self.argument}: the {what} reads single rows of {', '.join(map(repr, alone))} by their number, "
+                    f"as in {alone[0]}[0], and in a batch these are other rows. Pass such a value in as a number of "
+                    f"its own, or give all rows at once."
+                )
             raise ValueError(
                 f"{self.argument}: Phalanx cannot prove from the {what} that the rows of "
                 f"{', '.join(map(repr, proof.check.names))} do not mix, so that a batch can stand for all rows. "
@@ -177,6 +184,22 @@ class Minibatch:
                 f"once."
             )
         return {name for (name, _), where in shares.terms.items() if where.axes}
+
+
+def _read_by_number(whole: TracedProgram, of_rows: Sequence[bool], arguments: Arguments) -> list[str]:
+    """Return the arguments with rows of which a program reads a single one."""
+    columns = {
+        var: name
+        for var, name, wanted in zip(whole.at_zero.jaxpr.invars, arguments.names, of_rows, strict=True) if wanted
+    }  # fmt: skip
+    taken = [
+        columns[eqn.invars[0]]
+        for eqn in whole.at_zero.jaxpr.eqns
+        if eqn.primitive.name in ("slice", "dynamic_slice", "gather")
+        and isinstance(eqn.invars[0], Var) and eqn.invars[0] in columns
+        and eqn.outvars[0].aval.shape[:1] in ((), (1,))
+    ]  # fmt: skip
+    return list(dict.fromkeys(taken))
 
 
 class MinibatchEstimate(NamedTuple):

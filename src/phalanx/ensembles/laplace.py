@@ -6,6 +6,7 @@ $N(\hat W, H^{-1})$, $H = \sum_i (\mathrm{diag}(p_i) - p_i p_i^\top) \otimes \ph
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -51,14 +52,14 @@ def last_layer_laplace(features: Array, weights: Array, prior_precision: float) 
     Source:
         Daxberger et al. (2021), Laplace redux: effortless Bayesian deep learning.
     """
-    features, weights = jnp.asarray(features), jnp.asarray(weights)
+    features, weights = (_numbers(name, x) for name, x in (("features", features), ("weights", weights)))
     if features.ndim != 2 or weights.ndim != 2 or features.shape[1] != weights.shape[0]:
         raise ValueError(
             f"last_layer_laplace: features (rows, features) and weights (features, classes) are needed; got "
             f"{features.shape} and {weights.shape}."
         )
-    if not isinstance(prior_precision, Array) and not prior_precision > 0:
-        raise ValueError(f"last_layer_laplace: prior_precision must be positive, got {prior_precision!r}.")
+    if not isinstance(prior_precision, Array) and not (isinstance(prior_precision, Real) and prior_precision > 0):
+        raise ValueError(f"last_layer_laplace: prior_precision must be a positive number, got {prior_precision!r}.")
     dtype = jnp.promote_types(jnp.result_type(features, weights), jnp.float32)
     features, weights = features.astype(dtype), weights.astype(dtype)
     size, classes = weights.shape
@@ -74,6 +75,17 @@ def last_layer_laplace(features: Array, weights: Array, prior_precision: float) 
     curvature, _ = lax.scan(add, zero, padded.reshape(-1, BLOCK, size))
     whole = curvature.reshape(classes * size, classes * size) + prior_precision * jnp.eye(classes * size)
     return LastLayer(weights, jnp.linalg.cholesky(whole))
+
+
+def _numbers(name: str, values: object) -> Array:
+    """Return an argument as an array, or raise unless it consists of numbers."""
+    try:
+        return jnp.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"last_layer_laplace: {name} must be an array of numbers; got {values!r:.60}. Give the arrays themselves, "
+            f'such as params["last"]["kernel"], and not their names or the tree of all weights.'
+        ) from error
 
 
 def last_layer_probabilities(

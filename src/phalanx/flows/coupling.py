@@ -146,6 +146,11 @@ class Couplings(SinglePassTransform):
             stays: mask of the coordinates that stay, `(layer, coordinate)`.
             hidden: widths of the networks' layers.
         """
+        if np.ndim(stays) != 2:
+            raise ValueError(
+                f"Couplings.init: stays must be a mask of the coordinates that stay in each layer, (layer, "
+                f"coordinate), such as phx.flows.digits([size]); got {stays!r}."
+            )
         layers, size = np.shape(stays)
         return jax.vmap(lambda key: Coupling.init(key, size, hidden))(random.split(key, layers))
 

@@ -34,6 +34,7 @@ def init_dense(key: Array, inputs: int, outputs: int, hidden: Sequence[int], con
         hidden: widths of the hidden layers.
         context: number of additional inputs, to which masks do not apply.
     """
+    _check_sizes(inputs, hidden, context)
     sizes = [inputs, *hidden]
     key, beside = random.split(key) if context else (key, key)
     layers = [
@@ -46,6 +47,20 @@ def init_dense(key: Array, inputs: int, outputs: int, hidden: Sequence[int], con
         return weights
     kernel = random.normal(beside, (context, hidden[0])) / math.sqrt(context) if hidden else ()
     return {**weights, "context": {"layers": kernel, "linear": jnp.zeros((context, outputs))}}
+
+
+def _check_sizes(size: object, hidden: object, context: object) -> None:
+    """Raise unless the sizes of a network are whole numbers."""
+
+    def is_whole(value: object, least: int) -> bool:
+        return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
+
+    if not is_whole(size, 1):
+        raise ValueError(f"init: size must be the number of coordinates, a whole number; got {size!r}.")
+    if not isinstance(hidden, Sequence) or not all(is_whole(width, 1) for width in hidden):
+        raise ValueError(f"init: hidden must be the widths of the layers, such as (32, 32); got {hidden!r}.")
+    if not is_whole(context, 0):
+        raise ValueError(f"init: context must be a number of inputs, a whole number; got {context!r}.")
 
 
 def apply_dense(

@@ -281,8 +281,8 @@ def _variable(message: Message) -> RandomVariable:
     observed = bool(message["is_observed"])
     suggested = value is not None and not observed and not own.get("given", False)
     return RandomVariable(
-        name, distribution, value, observed, axes, scale, key, set_to=own.get("set_to"), suggested=suggested,
-        logit=logit, centring=own.get("centring"), residual=residual, plates=plates,
+        name, distribution, value, observed=observed, axes=axes, scale=scale, key=key, set_to=own.get("set_to"),
+        suggested=suggested, logit=logit, centring=own.get("centring"), residual=residual, plates=plates,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -54,6 +54,7 @@ class RandomVariable:
     name: str
     distribution: Distribution | None
     value: Any = None
+    _: KW_ONLY
     observed: bool = False
     axes: tuple[str, ...] = ()
     scale: Any = 1.0
@@ -76,7 +77,16 @@ class RandomVariable:
             distribution = at_logit(distribution, self.logit, self.value)
         if self.residual is not None:
             distribution = at_residual(distribution, self.residual)
-        log_prob = jnp.asarray(distribution.log_prob(self.value))
+        try:
+            log_prob = jnp.asarray(distribution.log_prob(self.value))
+        except NotImplementedError as error:
+            kind = type(distribution).__name__
+            raise ValueError(
+                f"Variable {self.name!r}: its distribution, {kind}, has no log density: {kind}.log_prob is not "
+                f"implemented. It can be drawn, but inference and phx.log_joint need a density. "
+                f"Implement log_prob, or sample the noise that it is computed from and compute it with "
+                f"phx.deterministic."
+            ) from error
         return log_prob if isinstance(self.scale, float) and self.scale == 1.0 else self.scale * log_prob
 
     def row_log_prob(self) -> Array:

@@ -106,8 +106,10 @@ def _describe(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
             return {"value": value}
         case dict():
             for key in value:
-                if not isinstance(key, str):
-                    raise TypeError(f"save: the keys of {where} must be strings; got {key!r}.")
+                if not isinstance(key, str | int) or isinstance(key, bool):
+                    raise TypeError(f"save: the keys of {where} must be strings or whole numbers; got {key!r}.")
+            if any(isinstance(key, int) for key in value):  # JSON has keys of strings alone
+                return {"pairs": [[key, _describe(item, f"{where}[{key!r}]", arrays)] for key, item in value.items()]}
             return {"dict": {key: _describe(item, f"{where}[{key!r}]", arrays) for key, item in value.items()}}
         case list() | tuple():
             fields = getattr(value, "_fields", None)
@@ -170,6 +172,8 @@ def _rebuild(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             return value
         case {"dict": items}:
             return {key: _rebuild(item, arrays) for key, item in items.items()}
+        case {"pairs": pairs}:
+            return {key: _rebuild(item, arrays) for key, item in pairs}
         case {"namedtuple": [name, fields], "items": items}:
             return _class_of(name, fields)(*(_rebuild(item, arrays) for item in items))
         case {"list": items}:

@@ -63,7 +63,7 @@ def test_a_parameter_of_numpyro_is_fixed_by_its_own_handler():
     def model():
         numpyro.sample("x", dist.Normal(numpyro.param("theta", 1.0), 1.0))
 
-    fixed = phx.log_joint(numpyro.handlers.substitute(model, {"theta": 3.0}))
+    fixed = phx.log_joint(numpyro.handlers.substitute(model, {"theta": jnp.array(3.0)}))
     assert fixed({"x": 3.0}) == pytest.approx(float(dist.Normal(0.0, 1.0).log_prob(0.0)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -153,3 +154,21 @@ def test_a_program_with_arguments_and_observations():
 def test_what_is_no_joint_distribution_is_said(spec, error, words):
     with pytest.raises(error, match=re.escape(words)):
         phx.Joint(spec).sample(0)
+
+
+class Implicit(dist.Distribution):
+    support: Any = dist.constraints.real
+
+    def sample(self, key: Any, sample_shape=()):
+        return jax.random.normal(key, sample_shape)
+
+
+def test_a_distribution_without_a_density_is_named():
+    def model():
+        phx.sample("x", Implicit())
+
+    words = "Variable 'x': its distribution, Implicit, has no log density: Implicit.log_prob is not implemented."
+    for density in (phx.log_joint(model), phx.Joint(model).log_prob):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            density({"x": 1.0})
+    assert phx.trace(phx.seed(model, 0))()["x"].value.shape == ()

@@ -241,3 +241,25 @@ def test_a_linen_network_that_draws_random_numbers_is_refused():
     network = phx.networks.from_linen(Dropping(), jnp.ones(3))
     with pytest.raises(ValueError, match="from_linen: Dropping draws random numbers when it is called"):
         network.apply(network.init(jax.random.key(0)), jnp.ones(3))
+
+
+class Sequence(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = nnx.Sequential(nnx.Linear(4, 3, rngs=rngs), nnx.Linear(3, 1, rngs=rngs))
+
+    def __call__(self, x):
+        return self.layers(x)[:, 0]
+
+
+def test_a_fit_of_a_sequence_of_layers_is_saved_and_continues(tmp_path):
+    network = phx.networks.from_nnx(lambda rngs: Sequence(rngs))
+
+    def model(x, y):
+        phx.sample("y", dist.Normal(phx.network("net", network)(x), 1.0), obs=y)
+
+    options = {"num_steps": 3, "progress": False}
+    fit = phx.fit(model, None, {"x": X, "y": X[:, 0]}, **options)
+    read = phx.Fit.load(fit.save(tmp_path / "fit.npz"))
+    jax.tree.map(np.testing.assert_array_equal, read.params, fit.params)
+    again = phx.fit(model, None, {"x": X, "y": X[:, 0]}, init=read, **options)
+    assert again.losses.elbo[0] > fit.losses.elbo[0]
