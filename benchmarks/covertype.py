@@ -58,7 +58,7 @@ def phalanx_ways(options: argparse.Namespace) -> dict[str, Way]:
     whole, some = (phx.shard(dict(zip("xy", rows_of(n), strict=True)), mesh) for n in (options.rows, options.some_rows))
     model, ways = model_of(phx.sample), {}
     for chains in CHAINS:
-        fixed = phx.hmc(LEAPFROGS, 1e-4, step_size_jitter=0.0)
+        fixed = phx.hmc(LEAPFROGS, step_size=1e-4, step_size_jitter=0.0)
         steps = phx.compile(model, whole, mesh=mesh, num_chains=chains, kernel=fixed)
         run = phx.compile(model, some, mesh=mesh, num_chains=chains)
 

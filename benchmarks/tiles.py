@@ -28,7 +28,7 @@ def ways(options: argparse.Namespace) -> dict[str, Way]:
         x = phx.sample("x", dist.Normal(0.0, 1.0).expand([options.size]))
         phx.factor("tails", -0.1 * (x**4).sum())
 
-    kernels = {"rwmh": phx.rwmh(0.8), "hmc": phx.hmc(10, 0.2), "nuts": phx.nuts(step_size=0.3)}
+    kernels = {"rwmh": phx.rwmh(0.8), "hmc": phx.hmc(10, step_size=0.2), "nuts": phx.nuts(step_size=0.3)}
     one = phx.make_mesh(devices=jax.devices()[:1])
     ways = {}
     for chains in options.chains:

@@ -118,7 +118,7 @@ def vae_by_hand(x: np.ndarray) -> Learn:
         noise = random.normal(key, loc.shape)
         z, log_q = loc + jnp.exp(log_scale) * noise, normal(noise) - jnp.sum(log_scale, -1)
         for weights, order in zip(params["posterior"], orders, strict=True):
-            layer = InverseAutoregressive(weights, order, context)
+            layer = InverseAutoregressive(weights, order, context=context)
             z, before = layer(z), z
             log_q -= layer.log_abs_det_jacobian(before, z)
         log_p, back = 0.0, z

@@ -21,7 +21,7 @@ from phalanx.run.host import draw_store
 
 DEVICES = 4
 SIZES: dict[str, Any] = {"num_chains": 8, "num_warmup": 12, "num_samples": 60, "seed": 3, "progress": False}
-KERNEL = dataclasses.replace(phx.nuts(6, 0.3), tuners=())
+KERNEL = dataclasses.replace(phx.nuts(6, step_size=0.3), tuners=())
 """Nothing is tuned, so that no sum over devices is rounded in an order that depends on processes."""
 
 Y = np.array([1.0, 2.0, 4.0], np.float32)

@@ -95,7 +95,7 @@ def test_initialize_takes_the_name_that_jax_has_and_refuses_what_nobody_knows(mo
     with pytest.raises(TypeError, match="no option 'coordinator_adress'. Besides coordinator_address, .* takes"):
         phx.initialize(coordinator_adress="10.0.0.1:1234", num_processes=2, process_id=0)
     with pytest.raises(ValueError, match="are one and the same"):
-        phx.initialize("a:1", 2, 0, coordinator_address="b:1")
+        phx.initialize("a:1", num_processes=2, process_id=0, coordinator_address="b:1")
     assert len(asked) == 1
 
 
@@ -157,7 +157,7 @@ def test_variables_of_phalanx_go_before_those_of_a_scheduler(clusters, monkeypat
     for name, value in {**CLUSTERS["Slurm"][0], **CLUSTERS["Kubernetes"][0]}.items():
         monkeypatch.setenv(name, value)
     phx.initialize()
-    phx.initialize("10.0.0.7:1", 9, 8, cluster_detection_method="slurm")
+    phx.initialize("10.0.0.7:1", num_processes=9, process_id=8, cluster_detection_method="slurm")
     assert clusters == [("run-0.run:12321", 4, 2, None), ("10.0.0.7:1", 9, 8, [1])]
 
 

@@ -5,7 +5,7 @@ All arithmetic is elementwise, so that one state may have numbers, or arrays wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -86,6 +86,7 @@ class StepSize(Tuner):
 
     target: float
     bound: str | None = None
+    _: KW_ONLY
     of_trajectories: bool = False
     frees_chains: bool = False
     sets: ClassVar[tuple[str, ...]] = ("step_size",)

@@ -155,7 +155,7 @@ def sample(
 
 def _condition(r_hat: float | None, ess: float | None, seconds: float | None) -> Until | None:
     """Return the condition that ends the run, or None without one."""
-    return None if r_hat is None and ess is None and seconds is None else until(r_hat, ess, seconds)
+    return None if r_hat is None and ess is None and seconds is None else until(r_hat=r_hat, ess=ess, seconds=seconds)
 
 
 def _print_reduced(posterior: Posterior) -> None:

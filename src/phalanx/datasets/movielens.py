@@ -112,7 +112,7 @@ def _watched(
     )  # fmt: skip
 
 
-def generate_movielens(users: int = 400, films: int = 240, *, dimensions: int = 3, seed: int = 0) -> Watched:
+def generate_movielens(users: int = 400, *, films: int = 240, dimensions: int = 3, seed: int = 0) -> Watched:
     r"""Generate a matrix of users by films from a factorisation, as a substitute for MovieLens.
 
     These are not real data: $U, V \sim N(0, 1)$ and biases $u \sim N(0, 1)$, $v \sim N(-1, 1)$ are drawn, then
@@ -132,7 +132,7 @@ def generate_movielens(users: int = 400, films: int = 240, *, dimensions: int = 
 
     Example:
         >>> import phalanx as phx
-        >>> phx.datasets.generate_movielens(30, 20).matrix.shape
+        >>> phx.datasets.generate_movielens(30, films=20).matrix.shape
         (30, 20)
     """
     for name, size in (("users", users), ("films", films), ("dimensions", dimensions)):

@@ -21,7 +21,7 @@ class Watched:
 
     Example:
         >>> import phalanx as phx
-        >>> phx.datasets.generate_movielens(20, 30).matrix.shape
+        >>> phx.datasets.generate_movielens(20, films=30).matrix.shape
         (20, 30)
     """
 

@@ -94,7 +94,7 @@ class Ranks:
         elements = count(len(self.uniformity), "element")
         uniform = f"the ranks of {elements} in {self.num_simulations} simulations are uniform"
         if not bad:
-            return judged((), (f"{uniform[0].upper()}{uniform[1:]}.",), uniform)
+            return judged((), (f"{uniform[0].upper()}{uniform[1:]}.",), good=uniform)
         problem = first_few([name for _, name in bad], self._problem, "; ")
         return judged([Finding("ranks that are not uniform", f"{problem}.", ADVICE)], ())
 

@@ -21,6 +21,7 @@ COLUMNS = ["mean", "sd", "hdi_low", "hdi_high", "mcse_mean", "mcse_sd", "ess_bul
 def summary_table(
     draws: Mapping[str, np.ndarray],
     names: Iterable[str] | None = None,
+    *,
     prob: float = 0.94,
     labels: Names | None = None,
     not_kept: Iterable[str] = (),

@@ -27,7 +27,9 @@ class _Autoregressive(SinglePassTransform):
     domain: Any = constraints.real_vector
     codomain: Any = constraints.real_vector
 
-    def __init__(self, weights: Weights, order: Sequence[int] | None = None, context: Array | np.ndarray | None = None):
+    def __init__(
+        self, weights: Weights, order: Sequence[int] | None = None, *, context: Array | np.ndarray | None = None
+    ):
         if (context is None) != ("context" not in weights):
             raise ValueError(
                 "context: weights from init(key, size, context=n) need a context of n numbers, and others take none."

@@ -151,8 +151,8 @@ def _gradients(
 
 def chees(
     step_size: float | None = None,
-    trajectory_length: float | None = None,
     *,
+    trajectory_length: float | None = None,
     initial_step_size: float = 0.1,
     initial_trajectory_length: float = 1.0,
     target_acceptance: float = 0.7,

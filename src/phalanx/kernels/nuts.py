@@ -181,8 +181,8 @@ def _words(key: Words, num_steps: Integer[Array, "lanes"]) -> Words:
 
 def nuts(
     max_depth: int = 10,
-    step_size: float | None = None,
     *,
+    step_size: float | None = None,
     initial_step_size: float = 0.1,
     target_acceptance: float = 0.8,
     metric: str = "auto",

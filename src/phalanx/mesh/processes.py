@@ -49,9 +49,9 @@ PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy
 
 def initialize(
     coordinator: str | None = None,
+    *,
     num_processes: int | None = None,
     process_id: int | None = None,
-    *,
     coordinator_address: str | None = None,
     **options: Any,
 ) -> int:

@@ -20,7 +20,7 @@ Prior = Callable[[str, tuple[int, ...]], Distribution]
 
 
 def random_network(
-    name: str, network: Network | Callable[[Any], Any], apply: Callable[..., Any] | None = None,
+    name: str, network: Network | Callable[[Any], Any], apply: Callable[..., Any] | None = None, *,
     prior: Prior | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
     """Sample a network's weights as random variables of the program; return the network as a function of its inputs.
@@ -37,7 +37,7 @@ def random_network(
         A function from inputs to outputs.
 
     Raises:
-        TypeError: when `apply` is missing.
+        TypeError: when `apply` is missing, or is given with a network, which has its own.
         ValueError: when a prior has another shape than its weights, or `init` makes something other than weights.
 
     Example:
@@ -53,6 +53,11 @@ def random_network(
         Neal (1996), Bayesian learning for neural networks.
     """
     choose = _scaled_normal if prior is None else prior
+    if isinstance(network, Network) and apply is not None:
+        raise TypeError(
+            f"random_network {name!r}: the network has its own apply; got {apply!r}. Give a prior by name, as "
+            f"in phx.random_network({name!r}, network, prior=prior)."
+        )
     init, apply = (network.init, network.apply) if isinstance(network, Network) else (network, apply)
     if not callable(init) or not callable(apply):
         raise TypeError(

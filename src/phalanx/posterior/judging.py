@@ -52,6 +52,6 @@ def judge_run(
     if not stats:
         raise ValueError("verdict: there are no draws to judge, stored or reduced.")
     return judge(
-        table() if num_draws else None, stats, record.findings, passed, draws, record.labels, checks,
-        superchains=record.superchains,
+        table() if num_draws else None, stats, findings=record.findings, passed=passed, draws=draws,
+        labels=record.labels, checks=checks, superchains=record.superchains,
     )  # fmt: skip

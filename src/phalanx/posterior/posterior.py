@@ -194,7 +194,7 @@ class Posterior(Evaluations):
         return draws_frame(self.draws, self.record.labels)
 
     @on_all_chains
-    def summary(self, names: Iterable[str] | None = None, prob: float = _PROB) -> SummaryTable:
+    def summary(self, names: Iterable[str] | None = None, *, prob: float = _PROB) -> SummaryTable:
         """Summarise every scalar element of every variable in one table; see `phalanx.diagnostics.summary_table`.
 
         Args:

@@ -29,9 +29,9 @@ def summarize(
     """Summarise the log density, if known, and the named variables; see `Posterior.summary`."""
     names = [names] if isinstance(names, str) else list(names)
     # Two tables, because a variable may be called log_density, too.
-    tables = [summary_table(stats, ["log_density"], prob)] if "log_density" in stats else []
+    tables = [summary_table(stats, ["log_density"], prob=prob)] if "log_density" in stats else []
     if names or not tables:
-        tables.append(summary_table(draws, names, prob, labels, not_kept))
+        tables.append(summary_table(draws, names, prob=prob, labels=labels, not_kept=not_kept))
     from pandas import concat  # as slow to import as all of Phalanx; a run does not need it
 
     table: SummaryTable = concat(tables)  # pyright: ignore[reportAssignmentType]

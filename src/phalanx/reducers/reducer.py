@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax
@@ -58,6 +58,7 @@ class Reducer:
     update: Callable[[Any, Draw, Array], Any]
     merge: Callable[[Any, Any], Any]
     finalize: Callable[[Any], Any]
+    _: KW_ONLY
     statistic: str = ""
     superchains: int = 0
     constant: Callable[[Any], np.ndarray | np.bool_] | None = None

@@ -45,8 +45,9 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
     name = f"thinned({reducer}, {every})"
     return Reducer(
         name, _InitThinned(reducer), _Update(reducer, every), _MergeThinned(reducer), _FinalizeThinned(reducer),
-        reducer.statistic, reducer.superchains, _Constant(reducer) if reducer.constant else None,
-        _Begin(reducer, every), reducer.of_observations,
+        statistic=reducer.statistic, superchains=reducer.superchains,
+        constant=_Constant(reducer) if reducer.constant else None, begin=_Begin(reducer, every),
+        of_observations=reducer.of_observations,
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ class Until:
         return StoppingWatch(self, names)
 
 
-def until(r_hat: float | None = None, ess: float | None = None, seconds: float | None = None) -> Until:
+def until(*, r_hat: float | None = None, ess: float | None = None, seconds: float | None = None) -> Until:
     """Return a condition on which `phx.mcmc` stops sampling.
 
     `r_hat` and `ess` must be met by every stored variable and by the log density; `seconds` ends sampling in any case.

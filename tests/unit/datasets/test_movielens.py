@@ -85,9 +85,13 @@ def test_an_empty_folder_says_what_is_expected(tmp_path):
 
 
 def test_the_generated_matrix_is_the_same_for_a_seed():
-    a, b, c = generate_movielens(20, 10), generate_movielens(20, 10), generate_movielens(20, 10, seed=1)
+    a, b, c = (
+        generate_movielens(20, films=10),
+        generate_movielens(20, films=10),
+        generate_movielens(20, films=10, seed=1),
+    )
     np.testing.assert_array_equal(a.matrix, b.matrix)
     assert (a.matrix != c.matrix).any() and set(np.unique(a.matrix)) == {0, 1}
     assert a.source.startswith("NOT REAL DATA: 20 users and 10 films")
     with pytest.raises(ValueError, match="films must be a whole number, at least 1; got 0"):
-        generate_movielens(20, 0)
+        generate_movielens(20, films=0)

@@ -20,7 +20,7 @@ SIZES = ("--warmup", "20", "--draws", "20", "--data-shards", "4", "--chains", "2
 @pytest.fixture
 def small(tmp_path):
     """A folder in the original's form: 30 users, 22 films with titles and genres."""
-    matrix = generate_movielens(30, 22, dimensions=2).matrix
+    matrix = generate_movielens(30, films=22, dimensions=2).matrix
     folder = tmp_path / "ml-1m"
     folder.mkdir()
     rows = [f"{user + 1}::{film + 5}::4::0" for user, film in zip(*np.nonzero(matrix), strict=True)]
@@ -57,14 +57,14 @@ def test_without_data_the_matrix_is_said_to_be_generated(monkeypatch, capsys):
 
 
 def test_as_many_entries_are_hidden_in_every_row():
-    watched = generate_movielens(40, 60).matrix
+    watched = generate_movielens(40, films=60).matrix
     entries = hide(watched, 0.05, seed=0)
     assert entries.columns.shape == (40, 3) and (~entries.shown).sum(1).tolist() == [3] * 40
     assert not np.take_along_axis(entries.shown, entries.columns, axis=1).any()
 
 
 def test_what_is_hidden_changes_nothing():
-    entries = hide(generate_movielens(16, 12).matrix, 0.2, seed=0)
+    entries = hide(generate_movielens(16, films=12).matrix, 0.2, seed=0)
     other = np.where(entries.shown, entries.watched, 1 - entries.watched).astype(np.int8)
     targets = [
         phx.Target(model, {**entries._asdict(), "watched": watched, "dimensions": 2})
@@ -76,7 +76,7 @@ def test_what_is_hidden_changes_nothing():
 
 
 def test_the_most_probable_position_is_one_where_the_gradient_vanishes(mesh_of):
-    entries, mesh = hide(generate_movielens(18, 12).matrix, 0.1, seed=0), mesh_of(1, 4)
+    entries, mesh = hide(generate_movielens(18, films=12).matrix, 0.1, seed=0), mesh_of(1, 4)
     arguments = {**phx.shard(entries._asdict(), mesh), "dimensions": 2}
     found, target = phx.maximize(model, arguments, mesh=mesh).values, phx.Target(model, arguments, mesh=mesh)
     assert found["user_embeddings"].shape == (18, 2) and found["held_out"].shape == entries.columns.shape

@@ -93,7 +93,13 @@ def test_rows_that_do_not_divide_on_any_mesh(sizes, mesh_of):
 
 @pytest.mark.slow
 def test_draws_are_those_of_all_rows_at_once(mesh_of):
-    options = {"kernel": phx.hmc(5, 0.02), "num_chains": 4, "num_warmup": 0, "num_samples": 5, "progress": False}
+    options = {
+        "kernel": phx.hmc(5, step_size=0.02),
+        "num_chains": 4,
+        "num_warmup": 0,
+        "num_samples": 5,
+        "progress": False,
+    }
     runs = [phx.mcmc(m, DATA, mesh=mesh_of(1, 1), **options).draws["w"] for m in (whole, in_blocks(20))]
     np.testing.assert_allclose(*runs, rtol=1e-3, atol=1e-4)
 

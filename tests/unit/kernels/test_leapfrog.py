@@ -170,7 +170,7 @@ def test_a_given_metric_of_rows_spread_over_devices_is_that_of_one_device(mesh_o
         phx.sample("y", dist.Normal(phx.sample("x", dist.Normal(level, 1.0).expand([len(y)])), 1.0), obs=y)
 
     y, variances = np.arange(5, dtype=np.float32), {"level": 0.2, "x": np.array([0.1, 0.5, 1.0, 2.0, 0.7])}
-    kernel = phx.hmc(4, 0.3, inverse_mass_matrix=variances)
+    kernel = phx.hmc(4, step_size=0.3, inverse_mass_matrix=variances)
     sizes: dict[str, Any] = {"num_warmup": 0, "num_samples": 5, "num_chains": 2}
     draws = [
         phx.mcmc(rows, phx.shard({"y": y}, mesh), kernel=kernel, mesh=mesh, progress=False, **sizes).draws["x"]

@@ -18,7 +18,7 @@ def model():
     phx.deterministic("sum", phx.sample("scale", dist.HalfNormal(1.0)) + 1.0)
 
 
-KERNELS = {"nuts": phx.nuts(), "hmc": phx.hmc(4, 0.5), "rwmh": phx.rwmh(0.8), "rwmh tuned": phx.rwmh()}
+KERNELS = {"nuts": phx.nuts(), "hmc": phx.hmc(4, step_size=0.5), "rwmh": phx.rwmh(0.8), "rwmh tuned": phx.rwmh()}
 SIZES = {"num_chains": 8, "num_warmup": 50, "num_samples": 120, "progress": False}
 
 

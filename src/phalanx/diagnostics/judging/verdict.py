@@ -70,6 +70,7 @@ class Verdict:
 def judge(
     table: DataFrame | None,
     stats: Mapping[str, np.ndarray],
+    *,
     findings: Sequence[Finding] = (),
     passed: Sequence[str] = (),
     draws: Mapping[str, np.ndarray] | None = None,
@@ -140,7 +141,7 @@ def judge(
     return Verdict(True, f"Good to use: {_best(run)}.", (), passed)
 
 
-def judged(findings: Sequence[Finding], passed: Sequence[str], good: str = "every check was passed") -> Verdict:
+def judged(findings: Sequence[Finding], passed: Sequence[str], *, good: str = "every check was passed") -> Verdict:
     """Return the verdict with these findings; without any, the run is good.
 
     Example:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from jax import Array
@@ -169,6 +169,7 @@ class Kernel:
     machine: Machine
     tuning: Any = field(compare=False)
     tuners: tuple[Tuner, ...] = ()
+    _: KW_ONLY
     tuned_steps: int | None = field(default=None, compare=False)
     statistics: tuple[str, ...] = Info._fields
     relocates: bool = field(default=True, compare=False)

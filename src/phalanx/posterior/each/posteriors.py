@@ -117,7 +117,7 @@ class Posteriors:
         target = None if self.target_of is None else self.target_of(number)
         return replace(self._posterior(number), target=target)
 
-    def summary(self, names: Iterable[str] | None = None, prob: float = _PROB) -> DataFrame:
+    def summary(self, names: Iterable[str] | None = None, *, prob: float = _PROB) -> DataFrame:
         """Summarise every scalar element of every variable, of each data set.
 
         Args:
@@ -184,7 +184,7 @@ class Posteriors:
             table = SummaryTable(figures[number], index=rows, columns=COLUMNS)
             table.num_heads = 1
             mine = [{name: values[number] for name, values in of.items()} for of in (stats, draws)]
-            verdict = judge(table, mine[0], (), (), mine[1], self.record.labels)
+            verdict = judge(table, mine[0], draws=mine[1], labels=self.record.labels)
             problem = verdict.findings[0].problem if verdict.findings else ""
             found.append({"grade": verdict.grade, **worst, "problem": problem})
         return found
