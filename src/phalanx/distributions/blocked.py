@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, Unit
 from numpyro.distributions.constraints import Constraint
 
-from phalanx.distributions.bernoulli import with_exact_gradient
+from phalanx.distributions.precise import precise
 from phalanx.distributions.row_blocks import rows_of_block, sum_over_rows
 from phalanx.distributions.row_sums import total_of
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
@@ -88,7 +88,7 @@ class Blocked(Distribution):
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """Return the log densities, row by row."""
-        return jnp.asarray(self.whole.log_prob(value))
+        return jnp.asarray(precise(self.whole).log_prob(value))
 
     def total(self, value: Array, real: Array | None = None, lanes: int = 1, scale: Any = 1.0) -> Total:
         """Return the sum of the rows' log densities.
@@ -117,7 +117,7 @@ class Blocked(Distribution):
     def _of(self, rows: tuple[Rows, ...]) -> Distribution:
         with unvalidated():  # NumPyro cannot check traced values
             found = self.fn(*rows)
-        return with_exact_gradient(found) if isinstance(found, Distribution) else Unit(found)
+        return precise(found) if isinstance(found, Distribution) else Unit(found)
 
 
 def blocked(fn: Callable[..., Any], *rows: Rows, block: int | None = None) -> Blocked:

@@ -44,6 +44,7 @@ from numpyro.distributions import (
 from numpyro.distributions.transforms import Transform
 
 from phalanx.distributions.known import Known
+from phalanx.distributions.precise import precise
 from phalanx.mesh.specs import PyTree
 
 SCALARS = (Normal, StudentT, Cauchy, Laplace, Logistic, Gumbel, SoftLaplace)
@@ -116,7 +117,7 @@ def at_residual(distribution: Any, residual: Array) -> Distribution:
         residual = _times(factor, z)
     around_zero: Distribution = copy(distribution)
     around_zero.loc = jnp.zeros_like(distribution.loc)  # pyright: ignore[reportAttributeAccessIssue]
-    return Known(distribution, jnp.asarray(around_zero.log_prob(residual)))
+    return Known(distribution, jnp.asarray(precise(around_zero).log_prob(residual)))
 
 
 class PartlyCentred(Transform[Array]):

@@ -15,7 +15,6 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.nn import log_sigmoid
-from jax.scipy.special import betaln
 from numpyro.distributions import (
     Beta,
     Distribution,
@@ -30,6 +29,7 @@ from numpyro.distributions import (
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, SigmoidTransform, Transform
 
 from phalanx.distributions.known import Known
+from phalanx.distributions.precise import log_prob_of_beta_at_logit, precise
 from phalanx.mesh.compatibility.numpyro_internals import components_of, with_components
 
 
@@ -66,7 +66,7 @@ def _log_prob(distribution: Distribution, logit: Array, value: Array) -> Array |
     """Return the log density of a variable with this logit, or None without a rule."""
     if isinstance(distribution, Beta):
         a, b = jnp.asarray(distribution.concentration1), jnp.asarray(distribution.concentration0)
-        return (a - 1.0) * log_sigmoid(logit) + (b - 1.0) * log_sigmoid(-logit) - betaln(a, b)
+        return log_prob_of_beta_at_logit(a, b, logit)
     if isinstance(distribution, Kumaraswamy):
         a, b = jnp.asarray(distribution.concentration1), jnp.asarray(distribution.concentration0)
         return jnp.log(a * b) + (a - 1.0) * log_sigmoid(logit) + (b - 1.0) * _log_rest(a, logit)
@@ -90,7 +90,7 @@ def _of_transformed(base: Distribution, transforms: list[Transform], logit: Arra
     last, rest = transforms[-1], transforms[:-1]
     inner = TransformedDistribution(base, rest) if rest else base
     if isinstance(last, SigmoidTransform):
-        return jnp.asarray(inner.log_prob(logit)) - _joined(log_sigmoid(logit) + log_sigmoid(-logit), inner)
+        return jnp.asarray(precise(inner).log_prob(logit)) - _joined(log_sigmoid(logit) + log_sigmoid(-logit), inner)
     if isinstance(last, AffineTransform):
         known = _of_transformed(base, rest, -logit if _turns(last) else logit, jnp.asarray(last.inv(value)))
         return None if known is None else known - _joined(last.log_abs_det_jacobian(value, value), inner)
@@ -114,7 +114,7 @@ def _of_mixture(distribution: MixtureSameFamily | MixtureGeneral, logit: Array, 
     after = [at_logit(component, *at) for component in before]
     if all(a is b for a, b in zip(before, after, strict=True)):
         return None
-    return jnp.asarray(with_components(distribution, after).log_prob(value))
+    return jnp.asarray(precise(with_components(distribution, after)).log_prob(value))
 
 
 def _flat(transforms: Any) -> list[Transform]:

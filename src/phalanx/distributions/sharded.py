@@ -13,7 +13,7 @@ from jax import Array, lax, random
 from jax.typing import ArrayLike
 from numpyro.distributions import Distribution
 
-from phalanx.distributions.bernoulli import with_exact_gradient
+from phalanx.distributions.precise import precise
 from phalanx.mesh.compatibility.jax_internals import tracked_axes
 
 
@@ -66,7 +66,7 @@ class Sharded(Distribution):
         """Return the log density of the whole, equal on every device along the axes."""
         for axis in self.axes:
             self._check_types(axis)
-        log_prob = jnp.asarray(with_exact_gradient(self.distribution).log_prob(value))
+        log_prob = jnp.asarray(precise(self.distribution).log_prob(value))
         return lax.psum(log_prob, self.axes) if self.axes else log_prob
 
     @staticmethod

@@ -10,11 +10,11 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import Distribution, Unit
 
-from phalanx.distributions.bernoulli import with_exact_gradient
 from phalanx.distributions.blocked import Blocked
 from phalanx.distributions.independent_entries import entries
 from phalanx.distributions.location_scale import at_residual
 from phalanx.distributions.logit_density import at_logit
+from phalanx.distributions.precise import precise
 from phalanx.distributions.row_sums import total_of
 from phalanx.inputs.dataframe_input import as_named_array
 from phalanx.inputs.dtype_checks import to_jax_dtype
@@ -72,13 +72,13 @@ class RandomVariable:
         """Return the log density of the value by element, of shape sample + batch; zero without a distribution."""
         if self.distribution is None:
             return jnp.zeros(())
-        distribution = with_exact_gradient(self.distribution)
+        distribution = self.distribution
         if self.logit is not None:
             distribution = at_logit(distribution, self.logit, self.value)
         if self.residual is not None:
             distribution = at_residual(distribution, self.residual)
         try:
-            log_prob = jnp.asarray(distribution.log_prob(self.value))
+            log_prob = jnp.asarray(precise(distribution).log_prob(self.value))
         except NotImplementedError as error:
             kind = type(distribution).__name__
             raise ValueError(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phalanx as phx
-from phalanx.distributions.bernoulli import with_exact_gradient
+from phalanx.distributions.precise import precise
 
 LOGITS = st.one_of(st.sampled_from([0.0, -0.0, np.inf, -np.inf, 100.0, -100.0, 1e-30]), st.floats(-50, 50, width=32))
 WRAPPED = {
@@ -34,16 +34,16 @@ def test_the_log_density_is_numpyros(wrapped: str, rows: list[tuple[float, bool]
     made = WRAPPED[wrapped](dist.Bernoulli(logits=logits, validate_args=False))
     values = np.broadcast_to(values, made.shape())
     with jax.numpy_rank_promotion("allow"):  # of an expanded one NumPyro's own promotes its logits
-        found, expected = with_exact_gradient(made).log_prob(values), made.log_prob(values)
+        found, expected = precise(made).log_prob(values), made.log_prob(values)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    mended = with_exact_gradient(made)
+    mended = precise(made)
     assert mended.batch_shape == made.batch_shape and mended.event_shape == made.event_shape
 
 
 @given(logit=LOGITS, value=st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_the_gradient_is_the_value_less_its_chance(logit: float, value: bool) -> None:
-    log_density = lambda at: with_exact_gradient(dist.Bernoulli(logits=at, validate_args=False)).log_prob(value)  # noqa: E731
+    log_density = lambda at: precise(dist.Bernoulli(logits=at, validate_args=False)).log_prob(value)  # noqa: E731
     at = jnp.float32(logit)
     np.testing.assert_allclose(jax.grad(log_density)(at), value - jax.nn.sigmoid(at), rtol=1e-5, atol=1e-7)
 
@@ -51,7 +51,7 @@ def test_the_gradient_is_the_value_less_its_chance(logit: float, value: bool) ->
 @given(logit=st.one_of(st.just(0.0), st.floats(-20, 20, width=32)), value=st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_so_are_further_derivatives(logit: float, value: bool) -> None:
-    log_density = lambda at: with_exact_gradient(dist.Bernoulli(logits=at)).log_prob(value)  # noqa: E731
+    log_density = lambda at: precise(dist.Bernoulli(logits=at)).log_prob(value)  # noqa: E731
     at, chance = jnp.float32(logit), jax.nn.sigmoid(jnp.float32(logit))
     second, third = jax.grad(jax.grad(log_density)), jax.grad(jax.grad(jax.grad(log_density)))
     np.testing.assert_allclose(second(at), -chance * (1 - chance), rtol=1e-4, atol=1e-6)
@@ -60,7 +60,7 @@ def test_so_are_further_derivatives(logit: float, value: bool) -> None:
 
 @pytest.mark.parametrize("value", [-1, 2, 0.5, np.nan])
 def test_of_a_value_that_is_neither_zero_nor_one_it_is_not_a_number(value) -> None:
-    assert np.isnan(with_exact_gradient(dist.Bernoulli(logits=0.3, validate_args=False)).log_prob(value))
+    assert np.isnan(precise(dist.Bernoulli(logits=0.3, validate_args=False)).log_prob(value))
 
 
 def test_the_gradient_of_numpyros_is_wrong_at_zero() -> None:
