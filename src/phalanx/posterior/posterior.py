@@ -23,6 +23,7 @@ from phalanx.posterior.file import WARMUP_PARTS, warmup_parts, write_posterior
 from phalanx.posterior.judging import judge_run
 from phalanx.posterior.processes.together import OwnDraws, on_all_chains, report_together, save_together
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.posterior.rounding import rounding_error, with_rounding
 from phalanx.posterior.run_folder import read_saved
 from phalanx.posterior.shown import posterior_as_html, posterior_in_words
 from phalanx.posterior.tables import draws_frame, summarize
@@ -242,9 +243,15 @@ class Posterior(Evaluations):
             >>> posterior.verdict().good  # doctest: +SKIP
             True
         """
-        return judge_run(
+        verdict = judge_run(
             self.record, self.draws, self.stats, self.reduced, self._sizes, lambda: self._summary_of_all, checks
         )
+        return with_rounding(verdict, self.target, self.draws, self.stats, lambda: self._rounding)
+
+    @cached_property  # compiles the model twice
+    def _rounding(self) -> float | str:
+        assert self.target is not None
+        return rounding_error(self.target, self.draws)
 
     @cached_property  # thousands of elements take seconds, and a report asks again
     def _summary_of_all(self) -> SummaryTable:
