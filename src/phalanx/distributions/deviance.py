@@ -17,12 +17,13 @@ A floating-point technique for extending the available precision, for the produc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
 from jax.scipy.special import digamma, gammaln, xlogy
 from jax.typing import ArrayLike
 from numpyro.distributions.util import promote_shapes
@@ -254,13 +255,19 @@ def deviance(x: Array, mean: Array, excess: Array) -> Array:
     return jnp.where(positive, -x * log1p_less(t, ratio), mean)
 
 
-@deviance.defjvp
-def _deviance_derivative(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+def _deviance_derivative(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
     (x, mean, excess), (dx, dmean, _) = primals, tangents
     positive, t, ratio = _relative(x, mean, excess)
-    of_x = -(log1p_less(t, ratio) + t)
-    of_mean = jnp.where(positive, excess / mean, 1.0)
-    return deviance(x, mean, excess), of_x * dx + of_mean * dmean
+    value = deviance(x, mean, excess)
+    tangent = jnp.zeros_like(value)
+    if not isinstance(dmean, SymbolicZero):
+        tangent = jnp.where(positive, excess / mean, 1.0) * dmean
+    if not isinstance(dx, SymbolicZero):  # a count has none, and its part would take as long as the value
+        tangent = tangent - (log1p_less(t, ratio) + t) * dx
+    return value, tangent
+
+
+deviance.defjvp(_deviance_derivative, symbolic_zeros=True)
 
 
 def _relative(x: Array, mean: Array, excess: Array) -> tuple[Array, Array, Array]:
