@@ -131,6 +131,16 @@ class WarmUp:
         ends = not self.searching(state) and state.made + self.length(state) == self._windows[state.window]
         return ends and not self._stage(state.window + 1).over  # chains relocated at the end would stay correlated
 
+    def settles(self, state: WarmUpState) -> tuple[int, int] | None:
+        """Return the second eighth of the last window that tunes, if the next round completes it; else None.
+
+        Its draws are early ones of a time in which little is tuned any more.
+        """
+        window = self._windows[state.window]
+        first, end = window // 8, max(window // 4, 1)
+        last = state.window == self._tuned - 1 and not self.searching(state)
+        return (first, end) if last and state.made < end <= state.made + self.length(state) else None
+
     def tunes_next(self, state: WarmUpState) -> bool:
         """Return True if anything is tuned in the next window."""
         return self._stage(state.window + 1).tunes

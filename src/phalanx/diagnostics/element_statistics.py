@@ -78,6 +78,26 @@ class ElementStatistics:
         nested = self._of_scores(lambda scores: np.fmin(*chances_of_superchains(scores, superchains)), np.fmin)
         return np.minimum(4 * nested, 1)
 
+    def shift(self, first: int) -> Float64[np.ndarray, "element 6"]:
+        """Return sums over chains that compare the first draws with the others.
+
+        Their means before and after, the differences between mean normal scores and between mean folded ones, and the
+        squares of both differences.
+
+        Args:
+            first: number of the first draws.
+        """
+        flat = _flat(self.values)
+        distances = np.abs(flat - np.median(flat, axis=1, keepdims=True))
+        means = [self.values[:, :, part].mean(axis=2) for part in (slice(first), slice(first, None))]
+        differences = []
+        for values in flat, distances:
+            order = values.argsort(axis=1)
+            scores = normal_scores(order, np.take_along_axis(values, order, axis=1)).reshape(self.values.shape)
+            differences.append(scores[:, :, first:].mean(axis=2) - scores[:, :, :first].mean(axis=2))
+        sums = np.stack([*means, *differences, *np.square(differences)], axis=2).sum(axis=1)
+        return np.where(self.varies[:, None], sums, np.nan)
+
     def _of_scores(
         self, statistic: Callable[[np.ndarray], np.ndarray], of_both: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> Float64[np.ndarray, "element"]:

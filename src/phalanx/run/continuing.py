@@ -215,6 +215,7 @@ class ContinuationChecks:
             warmup=Work(*state.warmup),
             sampling=Work(*state.sampling),
             warmed=None if state.warmed is None else Stored(*state.warmed),
+            settling=None if state.settling is None else Stored(*state.settling),
         )
 
     def _sinks(self, known: SinkState | None) -> SinkState | None:

@@ -216,6 +216,7 @@ class Engine:
             tuning=unshard(state.tuning, layout), warming=unshard(warming, layout), sinks=sinks,
             stored=state.stored.surplus.gathered(self.blocks.held),
             warmed=None if state.warmed is None else state.warmed.whole_of_each.gathered(self.blocks.held),
+            settling=None if state.settling is None else state.settling.gathered(self.blocks.held),
         )  # fmt: skip
 
     def placed(self, state: RunState) -> RunState:
@@ -232,10 +233,12 @@ class Engine:
                 sinks = rows_of(sinks, self.blocks.row_layout, self.blocks.slots)
                 specs = SinkState(PartitionSpec(CHAIN), (self.blocks.recorder.specs,))
                 sinks = jax.tree.map(to_devices, sinks, shardings(mesh, specs))
-        warmed = None if state.warmed is None else state.warmed.part(self.blocks.held)
+        warmed, settling = (
+            None if one is None else one.part(self.blocks.held) for one in (state.warmed, state.settling)
+        )
         return state._replace(
             chains=chains, tuning=reshard(state.tuning, layout), warming=reshard(state.warming, layout), sinks=sinks,
-            reduced=reduced, warmed=warmed,
+            reduced=reduced, warmed=warmed, settling=settling,
         )  # fmt: skip
 
     def _fetched_reducers(self, sinks: SinkState) -> SinkState:

@@ -78,6 +78,7 @@ class Run:
             sinks=None, goal=0, stored=Stored.nothing(num_chains), reduced=Reduced(), next_look=0, stopped=False,
             warmup=Work(evaluations=num_chains), sampling=Work(), centring=engine.centring,
             warmed=Stored.nothing(num_chains) if aim.save_warmup else None,
+            settling=Stored.nothing(num_chains) if aim.superchains else None,
         )  # fmt: skip
         self.state = warming.begin(state, beginning)
         if self.state.in_warm_up:

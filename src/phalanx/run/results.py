@@ -12,6 +12,9 @@ import numpy as np
 from jax import Array
 
 from phalanx.adaptation.stuck_chains import Relocation
+from phalanx.diagnostics import Finding
+from phalanx.diagnostics.judging.checked_run import SHORT_CHAIN
+from phalanx.diagnostics.judging.stationarity import shifts
 from phalanx.exactness.sharding_check import ShardingCheck
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.posterior.posterior import Posterior
@@ -137,8 +140,9 @@ class RunResults(NamedTuple):
         relocations = [Relocation(*relocation) for relocation in state.relocations]
         executables, made = run.engine.executables, self.states.draws
         lost = 0 if executables.reduce is None else max(0, state.stored.count - made)
+        drifts = filter(None, [self._not_stationary(run, before)])
         return replace(
-            before.of_run(clock.started, run.interrupted, relocations, findings(dict(self.reduced), lost)),
+            before.of_run(clock.started, run.interrupted, relocations, (*drifts, *findings(dict(self.reduced), lost))),
             seed=state.seed, init=state.aim.init, superchains=state.aim.superchains,
             num_warmup=state.aim.num_warmup, num_samples=samples,
             reduced_draws=0 if executables.stores_draws else made, acceptance_rate=self.states.acceptance_rate,
@@ -146,6 +150,19 @@ class RunResults(NamedTuple):
             constant=reducers.constant(self.states),
             centring={name: _spread(np.asarray(centring[0])) for name, centring in state.centring.items()},
         )  # fmt: skip
+
+    def _not_stationary(self, run: Run, record: RunRecord) -> Finding | None:
+        """Return a finding if short chains still drift together; longer ones are compared by R-hat."""
+        settling, held, draws = run.state.settling, run.engine.blocks.held, run.state.stored.count
+        if settling is None or not settling.count or not self.stats or draws >= SHORT_CHAIN:
+            return None
+        own = held.owned
+        parts = (settling.draws, settling.stats), (self.draws, self.stats)
+        early, late = (
+            {name: values[own] for name, values in [("log_density", stats["log_density"]), *variables.items()]}
+            for variables, stats in parts
+        )
+        return shifts(early, late, record.labels, held.total).finding
 
 
 def _spread(weights: Shaped[np.ndarray, "..."]) -> tuple[float, float, float]:

@@ -139,6 +139,11 @@ class Stored(NamedTuple):
         """Return the same draws in arrays of their own, so that the memory of others is given back."""
         return self._mapped(np.copy)
 
+    def selected(self, draws: Integer[np.ndarray, "draws"]) -> Stored:
+        """Return some of the draws of every chain, by their numbers."""
+        few = self._mapped(lambda values: values[:, draws])
+        return few._replace(counts=np.full(len(self.counts), len(draws)))
+
     def gathered(self, held: HeldChains) -> Stored:
         """Return the draws of all chains, given those that this process holds; all must call it together."""
         return self if held.is_whole else self._mapped(held.gathered)
@@ -235,6 +240,8 @@ class RunState(NamedTuple):
         rounds: entries of the warm-up record, one for each round.
         centring: of the partially centred variables, to which the chains' positions belong.
         warmed: draws of a warm-up that is not complete; None if they are discarded.
+        settling: a few draws of an early part of the last window of warm-up, with which later ones are compared; None
+            unless chains start in superchains.
     """
 
     seed: int
@@ -255,6 +262,7 @@ class RunState(NamedTuple):
     rounds: tuple[dict[str, Any], ...] = ()
     centring: Mapping[str, Any] = {}
     warmed: Stored | None = None
+    settling: Stored | None = None
 
     @property
     def slots(self) -> int:

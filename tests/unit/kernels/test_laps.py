@@ -121,3 +121,85 @@ def test_a_reducer_of_other_groups_is_refused():
             lambda: phx.sample("x", dist.Normal(0.0, 1.0).expand([2])), kernel=phx.laps(), num_chains=64,
             reducers={"r": phx.reducers.rhat(superchains=8)}, num_warmup=10, num_samples=2, progress=False,
         )  # fmt: skip
+
+
+def banana(bend, width=0.5):
+    def model():
+        x = phx.sample("x", dist.Normal(0.0, 1.0))
+        phx.sample("y", dist.Normal(bend * (x**2 - 1.0), width))
+
+    return model
+
+
+def funnel(scale, size):
+    def model():
+        v = phx.sample("v", dist.Normal(0.0, scale))
+        phx.sample("x", dist.Normal(jnp.zeros(size), jnp.exp(v / 2.0)))
+
+    return model
+
+
+def normals(*scales):
+    return lambda: phx.sample("x", dist.Normal(jnp.zeros(len(scales)), jnp.array(scales)))
+
+
+def regression():
+    x = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
+    b = phx.sample("b", dist.Normal(jnp.zeros(3), 10.0))
+    s = phx.sample("s", dist.HalfNormal(5.0))
+    phx.sample("y", dist.Normal(x @ b, s), obs=x[:, 0] - 2.0 * x[:, 1] + x[:, 2] ** 2)
+
+
+def positive():
+    phx.sample("g", dist.Gamma(2.0, 1.0).expand([3]))
+    phx.sample("p", dist.Beta(2.0, 3.0))
+
+
+def verdicts(model, num_warmup, seeds, init=None):
+    """Return the verdicts on ten draws of each of 256 chains, one run per seed."""
+    sampler = phx.compile(model, kernel=phx.laps(), num_chains=256)
+    begin = None if init is None else phx.superchains(16, init)
+    return [
+        sampler.run(seed, num_warmup=num_warmup, num_samples=10, progress=False, init=begin).verdict()
+        for seed in range(seeds)
+    ]
+
+
+def test_groups_that_agree_and_drift_together_are_not_stationary():
+    # the mean of y is -5.4, and 0 in truth
+    (verdict,) = verdicts(banana(8.0), 300, 1)
+    assert verdict.grade == "not good" and "not stationary" in {finding.topic for finding in verdict.findings}
+    assert "Since an early part of the last adaptation window" in str(verdict)
+
+
+def test_a_checkpoint_keeps_the_draws_that_later_ones_are_compared_with(tmp_path):
+    sizes = {"num_chains": 64, "num_warmup": 100, "progress": False}
+    posterior = phx.mcmc(banana(8.0), kernel=phx.laps(), num_samples=5, **sizes)
+    posterior.save(tmp_path / "run.npz")
+    sampler = phx.compile(banana(8.0), kernel=phx.laps(), num_chains=64)
+    continued = sampler.continue_run(phx.Posterior.load(tmp_path / "run.npz"), 5, progress=False)
+    whole = phx.mcmc(banana(8.0), kernel=phx.laps(), num_samples=10, **sizes)
+    assert continued.state.settling.count == whole.state.settling.count > 0
+    np.testing.assert_array_equal(continued.state.settling.draws["y"], whole.state.settling.draws["y"])
+    assert continued.record.findings == whole.record.findings
+
+
+@pytest.mark.slow
+def test_chains_that_have_not_arrived_are_hardly_ever_good():
+    far = {"b": np.full(3, 3e3, np.float32)}
+    runs = [
+        *verdicts(banana(8.0), 300, 7), *verdicts(banana(5.0), 200, 7), *verdicts(banana(3.0), 100, 7),
+        *verdicts(funnel(3.0, 9), 300, 7), *verdicts(regression, 20, 6, far),
+        *verdicts(normals(*np.geomspace(1e-4, 1e4, 6)), 60, 6),
+    ]  # fmt: skip
+    assert len(runs) == 40 and sum(verdict.good for verdict in runs) <= 1
+
+
+@pytest.mark.slow
+def test_chains_that_have_arrived_are_mostly_good():
+    # each fails with a probability of .01, and of 40 more than two once in 130 trials
+    runs = [
+        *verdicts(regression, 200, 10), *verdicts(normals(1.0, 10.0, 0.1, 3.0), 200, 10), *verdicts(positive, 100, 10),
+        *verdicts(banana(0.5, 1.0), 200, 10),
+    ]  # fmt: skip
+    assert len(runs) == 40 and sum(not verdict.good for verdict in runs) <= 2

@@ -25,6 +25,9 @@ FALSE_ALARMS = 0.01
 SHORT_CHAIN = 100
 """Draws of a chain below which its own statistics are mostly noise."""
 
+MIXING_TIME = 3.0
+"""Autocorrelation time, in draws, up to which chance may explain a nested R-hat above 1.01."""
+
 LARGE_RHAT = 1.05
 """R-hat from which on chains differ too much for any use, unless by chance."""
 
@@ -72,12 +75,16 @@ class CheckedRun:
     def disagreeing(self) -> np.ndarray:
         """Mask of quantities whose R-hat is 1.01 or more, and too high for chance.
 
-        With too few effective draws, or in short superchains, an R-hat of 1.05 or more counts as well. If no draws are
-        stored, the bound is that of independent draws, see `high_rhat`.
+        With too few effective draws an R-hat of 1.05 or more counts as well, and in short superchains one that only
+        chains which hardly move reach by chance, see `high_nested_rhat`. If no draws are stored, the bound is that of
+        independent draws, see `high_rhat`.
         """
         values, chances = self.r_hats, self.chances
         bounded = np.where(np.isnan(chances), values >= self.high_rhat, chances < FALSE_ALARMS / len(self.table))
-        large = (values >= LARGE_RHAT) & (self.is_nested | (self.least_ess < least_ess(self.num_chains)))
+        if self.is_nested:
+            large = values >= high_nested_rhat(self.num_chains, self.num_draws, self.superchains, len(self.table))
+        else:
+            large = (values >= LARGE_RHAT) & (self.least_ess < least_ess(self.num_chains))
         return (values >= HIGH_RHAT) & (bounded | large)
 
     @cached_property
@@ -133,6 +140,21 @@ def least_ess(num_chains: int) -> int:
     localization: an improved R-hat for assessing convergence of MCMC.
     """
     return 100 * min(num_chains, 4)
+
+
+def high_nested_rhat(num_chains: int, num_draws: int, superchains: int, num_quantities: int) -> float:
+    r"""Return the nested R-hat from which on superchains have not mixed, or not moved enough to show that they have.
+
+    Of superchains of `M` chains with `n` draws and an autocorrelation time of $\tau$,
+    $\sqrt{1 + \tau F / (M n)}$ is reached by chance, with `F` a quantile of the F distribution. Chains with an
+    autocorrelation time of more than `MIXING_TIME` draws have not moved enough.
+    """
+    effective = num_chains * num_draws / superchains / MIXING_TIME
+    if superchains < 2 or effective <= 1:
+        return HIGH_RHAT
+    chance = 1 - FALSE_ALARMS / (4 * max(num_quantities, 1))
+    ratio = float(fdtri(superchains - 1, superchains * (effective - 1), chance))
+    return max(HIGH_RHAT, float(np.sqrt(1 + ratio / effective)))
 
 
 def high_rhat(num_chains: int, num_draws: int, num_quantities: int) -> float:

@@ -21,7 +21,7 @@ from phalanx.run.host.window import Window
 from phalanx.run.host_target import host_target_of
 from phalanx.run.phases.phase import Goal, PhaseProgress, acceptance_rates
 from phalanx.run.phases.recentring import recentring_of
-from phalanx.run.state import RunState, WarmingState
+from phalanx.run.state import RunState, Stored, WarmingState
 
 if TYPE_CHECKING:
     from jaxtyping import Integer
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 MOST_SAMPLED = 2**20
 """Maximal numbers copied to the host for one draw of each chain, if correlations are learned from draws; of more, some
 chains are omitted."""
+
+
+SETTLING = 8
+"""Maximal draws of each chain, early in the last window of warm-up, that are kept for the verdict."""
 
 
 class WarmUpPhase:
@@ -136,21 +140,40 @@ class WarmUpPhase:
 
     def _kept(self, state: RunState) -> RunState:
         """Return the state with the draws in the sinks, if a run keeps those of warm-up."""
-        engine, blocks, warming, sinks = self._engine, self._engine.blocks, state.warming, state.sinks
-        if state.warmed is None or sinks is None:
+        if state.warmed is None or state.sinks is None:
             return state
-        assert warming is not None and engine.executables.constrain is not None
+        return state._replace(warmed=self._with_sinks(state, state.warmed, self._num_warmup))
+
+    def _with_sinks(self, state: RunState, stored: Stored, total: int) -> Stored:
+        """Return stored draws with those in the sinks, which may be `total` in all."""
+        engine, blocks, warming, sinks = self._engine, self._engine.blocks, state.warming, state.sinks
+        assert warming is not None and sinks is not None and engine.executables.constrain is not None
         counts = np.full(blocks.num_chains, warming.filled)
         block = HostBlock.held(sinks, blocks.row_layout, counts, blocks.held)
         values = engine.executables.constrain(engine.arrays, sinks.states[0])
-        buffer = DrawBuffer(blocks.target, blocks.held, self._num_warmup, self._num_warmup)
-        return state._replace(warmed=buffer.with_block(state.warmed, values, block, counts, 0))
+        return DrawBuffer(blocks.target, blocks.held, total, total).with_block(stored, values, block, counts, 0)
+
+    def _with_settling_draws(self, state: RunState, part: tuple[int, int]) -> RunState:
+        """Return the state with a few draws of a part of the window, as far as the sinks have them."""
+        warming = state.warming
+        if state.settling is None or warming is None or self._engine.executables.constrain is None:
+            return state
+        filled = warming.filled
+        begin = warming.schedule.made + self._warm_up.length(warming.schedule) - filled  # draw in the first slot
+        first, end = max(part[0] - begin, 0), part[1] - begin
+        if end <= first:
+            return state
+        chosen = np.unique(np.linspace(first, end - 1, SETTLING).round().astype(int))
+        nothing = Stored.nothing(self._engine.blocks.num_chains)
+        return state._replace(settling=self._with_sinks(state, nothing, filled).selected(chosen))
 
     def _learned(self, state: RunState, sums: Sums) -> RunState:
         """Return the state after tuners have learned from a round and chains are relocated."""
         warm_up, used, sample = self._warm_up, state.tuning, None
         assert state.warming is not None
         schedule = state.warming.schedule
+        if (part := warm_up.settles(schedule)) is not None:
+            state = self._with_settling_draws(state, part)
         if warm_up.searching(schedule) or warm_up.ends_window(schedule):
             state = self._with_empty_slots(state)
         warming = state.warming
