@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from phalanx.diagnostics.heavy_tails import heavy_shapes
 from phalanx.diagnostics.judging.agreement import chance_of_agreement, chances_of_superchains, nested_rhats
 from phalanx.diagnostics.normal_scores import normal_scores
 from phalanx.reducers.effective_size import effective_size
@@ -130,6 +131,13 @@ class ElementStatistics:
         variance = self._squares.mean(axis=(1, 2))
         spread = (self._squares**2).mean(axis=(1, 2)) - variance**2
         return np.sqrt(spread / effective_size(_halves(self._squares)) / variance / 4)
+
+    def heavy_shapes(self, ess_tail: Float64[np.ndarray, "element"]) -> Float64[np.ndarray, "element"]:
+        """Return the Pareto shape of elements without a variance, given effective draws of tails; else NaN.
+
+        See `phalanx.diagnostics.heavy_tails`.
+        """
+        return heavy_shapes(self._ordered, ess_tail)
 
     def hdi(self, prob: float) -> Float64[np.ndarray, "element 2"]:
         """Return the narrowest interval with the fraction `prob` of all draws, `(element, 2)`; NaN if not finite."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from phalanx.diagnostics.element_statistics import ElementStatistics
 from phalanx.diagnostics.elements import Names, as_draws, element_names, measure
+from phalanx.diagnostics.heavy_tails import NO_MEAN
 from phalanx.diagnostics.interval import check_fraction
 from phalanx.errors.names import hint
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from phalanx.diagnostics.table import SummaryTable
 
 COLUMNS = ["mean", "sd", "hdi_low", "hdi_high", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
+
+NEEDS_VARIANCE = np.isin(COLUMNS, ["sd", "mcse_mean", "mcse_sd"])
+"""Mask of the columns that are NaN for a quantity whose variance is infinite, as far as its draws show."""
 
 
 def summary_table(
@@ -37,8 +41,8 @@ def summary_table(
 
     Returns:
         A table with the columns mean, sd, hdi_low, hdi_high, mcse_mean, mcse_sd, ess_bulk, ess_tail and r_hat. Names of
-        rows are `b` (a scalar), `b[0]`, `w[0,1]`, or `b[age]` where there are labels. Undefined values, such as R-hat
-        of a constant, are NaN.
+        rows are `b` (a scalar), `b[0]`, `w[0,1]`, or `b[age]` where there are labels. Undefined values are NaN, such as
+        R-hat of a constant, and sd, errors and possibly mean of draws whose tails are so heavy that these are infinite.
 
     Raises:
         ValueError: when a name is unknown, there are no draws, or `prob` is out of range.
@@ -81,4 +85,8 @@ def _choose(
 def row_of(elements: ElementStatistics, prob: float) -> np.ndarray:
     """Return the rows of a batch of elements, in the order of the columns."""
     errors = [elements.mcse_mean, elements.mcse_sd, elements.ess_bulk, elements.ess_tail, elements.rhat]
-    return np.column_stack([elements.mean, elements.sd, elements.hdi(prob), *errors])
+    rows = np.column_stack([elements.mean, elements.sd, elements.hdi(prob), *errors])
+    shapes = elements.heavy_shapes(errors[3])
+    rows[np.isfinite(shapes)[:, None] & NEEDS_VARIANCE] = np.nan
+    rows[shapes > NO_MEAN, COLUMNS.index("mean")] = np.nan
+    return rows

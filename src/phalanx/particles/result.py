@@ -112,7 +112,7 @@ class Particles:
         Returns:
             The verdict: `good`, `grade` ("good", "usable" or "not good"), `headline`, `findings` and `passed` checks.
         """
-        return judged(self.record.findings, self.record.passed)
+        return judged(self.record.problems, self.record.passed)
 
     @cached_property
     def _posterior(self) -> Posterior:

@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phalanx.diagnostics import Check, Verdict, judge, judge_reduced, judged
+from phalanx.diagnostics.elements import element_names
 from phalanx.posterior.record import RunRecord
 
 if TYPE_CHECKING:
     from phalanx.diagnostics.table import SummaryTable
+
+MOST_COMPARED = 100
+"""Most draws at each end of a chain in which a variable is compared with an angle."""
+
+WHOLE = 1e-5
+"""Distance of a number of turns from a whole number, per unit of the angle, that is rounding."""
 
 
 def judge_run(
@@ -39,19 +46,55 @@ def judge_run(
     """
     num_chains, num_draws = sizes
     passed = (*record.passed, *record.notes)
+    findings = record.problems
     if checks and (record.independent or not num_draws):
         raise ValueError("verdict: checks= evaluates stored draws of chains; this run stored none.")
     if record.independent:
-        return judged(record.findings, passed)
+        return judged(findings, passed)
     if not stats and record.reduced_draws:
         return judge_reduced(
             reduced, record.diagnostics, num_chains=num_chains, divergences=record.divergences,
-            acceptance_rate=record.acceptance_rate, constant=record.constant, findings=record.findings,
+            acceptance_rate=record.acceptance_rate, constant=record.constant, findings=findings,
             passed=passed, labels=record.labels,
         )  # fmt: skip
     if not stats:
         raise ValueError("verdict: there are no draws to judge, stored or reduced.")
+    summary = table() if num_draws else None
+    for winding, angle in windings(draws, set(record.latents)).items():
+        passed = (*passed, f"{winding} is not judged: it is {angle} with whole turns added, which have no meaning.")
+        draws = {name: values for name, values in draws.items() if name != winding}
+        if summary is not None:
+            summary = summary.drop(index=element_names(winding, np.shape(draws[angle])[2:], record.labels))
     return judge(
-        table() if num_draws else None, stats, findings=record.findings, passed=passed, draws=draws,
+        summary, stats, findings=findings, passed=passed, draws=draws,
         labels=record.labels, checks=checks, superchains=record.superchains,
     )  # fmt: skip
+
+
+def windings(draws: Mapping[str, np.ndarray], latents: set[str]) -> dict[str, str]:
+    """Return the latent variables that are computed angles with whole turns added, with the name of the angle.
+
+    `numpyro.infer.reparam.CircularReparam` has chains move on the line, where positions that differ by a turn are the
+    same: chains on different turns agree.
+
+    Args:
+        draws: draws `(chain, draw, ...)` by variable.
+        latents: names of the latent variables; others are computed.
+    """
+    found: dict[str, str] = {}
+    angles = {name: values for name, values in draws.items() if name not in latents}
+    for name in latents & set(draws) if angles else ():
+        values = draws[name]
+        for angle, wrapped in angles.items():
+            if np.shape(wrapped) != np.shape(values) or not np.issubdtype(wrapped.dtype, np.floating):
+                continue
+            line, circle = (
+                np.concatenate([one[:, :MOST_COMPARED], one[:, -MOST_COMPARED:]], axis=1, dtype=np.float64)
+                for one in (values, wrapped)
+            )
+            turns = (line - circle) / (2 * np.pi)
+            with np.errstate(invalid="ignore"):
+                whole = (np.abs(turns - np.round(turns)) < WHOLE * (1 + np.abs(line))).all()
+            if whole and np.ptp(circle) <= 2 * np.pi * (1 + WHOLE) and np.round(turns).any():
+                found[name] = angle
+    return found

@@ -15,6 +15,14 @@ from phalanx.exactness.sharding_check import ADVICE, ShardingCheck
 from phalanx.inputs.axis_names import AxisNames, Word
 from phalanx.inputs.known_data import Names as NamesOfData
 
+PRIOR_ONLY = Finding(
+    "prior only",
+    "The model observes no variable and has no factor: these are draws of the prior.",
+    "passing the data to the model, under the names of its arguments, if a posterior was meant",
+    "usable",
+)
+"""Finding on a run that observes nothing."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -79,6 +87,8 @@ class RunRecord:
         centring: by partially centred variable, the mean, least and greatest weight of its elements: 1 is centred, 0
             non-centred.
         observed: names of the observed variables; None in files of earlier releases.
+        prior_only: true if the log density has no terms besides the priors: the model observes no variable and has no
+            factor.
         compiler: flags of XLA, work-arounds that are turned off, kind of the devices, and the processor; empty in files
             of earlier releases.
         scalars: data arguments that are numbers, flags, words or shapes; new data may leave them out.
@@ -118,11 +128,17 @@ class RunRecord:
     observed: tuple[str, ...] | None = None
     superchains: int = 0
     compiler: Mapping[str, str] = field(default_factory=dict, repr=False)
+    prior_only: bool = False
 
     @property
     def axes(self) -> AxisNames:
         """Names of the axes of variables and data."""
         return AxisNames(self.dims, self.coords, self.labels)
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings of the run and of its model, with which a verdict begins."""
+        return (*self.findings, PRIOR_ONLY) if self.prior_only else self.findings
 
     @property
     def notes(self) -> tuple[str, ...]:

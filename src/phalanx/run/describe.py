@@ -59,6 +59,7 @@ def describe(target: Target, kernel: Kernel, num_chains: int, matmul_precision: 
         versions=versions(),
         compiler=compiler_settings(),
         matmul_precision=matmul_precision,
+        prior_only=not target.shares.of_likelihood,
         findings=() if kernel.bias is None else (Finding("approximate kernel", kernel.bias, LESS_BIAS),),
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import fdtri
 
 from phalanx.diagnostics.elements import Names, element_names, measure
+from phalanx.diagnostics.judging.label_switching import DisagreeingVariable, Switching, switching_of
 from phalanx.diagnostics.judging.separated_chains import separated_chains
 
 if TYPE_CHECKING:
@@ -97,6 +98,24 @@ class CheckedRun:
             found[rows[wanted]] = measure(lambda elements: elements.agreement(groups), values[:, :, wanted])
         return found
 
+    @cached_property
+    def heavy_shapes(self) -> np.ndarray:
+        """Pareto shape of each quantity without a variance, which has no sd in the table; NaN for the others."""
+        shapes = np.full(len(self.table), np.nan)
+        sizes = self.table["ess_tail"].to_numpy()
+        heavy = np.isfinite(sizes) & np.isnan(self.table["sd"].to_numpy())
+        for rows, values in self._blocks() if heavy.any() else ():
+            wanted = heavy[rows]
+            if wanted.any():
+                chosen = sizes[rows[wanted]]
+                shapes[rows[wanted]] = [
+                    measure(
+                        lambda elements, size=size: elements.heavy_shapes(np.array([size])), values[:, :, [number]]
+                    )[0]
+                    for number, size in zip(np.flatnonzero(wanted), chosen, strict=True)
+                ]
+        return shapes
+
     def columns(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each quantity's name and draws, `(chain, draw)`; small variables come first."""
         names = self.table.index
@@ -105,6 +124,11 @@ class CheckedRun:
 
     def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield each variable's rows in the table and its draws, `(chain, draw, element)`, if the table has it."""
+        for _, rows, values in self._variables():
+            yield rows, values.reshape(*values.shape[:2], -1)
+
+    def _variables(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Yield each variable, its rows in the table and its draws, `(chain, draw, ...)`, if the table has it."""
         variables = [("log_density", self.stats["log_density"])] if "log_density" in self.stats else []
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(map(str, self.table.index)):
@@ -112,7 +136,7 @@ class CheckedRun:
         for variable, values in [*variables, *self.draws.items()]:
             names = element_names(variable, values.shape[2:], self.labels)
             if all(rows.get(name) for name in names):
-                yield np.array([rows[name].pop(0) for name in names], int), values.reshape(*values.shape[:2], -1)
+                yield variable, np.array([rows[name].pop(0) for name in names], int), values
 
     @cached_property
     def least_ess(self) -> np.ndarray:
@@ -126,6 +150,20 @@ class CheckedRun:
         high = np.flatnonzero(self.disagreeing)
         suspects = [str(self.table.index[row]) for row in high[np.argsort(-values[high])]]
         return separated_chains(self.draws, suspects, self.labels)
+
+    @cached_property
+    def switching(self) -> Switching | None:
+        """Dimension along which chains that disagree have their entries in different orders; else None."""
+        high, disagreeing = self.disagreeing, []
+        log_density = self.stats.get("log_density")
+        for variable, rows, values in self._variables() if high.any() else ():
+            if variable == "log_density" and values.ndim == 2:
+                continue
+            if high[rows].any():
+                numbers = np.asarray(values, np.float64)
+                means, sds = numbers.mean(axis=1), numbers.std(axis=1)
+                disagreeing.append(DisagreeingVariable(variable, means, sds))
+        return switching_of(disagreeing, log_density)
 
     @property
     def high_rhat(self) -> float:

@@ -10,6 +10,7 @@ from scipy.special import ndtri
 
 from phalanx.diagnostics.element_statistics import FEWEST_DRAWS
 from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
+from phalanx.diagnostics.heavy_tails import INFINITE_VARIANCE, NO_MEAN
 from phalanx.diagnostics.judging.checked_run import (
     FALSE_ALARMS,
     HIGH_RHAT,
@@ -44,6 +45,13 @@ TOGETHER = (
 )
 """Advice for chains in different places that have too few effective draws."""
 
+ORDERED = (
+    "an order of the components, so that only one of their numberings is left: "
+    "dist.TransformedDistribution(prior.to_event(1), dist.transforms.OrderedTransform()) as the distribution of one of "
+    "these variables; or different priors for the components"
+)
+"""Advice for chains that number components differently."""
+
 REPARAMETRISED = (
     "another parametrisation: if a hierarchy is written centred, phx.nuts(centring='auto') chooses it; if it is "
     "written non-centred, write it centred"
@@ -69,6 +77,9 @@ USABLE_FRACTION = 0.25
 
 SLOW = 0.1
 """Effective draws, as a fraction of the draws, below which divergences and slow mixing count as one defect."""
+
+UNSEEN = 10
+"""Effective draws in a tail, of quantities without a variance, below which its quantiles are unknown."""
 
 FEW_DIVERGENCES = 0.01
 """Fraction of divergences above which a run is not good, wherever they are."""
@@ -104,6 +115,20 @@ def check_movement(run: CheckedRun) -> Finding | str | None:
     return f"{_of_quantities(constant)} constant, and left out: {first_few(run.table.index[constant])}."
 
 
+def check_switching(run: CheckedRun) -> Finding | None:
+    """Check that chains number the components of a mixture in one order, if they differ in nothing else."""
+    switching = run.switching
+    if switching is None:
+        return None
+    others = np.isin(np.arange(run.num_chains), switching.chains)
+    problem = (
+        f"Chains number {switching.size} components differently: in {which(others, 'chain')} the entries of "
+        f"{first_few(switching.variables)} have another order than in chain 0, at the same place and with the same log "
+        f"density."
+    )
+    return Finding("label switching", problem, ORDERED)
+
+
 def check_rhat(run: CheckedRun) -> Finding | str | None:
     """Check that the chains agree."""
     values = run.r_hats
@@ -127,7 +152,7 @@ def check_rhat(run: CheckedRun) -> Finding | str | None:
         f"{_figures(run.table, rows, values, lambda value: format_rhat(value, bound))}."
     )
     if separation := run.separation:
-        return Finding("high R-hat", f"{separation} {problem}", APART)
+        return Finding("high R-hat", f"{separation} {problem}", APART if run.switching is None else ORDERED)
     advice = "a longer warm-up and more draws; if that does not help, another parametrisation"
     if run.num_chains >= MANY_CHAINS and run.num_draws < SHORT_CHAIN and not run.is_nested:
         advice = (
@@ -162,7 +187,7 @@ def check_ess(run: CheckedRun) -> Finding | str | None:
         f"{_figures(run.table, rows, values, '{:,.0f}'.format)}."
     )
     if run.separation:
-        return Finding("low ESS", problem, TOGETHER)
+        return Finding("low ESS", problem, TOGETHER if run.switching is None else ORDERED)
     times = f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws"
     advice = f"{times} (num_samples)" if least >= 0.1 * needed else f"another parametrisation; with this one, {times}"
     if least < USABLE_FRACTION * needed:
@@ -243,6 +268,29 @@ def check_acceptance(run: CheckedRun) -> Finding | None:
     return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")
 
 
+def check_tails(run: CheckedRun) -> Finding | None:
+    """Check that quantities have a variance, as far as their draws show."""
+    shapes = run.heavy_shapes
+    heavy = np.isfinite(shapes)
+    if not heavy.any():
+        return None
+    rows = np.flatnonzero(heavy)[np.argsort(-shapes[heavy])]
+    beyond = min(UNSEEN / float(np.nanmin(run.table["ess_tail"].to_numpy()[rows])), 0.25)
+    problem = (
+        f"{_of_quantities(heavy, 'has', 'have')} so heavy a tail that the variance is infinite, as far as draws show "
+        f"(Pareto k, {INFINITE_VARIANCE} or more: {_figures(run.table, rows, shapes, '{:.2f}'.format)}): sd and "
+        f"standard errors are left out. "
+    )
+    if (shapes[rows] > NO_MEAN).any():
+        problem += f"{first_few(run.table.index[rows[shapes[rows] > NO_MEAN]])} may have no mean either. "
+    problem += f"Beyond the {beyond:.1%} and {1 - beyond:.1%} quantiles too few draws lie to say anything."
+    advice = (
+        "medians and quantiles within these in place of means and standard deviations; or lighter tails in the model, "
+        "if the subject allows them"
+    )
+    return Finding("heavy tails", problem, advice, "usable")
+
+
 Check = Callable[[CheckedRun], Finding | str | None]
 """Check of a run: a finding, or a sentence that reports a pass; None where it does not apply."""
 
@@ -250,10 +298,12 @@ CHECKS: tuple[Check, ...] = (
     check_values,
     check_movement,
     check_sizes,
+    check_switching,
     check_rhat,
     check_divergences,
     check_energy,
     check_ess,
+    check_tails,
     check_tree_depth,
     check_acceptance,
 )
