@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,12 +28,19 @@ SHOWN = 40
 INTERVAL = 0.03, 0.97
 """Quantiles of the draws that bound the interval in the table."""
 
+_STATISTICS = ["mean", "sd", "3%", "97%"]
+
 
 def predict(
     model: ModelPlace,
     data: DataFiles = None,
     run: Annotated[Path | None, typer.Option(help="A saved run; without one, draws are from the prior.")] = None,
     draws: Annotated[int, typer.Option(help="Draws from the prior; with --run, all draws of the run are used.")] = 1000,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(help="An observed variable to hold at its data; repeatable. By default, if others depend on it."),
+    ] = None,
+    redraw: Annotated[bool, typer.Option("--redraw", help="Hold none: draw all observed variables anew.")] = False,
     devices: Devices = None,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Folder to write to; out/NAME-predictions by default.")] = None,
@@ -40,28 +48,35 @@ def predict(
 ) -> None:
     """Draw your model's observed variables anew, on these data, from a saved run or from the prior."""
     path, name = split_reference(model)
+    if given and redraw:
+        raise typer.BadParameter("--redraw draws all observed variables, so that --given has no use: leave one out.")
     posterior = None if run is None else opened(run)
     start_devices(devices)
     program = load(model)
     known = {} if posterior is None else posterior.record.scalars
-    matched, drawn_anew = _matched(program, read_files(data or []), known)
+    columns = read_files(data or [])
+    matched, drawn_anew = _matched(program, columns, known)
     folder = out or Path("out") / f"{name}-predictions"
     folder.mkdir(parents=True, exist_ok=True)
     if not quiet:
         rest = matched.left_out
-        say([f"left out, since the model does not ask for it: {', '.join(rest)}"] if rest else [])
+        say([f"the model does not ask for {', '.join(rest)}: they stand beside the predictions"] if rest else [])
         say([f"not among the data, so drawn by the model: {', '.join(drawn_anew)}"] if drawn_anew else [])
+    held = [] if redraw else given or None
     with naming_lines_of(path), explain_interrupt("no file was written."):
         if posterior is None:
-            found = predictive(program, matched.arguments, num_draws=draws, seed=seed)
+            found = predictive(program, matched.arguments, given=held, num_draws=draws, seed=seed)
         else:
-            found = posterior.predictive(matched.arguments, model=program, seed=seed)
+            found = posterior.predictive(matched.arguments, model=program, given=held, seed=seed)
     leading = 1 if posterior is None else 2
     files = [folder / "predictions.npz", folder / "predictions.csv"]
     with replacing(files[0]) as partial, partial.open("wb") as file:
         np.savez(file, **found)  # pyright: ignore[reportArgumentType]
     table = _table(found, leading)
-    table.to_csv(files[1], index_label="variable")
+    # without a run, variables that have the name of an argument are those that have its rows
+    rows = inspect.signature(program).parameters if posterior is None else {*found} - {*posterior.record.latents}
+    beside = _beside(found, leading, rows, {name: columns[name] for name in matched.left_out})
+    table.assign(**beside).to_csv(files[1], index_label="variable")
     if not quiet:
         more = [f"({len(table) - SHOWN:,} more rows in predictions.csv)"] if len(table) > SHOWN else []
         say([table.head(SHOWN).to_string(float_format="{:.4g}".format), *more])
@@ -83,6 +98,31 @@ def _matched(
     return found, absent
 
 
+def _beside(
+    found: PredictiveDraws, leading: int, names: Collection[str], columns: Mapping[str, Any]
+) -> dict[str, list[Any]]:
+    """Return columns of the data that the model does not take, such as a row's `id`, for the rows of the table.
+
+    Args:
+        found: predictive draws.
+        leading: number of axes of the draws.
+        names: variables that may have an entry for each row of the data.
+        columns: these columns by name.
+    """
+    beside: dict[str, list[Any]] = {}
+    for column, cells in columns.items():
+        if np.ndim(cells) != 1:
+            continue
+        cells_of: list[Any] = []
+        for name, values in found.items():
+            shape = values.shape[leading:]
+            has_rows = name in names and shape[:1] == (len(cells),) and not any(found.labels[name][:1])
+            cells_of += np.repeat(cells, math.prod(shape[1:])).tolist() if has_rows else [""] * math.prod(shape)
+        if any(cell != "" for cell in cells_of):
+            beside[column if column not in _STATISTICS else f"{column}_data"] = cells_of
+    return beside
+
+
 def _table(found: PredictiveDraws, leading: int) -> Any:
     """Return a table of the mean, the standard deviation and an interval of each predicted number."""
     import pandas  # as slow to import as all of Phalanx
@@ -94,4 +134,4 @@ def _table(found: PredictiveDraws, leading: int) -> Any:
         low, high = np.quantile(flat, INTERVAL, axis=0)
         names += element_names(name, values.shape[leading:], found.labels)
         rows += zip(flat.mean(0), flat.std(0), low, high, strict=True)
-    return pandas.DataFrame(rows, index=names, columns=["mean", "sd", "3%", "97%"])
+    return pandas.DataFrame(rows, index=names, columns=_STATISTICS)

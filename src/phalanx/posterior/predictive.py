@@ -1,13 +1,14 @@
 """Predictive draws: runs of the model at every draw that sample its observed variables anew.
 
-Each draw has noise of its own from a key of (seed, chain, draw), see `over_draws`.
+Observed variables on which others depend, such as covariates that the model imputes, are held at their data; missing
+entries of these are drawn. Each draw has noise of its own from a key of (seed, chain, draw), see `over_draws`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,15 +16,18 @@ import numpy as np
 from jax import Array
 
 from phalanx.density.target import Target
+from phalanx.errors.names import hint
+from phalanx.inputs.arguments import ADDED
 from phalanx.inputs.axis_names import AxisNames
 from phalanx.inputs.axis_names import Labels as Names
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
+from phalanx.posterior.criticism.dependence import VariableDependence, to_draw
+from phalanx.posterior.criticism.held_values import HeldValues, with_held_value
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
 from phalanx.posterior.criticism.reduced_results import ValuesAtDraws, evaluate
-from phalanx.posterior.criticism.stale_draws import stale_latents, to_draw
 from phalanx.programs.unconstrained import refuse_parameter
 from phalanx.reducers.reducer import Reduce, Reducer
 
@@ -53,6 +57,7 @@ def predictive(
     draws: Mapping[str, np.ndarray],
     sizes: tuple[int, int],
     seed: int,
+    given: str | Sequence[str] | None = (),
     known: KnownData | None = None,
     observed: Sequence[str] | None = None,
     of_run: AxisNames | None = None,
@@ -71,6 +76,8 @@ def predictive(
         draws: their draws, `(chain, draw, ...)` by name.
         sizes: chains, and draws of each that are used.
         seed: source of the draws' keys.
+        given: names of the observed variables that are held at their data, or one name; None for those on which others
+            depend.
         known: names in the run's data, and arguments that fill in; None without a run.
         observed: names of the variables that the run observed; None if they are not known.
         of_run: names of the axes of the run's variables and data; None without a run.
@@ -89,7 +96,9 @@ def predictive(
     program = ModelAtDraws.of("predictive", model, data, target=target, known=known, inferred=latents, at=at)
     values = {name: array for name, array in draws.items() if name in at}
     is_own = model is None and data is None
-    again = _PredictedDraw(program, stale_latents(program, values, observed) if at and not is_own else frozenset())
+    dependence = VariableDependence.of(program, values, observed)
+    held = HeldValues.of(program, _given(dependence, given), dependence, values, None if is_own else target, is_own)
+    again = _PredictedDraw(program, held.stale if at and not is_own else frozenset(), held.missing)
     found = evaluate(program, again, values, sizes, seed=seed, keep=keep, reducers=reducers, numbers=numbers)
     lasting = [
         dim for name, values in draws.items() if name in latents for dim in of_run.dims_of(name, values.ndim - 2)
@@ -103,6 +112,21 @@ def predictive(
         return {name: tuple(ours or theirs for ours, theirs in axes) for name, axes in both.items()}
 
     return PredictiveDraws(found, found.reduced, labels)
+
+
+def _given(dependence: VariableDependence, given: str | Sequence[str] | None) -> frozenset[str]:
+    """Return the names of the observed variables that are held at their data."""
+    if given is None:
+        return dependence.held()
+    names = [given] if isinstance(given, str) else list(given)
+    if unknown := [name for name in names if name not in dependence.given]:
+        having = ", ".join(map(repr, sorted(dependence.given)))
+        raise ValueError(
+            f"predictive: given has {', '.join(map(repr, unknown))}, which these data do not observe; "
+            f"{f'they observe {having}' if having else 'they observe no variable'}.{hint(unknown, dependence.given)} "
+            f"Give its values in data, or set it with model=phx.do(model, {{{unknown[0]!r}: value}})."
+        )
+    return frozenset(names)
 
 
 def check_kind(kind: str) -> None:
@@ -145,10 +169,12 @@ class _PredictedDraw:
     Attributes:
         model: the program with its data.
         stale: latent variables that are sampled anew, too.
+        held: by observed variable that keeps its data, a mask of the entries that are missing and drawn; None without.
     """
 
     model: ModelAtDraws
     stale: frozenset[str] = frozenset()
+    held: Mapping[str, np.ndarray | None] = field(default_factory=dict)
 
     def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
         """Return the sampled variables and the deterministic values."""
@@ -160,6 +186,8 @@ class _PredictedDraw:
             _check_can_be_drawn(variable)
             if variable.name in self.model.latents and (variable.name not in self.stale or variable.observed):
                 return self.model.at(variable, values, forward)
+            if variable.name in self.held:
+                return with_held_value(variable, self.held[variable.name], forward)
             if variable.value is None or variable.observed:
                 return forward(to_draw(variable))
             return forward(variable)  # set by the program itself
@@ -167,7 +195,7 @@ class _PredictedDraw:
         return self.model.run(arrays, give, self._drawn, key)
 
     def _drawn(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
-        met = {n: v for n, v in variables.items() if v.parameter is None}
+        met = {n: v for n, v in variables.items() if v.parameter is None and not n.startswith(ADDED)}
         taken = self.model.latents - self.stale
         drawn = {n: v.value for n, v in met.items() if n not in taken or v.is_computed}
         if not drawn:

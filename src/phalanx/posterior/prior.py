@@ -13,17 +13,22 @@ from phalanx.reducers.reducer import Reduce, Reducer
 
 
 def predictive(
-    model: Program, data: UserData | None = None, *, num_draws: int = 1000, kind: str = "prior",
-    keep: str | Sequence[str] | None = None, reducers: Mapping[str, Reducer | Reduce] | None = None, seed: int = 0,
+    model: Program, data: UserData | None = None, *, given: str | Sequence[str] | None = None, num_draws: int = 1000,
+    kind: str = "prior", keep: str | Sequence[str] | None = None,
+    reducers: Mapping[str, Reducer | Reduce] | None = None, seed: int = 0,
 ) -> PredictiveDraws:  # fmt: skip
     r"""Draw every variable of a model from the prior: $\theta \sim p(\theta)$, $y \sim p(y \mid \theta, x)$.
 
-    No run is needed. For a posterior, `posterior.predictive(kind="prior")` does the same.
+    No run is needed. For a posterior, `posterior.predictive(kind="prior")` does the same. An observed variable on which
+    others depend, such as a covariate that the model imputes, is held at its data.
 
     Args:
         model: the program.
         data: its keyword arguments, as for `phx.mcmc`. An argument that is only observed may be None, or left out if it
-            has a default: its variable then has the shape of its distribution. Only the shape of a given one is used.
+            has a default: its variable then has the shape of its distribution. Only the shape of a given one is used,
+            unless its variable is held.
+        given: names of the observed variables to hold at their data, or one name; None for those on which others
+            depend, and `[]` for none.
         num_draws: number of draws.
         kind: "prior", the only kind without a posterior.
         keep: names of variables to return, or one name; None for all, and `[]` with `reducers` alone.
@@ -35,7 +40,8 @@ def predictive(
 
     Raises:
         TypeError: if the data do not fit the model.
-        ValueError: if `kind` or `num_draws` is something else, or a variable cannot be drawn; the message names it.
+        ValueError: if `kind` or `num_draws` is something else, `given` names a variable that the data do not observe,
+            or a variable cannot be drawn; the message names it.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -58,7 +64,7 @@ def predictive(
         )
     check_num_draws(num_draws)
     found = draw(
-        model, data, "prior", target=None, latents=(), draws={}, sizes=(1, int(num_draws)), seed=seed, keep=keep,
-        reducers=reducers,
+        model, data, "prior", target=None, latents=(), draws={}, sizes=(1, int(num_draws)), seed=seed, given=given,
+        keep=keep, reducers=reducers,
     )  # fmt: skip
     return PredictiveDraws({n: values[0] for n, values in found.items()}, found.reduced, lambda: found.labels)

@@ -90,7 +90,7 @@ def _predictive(posterior: Reported, most: int, kind: str) -> tuple[dict[str, np
         for name, values in posterior.draws.items()
     }
     try:
-        found = replace(of_run, draws=thinned, stats={}).predictive(kind=kind)
+        found = replace(of_run, draws=thinned, stats={}).predictive(kind=kind, given=[])
     except Exception as error:  # of the user's model, of any class
         return {}, _first_line(error)
     return {name: values[0] for name, values in found.items()}, ""

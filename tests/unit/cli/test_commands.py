@@ -31,6 +31,12 @@ def line(x, y):
 def groups(county, y):
     effect = phx.sample("effect", dist.Normal(0.0, 5.0).expand([2]))
     phx.sample("y", dist.Normal(effect[county], 0.1), obs=y)
+
+
+def ages(age, y=None):
+    phx.sample("wide", dist.Normal(0.0, 1.0).expand([2]))
+    age = phx.sample("age", dist.Normal(50.0, 10.0).expand([age.shape[0]]), obs=age)
+    phx.sample("y", dist.Normal(age, 0.01), obs=y)
 """
 
 
@@ -131,6 +137,25 @@ def test_predictions_from_the_prior(phalanx, folder):
     status, _, err = phalanx("predict", "models.py:line", "--data", "x.csv", "--draws", "50", "--out", "prior")
     drawn = np.load(folder / "prior" / "predictions.npz")
     assert status == 0 and drawn["y"].shape == (50, 3) and drawn["slope"].shape == (50,), err
+
+
+def test_predictions_are_at_known_covariates_and_keep_other_columns(phalanx, folder):
+    (folder / "new.csv").write_text("id,age,mean\np7,20.0,1\np9,80.0,2\n")
+    command = ("predict", "models.py:ages", "--data", "new.csv", "--draws", "40", "--out", "new")
+    status, out, err = phalanx(*command)
+    assert status == 0 and "the model does not ask for id, mean: they stand beside the predictions" in out, err
+    drawn = np.load(folder / "new" / "predictions.npz")
+    np.testing.assert_allclose(drawn["y"], [[20.0, 80.0]] * 40, atol=0.1)
+    lines = (folder / "new" / "predictions.csv").read_text().splitlines()
+    beside = {line.split(",")[0]: ",".join(line.split(",")[-2:]) for line in lines}
+    of_rows = {f"{name}[{row}]": words for name in ("age", "y") for row, words in enumerate(("p7,1", "p9,2"))}
+    assert lines[0] == "variable,mean,sd,3%,97%,id,mean_data" and lines[1].startswith("age[0],20.0,")
+    assert beside == {"variable": "id,mean_data", "wide[0]": ",", "wide[1]": ",", **of_rows}
+    assert phalanx(*command, "--redraw")[0] == 0 and np.load(folder / "new" / "predictions.npz")["age"].std() > 1.0
+    assert phalanx(*command, "--given", "age")[0] == 0
+    status, _, err = phalanx(*command, "--given", "ages")
+    assert status == 2 and "given has 'ages', which these data do not observe; they observe 'age'" in err
+    assert phalanx(*command, "--given", "age", "--redraw")[0] == 2
 
 
 def test_predictions_have_the_names_of_levels(phalanx, folder):

@@ -338,6 +338,107 @@ class TestCounterfactuals:
         assert "level" not in known.predictive({}, model=fixed)
 
 
+def ages(age=None, out=None):
+    centre = phx.sample("centre", dist.Normal(50.0, 1.0))
+    age = phx.sample("age", dist.Normal(centre, 10.0).expand([2 if age is None else age.shape[0]]), obs=age)
+    phx.sample("out", dist.Normal(age, 1e-3), obs=out)
+
+
+@pytest.fixture(scope="module")
+def aged() -> Posterior:
+    return drawn_by_hand(ages, {"age": np.array([40.0, 60.0], np.float32), "out": np.zeros(2, np.float32)}, 2, 200)
+
+
+class TestKnownCovariates:
+    """An observed variable on which others depend is held at its data."""
+
+    @pytest.mark.parametrize("data", [{"age": [20.0, 80.0]}, {"age": [20.0, 80.0], "out": [0.0, 0.0]}])
+    @pytest.mark.parametrize("kind", ["posterior", "prior"])
+    def test_predictions_are_at_the_new_values(self, aged, data, kind):
+        found = aged.predictive(data, kind=kind)
+        assert (found["age"] == np.array([20.0, 80.0])).all()
+        np.testing.assert_allclose(found["out"], found["age"], atol=0.01)
+        assert (found["out"] != found["age"]).mean() > 0.5  # the outcome is drawn
+
+    def test_the_data_of_the_run_are_held_and_its_outcomes_drawn(self, aged):
+        found = aged.predictive()
+        assert (found["age"] == np.array([40.0, 60.0])).all()
+        assert np.ptp(found["out"], axis=(0, 1)).min() > 1e-3
+        assert list(aged.predictive(keep="out")) == ["out"]
+
+    def test_without_a_run(self):
+        found = phx.predictive(ages, {"age": np.array([20.0, 80.0])}, num_draws=50)
+        np.testing.assert_allclose(found["out"], np.array([[20.0, 80.0]] * 50), atol=0.01)
+        assert phx.predictive(ages, {"age": np.array([20.0, 80.0])}, num_draws=50, given=[])["age"].std() > 3.0
+
+    def test_missing_entries_are_drawn(self, aged):
+        found = aged.predictive({"age": [np.nan, 80.0, np.nan]})
+        assert (found["age"][..., 1] == 80.0).all()
+        drawn = found["age"][..., [0, 2]]
+        error = 10.0 / np.sqrt(drawn.size / 2)
+        assert abs(drawn.mean() - aged["centre"].mean()) < 4 * error
+        assert abs(np.corrcoef(drawn[..., 0].ravel(), drawn[..., 1].ravel())[0, 1]) < 0.3
+        np.testing.assert_allclose(found["out"], found["age"], atol=0.01)
+
+    def test_names_choose_what_is_held(self, aged):
+        every = aged.predictive({"age": [20.0, 80.0]}, given=[])
+        assert every["age"].std((0, 1)).min() > 5.0  # 10 for each of 400 draws
+        both = aged.predictive({"age": [20.0, 80.0], "out": [1.0, 2.0]}, given=["age", "out"])
+        assert (both["age"] == [20.0, 80.0]).all() and (both["out"] == [1.0, 2.0]).all()
+        np.testing.assert_array_equal(aged.predictive({"age": [20.0, 80.0]}, given="age")["age"][0, 0], [20.0, 80.0])
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ("agee", "given has 'agee', which these data do not observe; they observe 'age'. Did you mean 'age'?"),
+            (["centre"], "given has 'centre', which these data do not observe; they observe 'age'. Give its values"),
+        ],
+    )
+    def test_a_name_that_is_not_observed(self, aged, given, message):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            aged.predictive({"age": [20.0, 80.0]}, given=given)
+
+    def test_latent_variables_between_follow_other_values_alone(self):
+        mediated = drawn_by_hand(mediators, MEDIATED, 2, 50)
+        other = mediated.predictive({"dose": 100.0, "effect": None})
+        np.testing.assert_allclose(other["first"], 100.0, atol=0.6)
+        np.testing.assert_allclose(other["effect"], 100.0 + mediated["slope"], atol=1.5)
+        for data in (None, MEDIATED, {"dose": 1.0}):
+            assert not {"first", "second"} & set(mediated.predictive(data))
+
+    def test_entries_of_a_vector_are_drawn_given_the_others(self):
+        def model(x, y=None):
+            covariance = jnp.broadcast_to(jnp.array([[1.0, 0.8], [0.8, 1.0]]), (3, 2, 2))
+            x = phx.sample("x", dist.MultivariateNormal(jnp.zeros((3, 2)), covariance), obs=x)
+            slope = phx.sample("slope", dist.Normal(0.0, 1.0))
+            phx.sample("y", dist.Normal(slope * x.sum(-1), 1.0), obs=y)
+
+        data = {"x": np.zeros((3, 2), np.float32), "y": np.zeros(3, np.float32)}
+        posterior = drawn_by_hand(model, data, 4, 250)
+        found = posterior.predictive({"x": np.array([[2.0, np.nan], [np.nan, np.nan], [1.0, 1.0]])}, keep="x")["x"]
+        assert (found[..., 0, 0] == 2.0).all() and (found[..., 2, :] == 1.0).all()
+        drawn = found[..., 0, 1].ravel()  # of a normal of mean 1.6 and standard deviation 0.6
+        assert abs(drawn.mean() - 1.6) < 5 * 0.6 / np.sqrt(1000) and abs(drawn.std() - 0.6) < 5 * 0.6 / np.sqrt(2000)
+        assert abs(np.corrcoef(found[..., 1, :].reshape(-1, 2).T)[0, 1] - 0.8) < 5 * 0.36 / np.sqrt(1000)
+
+    def test_what_cannot_be_drawn_given_the_others(self):
+        def shares(x, y=None):
+            x = phx.sample("x", dist.Dirichlet(jnp.ones((2, 3))), obs=x)
+            phx.sample("y", dist.Normal(x[:, 0], 1.0), obs=y)
+
+        with pytest.raises(ValueError, match=r"variable 'x' is held at its data, and an event of its Dirichlet misses"):
+            phx.predictive(shares, {"x": np.array([[0.2, 0.3, 0.5], [0.1, np.nan, 0.4]])}, num_draws=5)
+
+        def chain(a=None, b=None, c=None):
+            a = phx.sample("a", dist.Normal(0.0, 1.0), obs=a)
+            b = phx.sample("b", dist.Normal(a, 1.0), obs=b)
+            phx.sample("c", dist.Normal(b, 1.0), obs=c)
+
+        with pytest.raises(ValueError, match=r"'a' has missing entries, and 'b', which depends on it, is held"):
+            phx.predictive(chain, {"a": np.nan, "b": 1.0}, num_draws=5)
+        assert phx.predictive(chain, {"a": np.nan, "b": 1.0}, num_draws=50, given=["a"])["b"].std() > 0.0
+
+
 def mediators(dose=None, effect=None):
     slope = phx.sample("slope", dist.Normal(0.0, 1.0))
     given = phx.sample("dose", dist.Normal(0.0, 1.0), obs=dose)

@@ -77,7 +77,7 @@ def _add_groups_of_model(
                 "to_arviz: the model observes no variable, so there is no variable to draw anew for "
                 "posterior_predictive. Observe values by phx.sample(name, distribution, obs=values)."
             )
-        found = posterior.predictive(seed=seed)
+        found = posterior.predictive(given=[], seed=seed)
         groups.put("posterior_predictive", {name: found[name] for name in data.observed})
 
     def put_before() -> None:

@@ -93,6 +93,7 @@ class Evaluations:
         data: UserData | None = None,
         kind: Literal["posterior", "prior"] = "posterior",
         *,
+        given: str | Sequence[str] | None = None,
         num_draws: int | None = None,
         keep: str | Sequence[str] | None = None,
         reducers: Mapping[str, Reducer | Reduce] | None = None,
@@ -102,9 +103,11 @@ class Evaluations:
         r"""Sample the observed variables anew at every draw: $y^* \sim p(y \mid \theta, x)$ with $\theta$ a draw.
 
         The model runs again at each draw, on its own data or on others, in batches on the mesh; data that were placed
-        with `phx.shard` stay in place. Every observed variable is sampled, with or without its data, and so is every
-        variable that the run did not infer; deterministic values are computed. An inferred variable is sampled, too, if
-        its distribution depends on a variable that `phx.do` sets, or on an observed one that has no value in `data`.
+        with `phx.shard` stay in place. Observed variables are sampled, with or without their data, and so is every
+        variable that the run did not infer; deterministic values are computed. An observed variable on which others
+        depend, such as a covariate that the model imputes, is held at its data instead, and its missing entries are
+        sampled. An inferred variable is sampled, too, if its distribution depends on a variable that `phx.do` sets, on
+        an observed one that has no value in `data`, or on one that is held at other values than those of the run.
 
         Args:
             data: keyword arguments of the model; None for those of the run. Levels and columns match those of the run
@@ -112,6 +115,8 @@ class Evaluations:
                 its variable then has the shape of its distribution. Numbers, flags and words that are left out are the
                 run's.
             kind: "posterior" takes the inferred variables from the draws; "prior" samples them from the prior.
+            given: names of the observed variables to hold at their data, or one name; None for those on which another
+                variable that is sampled depends, and `[]` for none: all are sampled.
             num_draws: draws of each chain: of the posterior so many that are stored, taken evenly, of the prior any
                 number; None for as many as there are.
             keep: names of variables to return, or one name; None for all, and `[]` with `reducers` alone.
@@ -122,15 +127,17 @@ class Evaluations:
             seed: a whole number. The noise of a draw depends only on the seed, the chain and the draw.
 
         Returns:
-            Arrays of shape `(chain, draw, ...)` by variable: the observed and deterministic ones, and inferred ones
-            that are sampled anew; with `kind="prior"` all inferred ones. The dict has the results of the reducers as
-            its attribute `reduced`, and the names of entries as `labels`.
+            Arrays of shape `(chain, draw, ...)` by variable: the observed ones, of which those that are held have their
+            data in each draw; deterministic ones, and inferred ones that are sampled anew; with `kind="prior"` all
+            inferred ones. The dict has the results of the reducers as its attribute `reduced`, and the names of entries
+            as `labels`.
 
         Raises:
             TypeError: if the data do not fit the model.
             ValueError: if a level is unknown, a column is missing, or data lack the names that the run's data had; or
                 if the draws of a variable were not kept, its shape differs on these data (it belongs to the rows of
-                the run), or it cannot be sampled; or if `keep` has an unknown name, or there are fewer draws than
+                the run), or it cannot be sampled; if `keep` has an unknown name, `given` one that the data do not
+                observe, or missing entries cannot be sampled given the others; or if there are fewer draws than
                 `num_draws`. The message names it.
 
         Example:
@@ -145,7 +152,7 @@ class Evaluations:
         numbers = chosen(num_draws, kind, self.num_draws or (self.record.num_samples if kind == "prior" else 0))
         return predictive(
             model, data, kind, target=self.target, latents=tuple(self.record.latents), draws=self.draws,
-            sizes=(self.num_chains, len(numbers)), seed=seed, known=known_data(self.target, self.record),
+            sizes=(self.num_chains, len(numbers)), seed=seed, given=given, known=known_data(self.target, self.record),
             observed=self.record.observed, of_run=self.record.axes, numbers=numbers, keep=keep, reducers=reducers,
         )  # fmt: skip
 
