@@ -11,6 +11,7 @@ from phalanx.diagnostics.judging.verdict import Verdict
 from phalanx.errors.words import count
 
 _FORMATS = {"ess_bulk": "{:.0f}", "ess_tail": "{:.0f}", "r_hat": "{:.3f}"}
+_FORMATS |= dict.fromkeys(("elpd", "se", "elpd_diff", "dse", "p_loo"), "{:.1f}") | {"bad_k": "{:.0f}"}
 _OTHERS = "{:.4g}"
 _MOST_ROWS = 60
 
@@ -57,7 +58,8 @@ class SummaryTable(DataFrame):
         return "\n".join(parts)
 
     def _formats(self) -> dict[Any, Any]:
-        return {name: _FORMATS.get(name, _OTHERS).format for name in self.columns}
+        words = self.select_dtypes(exclude="number").columns
+        return {name: _FORMATS.get(name, _OTHERS).format for name in self.columns if name not in words}
 
     def _shown(self) -> tuple[DataFrame, list[str]]:
         if self.num_heads is None or len(self) - self.num_heads <= MOST_QUANTITIES:

@@ -53,6 +53,16 @@ class Layout:
         values = [x.as_given if isinstance(x, Constant) else x for x in values]
         return jax.tree.unflatten(self.tree, [x.numbers if isinstance(x, _Whole) else x for x in values])
 
+    def with_numbers(self, instead: Mapping[int, int]) -> Layout:
+        """Return the structure with other whole numbers in the place of some, also within shapes."""
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, _Whole):
+                return _Whole(tuple(instead.get(number, number) for number in value.numbers))
+            return instead.get(value, value) if type(value) is int else value
+
+        return replace(self, fixed=tuple(map(changed, self.fixed)))
+
     def _in_place(self, arrays: Sequence[Any]) -> list[Any]:
         following = iter(arrays)
         return [next(following) if x is _ARRAY else x for x in self.fixed]

@@ -11,7 +11,6 @@ from scipy.optimize import minimize
 
 from phalanx.errors.words import count
 from phalanx.posterior.criticism.loo import Loo
-from phalanx.posterior.criticism.model_data import ModelData, are_deleted
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -33,11 +32,11 @@ def compare(models: Mapping[str, Posterior | Loo]) -> DataFrame:
     Returns:
         A table with one row for each model, the best first, and the columns elpd, se, elpd_diff (below the best), dse
         (its standard error), p_loo, weight, bad_k (observations with a large Pareto k) and warning, in words: empty if
-        the row is good to use.
+        the row is good to use. It prints all columns.
 
     Raises:
         TypeError: if `models` is not a dict of posteriors.
-        ValueError: if there are fewer than two, or their observations differ: in number, names, masks or values.
+        ValueError: if there are fewer than two, or their observations differ: in number, names, masks, order or values.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -51,16 +50,16 @@ def compare(models: Mapping[str, Posterior | Loo]) -> DataFrame:
     Source: Yao, Vehtari, Simpson, Gelman (2018), Using stacking to average Bayesian predictive distributions.
     """
     found = {name: _loo_of(name, one) for name, one in _checked(models).items()}
-    _check_same_data({name: one for name, one in models.items() if not isinstance(one, Loo)})
+    _check_same_data(found)
     terms = _terms(found)
     elpd = {name: float(one.sum()) for name, one in terms.items()}
     order = sorted(found, key=lambda name: -elpd[name] if math.isfinite(elpd[name]) else math.inf)
     weights = dict(zip(order, stacking_weights(np.stack([terms[name] for name in order], axis=1)), strict=True))
     best = terms[order[0]]
-    from pandas import DataFrame  # as slow to import as all of Phalanx
+    from phalanx.diagnostics.table import SummaryTable  # imports pandas, as slow as all of Phalanx
 
     rows = [_row(found[name], terms[name] - best, weights[name]) for name in order]
-    return DataFrame(rows, index=order)
+    return SummaryTable(rows, index=order)
 
 
 def stacking_weights(terms: Float64[np.ndarray, "observation model"]) -> Float64[np.ndarray, "model"]:
@@ -110,25 +109,33 @@ def _loo_of(name: str, model: Any) -> Loo:
         raise ValueError(f"phx.compare: {name!r}: {error}") from error
 
 
-def _check_same_data(posteriors: Mapping[str, Posterior]) -> None:
-    """Raise if the observed values of two posteriors differ, where the posteriors know them."""
-    targets = {name: one.target for name, one in posteriors.items()}
-    known = {
-        name: ModelData.of(target).observations()
-        for name, target in targets.items()
-        if target is not None and not are_deleted(target)
-    }
+def _check_same_data(found: Mapping[str, Loo]) -> None:
+    """Raise if the observations of two models differ, where their values are known."""
+    known = {name: loo.fingerprint for name, loo in found.items() if loo.fingerprint}
     for name, values in known.items():
         first, others = next(iter(known.items()))
         alone = len(values) == len(others) == 1
         pairs = zip(values, others, strict=True) if alone else ((n, n) for n in values if n in others)
         for mine, theirs in pairs:
-            a, b = values[mine], others[theirs]
-            if a.shape == b.shape and not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+            a, b = values[mine].ravel(), others[theirs].ravel()
+            if a.shape == b.shape and not _are_equal(a, b):
+                same = _are_equal(np.sort(a), np.sort(b))
+                differ = f"values of {mine!r} in another order" if same else f"different values of {mine!r}"
                 raise ValueError(
-                    f"phx.compare: {first!r} and {name!r} observe different values of {mine!r}: they predict different "
-                    f"data. Run all models on the same observations, in the same order and units."
+                    f"phx.compare: {first!r} and {name!r} observe {differ}: they predict different data. "
+                    f"Run all models on the same observations, in the same order and units; "
+                    f"a transformed outcome has another density, so transform the distribution instead, as LogNormal "
+                    f"does for log(y)."
                 )
+
+
+def _are_equal(a: Float64[np.ndarray, "observation"], b: Float64[np.ndarray, "observation"]) -> bool:
+    """Return whether values are equal but for rounding in 32 bits, where both are known."""
+    known = np.isfinite(a) & np.isfinite(b)
+    a, b = a[known], b[known]
+    is_whole = not ((a % 1).any() or (b % 1).any())
+    most = max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))
+    return bool((np.abs(a - b) <= (0.0 if is_whole else 4 * np.finfo(np.float32).eps * most)).all())
 
 
 def _terms(found: Mapping[str, Loo]) -> dict[str, Float64[np.ndarray, "observation"]]:
@@ -163,7 +170,9 @@ def _row(loo: Loo, difference: Float64[np.ndarray, "observation"], weight: float
     with np.errstate(invalid="ignore"):
         dse = math.sqrt(len(difference)) * float(difference.std())
     many = f"{count(loo.num_bad, 'observation')} with a Pareto k above {loo.good_k:.2f}" if loo.num_bad else ""
-    warning = many if math.isfinite(loo.elpd) else "elpd is not finite"
+    others = [one.topic for one in loo.findings if one.topic != "large Pareto k"]
+    problems = [*others, many if math.isfinite(loo.elpd) else "elpd is not finite"]
+    warning = ", ".join(problem for problem in problems if problem)
     return {
         "elpd": loo.elpd, "se": loo.se, "elpd_diff": float(difference.sum()), "dse": dse, "p_loo": loo.p_loo,
         "weight": float(weight), "bad_k": loo.num_bad, "warning": warning,

@@ -14,6 +14,7 @@ import numpy as np
 from phalanx.density.target import Target
 from phalanx.diagnostics.convergence import mcse
 from phalanx.diagnostics.elements import Names, element_name
+from phalanx.diagnostics.judging.finding import Finding
 from phalanx.diagnostics.psis import smooth, threshold
 from phalanx.errors.words import count, first_few
 from phalanx.extras import is_installed, require
@@ -23,9 +24,9 @@ from phalanx.language.observations import counted, is_masked
 from phalanx.language.tracing import Program
 from phalanx.language.unscaled import check_unscaled
 from phalanx.mesh.processes import to_host
-from phalanx.posterior.criticism.log_likelihood import Terms, factors
+from phalanx.posterior.criticism.log_likelihood import Terms
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
-from phalanx.posterior.criticism.model_data import factors_of
+from phalanx.posterior.criticism.model_data import TracedModel, are_deleted, fingerprint_of, likelihood_factors
 from phalanx.posterior.over_draws import Batch, batches, key_of, over_draws
 from phalanx.reducers.loo import TAIL, PointwiseLoo, are_equal, left_out, ratios_of
 from phalanx.reducers.loo import loo as loo_reducer
@@ -51,8 +52,11 @@ class Loo:
             all weights are equal, as for an observation that depends on no latent variable: its term is exact.
         num_draws: draws over all chains.
         good_k: the largest `pareto_k` for which so many draws suffice.
-        factors: names of terms of the model that are not observations, which are never left out: those of `phx.factor`,
-            and sums over discrete variables that observations share.
+        factors: names of terms of the likelihood that are not observations and are not left out with them: those of
+            `phx.factor`, unless they are proved to be part of the prior, and sums over discrete variables that
+            observations share. `good` is false if there are any.
+        fingerprint: by observed variable, one number for each observation, from which `phx.compare` recognises the
+            data: its value, or a projection of a vector; NaN if it is not known. Empty if no data are known.
         weighted: true if draws are those of a guide, with importance weights: `pareto_k` then is of the product of
             their weights and the ratios.
         labels: labels of the observations, by variable and axis.
@@ -77,13 +81,14 @@ class Loo:
     factors: tuple[str, ...] = ()
     weighted: bool = False
     labels: Names = field(default_factory=dict, repr=False)
+    fingerprint: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
         cls, found: Mapping[str, PointwiseLoo], masks: Mapping[str, np.ndarray] | None = None,
-        factors: tuple[str, ...] = (), weighted: bool = False,
+        model: TracedModel | None = None, weighted: bool = False,
     ) -> Loo:  # fmt: skip
-        """Sum up results by observed variable, of observations that are true in `masks`."""
+        """Sum up results by observed variable, of observations that are true in `masks`, of a model and its data."""
         masks = {} if masks is None else masks
         there = {name: masks.get(name, np.ones(one.elpd.shape, bool)) for name, one in found.items()}
         pointwise = {name: np.where(there[name], one.elpd, np.nan) for name, one in found.items()}
@@ -96,7 +101,14 @@ class Loo:
         with np.errstate(invalid="ignore"):  # an observation may be impossible
             elpd, se = float(terms.sum()), math.sqrt(len(terms)) * float(terms.std())
             p_loo = float(lppd.sum()) - elpd
-        return cls(elpd, se, p_loo, pointwise, shapes, draws, threshold(draws), factors, weighted)
+        observed = {name: part.shape for name, part in pointwise.items()}
+        is_known = model is not None and not are_deleted(model)
+        factors = likelihood_factors(model, observed) if model is not None and is_known else ()
+        fingerprint = fingerprint_of(model, observed) if model is not None and is_known else {}
+        fingerprint = {name: np.where(there[name], part, np.nan) for name, part in fingerprint.items()}
+        return cls(
+            elpd, se, p_loo, pointwise, shapes, draws, threshold(draws), factors, weighted, fingerprint=fingerprint
+        )
 
     @property
     def num_observations(self) -> int:
@@ -109,9 +121,14 @@ class Loo:
         return sum(int(np.sum(k > self.good_k)) for k in self.pareto_k.values())
 
     @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Problems that forbid using the result, by topic: each with an advice."""
+        return tuple(finding for finding in (self._no_meaning(), self._factor(), self._large_k()) if finding)
+
+    @property
     def good(self) -> bool:
-        """True if the importance weights of every observation can be averaged."""
-        return self.num_bad == 0 and math.isfinite(self.elpd)
+        """True if all of the likelihood is left out with its observation, and all importance weights can be averaged."""
+        return not self.findings and math.isfinite(self.elpd)
 
     def __bool__(self) -> bool:
         return self.good
@@ -127,32 +144,61 @@ class Loo:
             f"  p_loo {self.p_loo:12.1f}",
             self.verdict,
         ]
-        if self.factors:
-            lines.append(
-                f"The model also has {first_few([repr(name) for name in self.factors])}, terms that are not "
-                f"observations (phx.factor, or a sum over discrete variables that observations share): they stay when "
-                f"an observation is left out."
-            )
         return "\n".join(lines)
 
     @property
     def verdict(self) -> str:
-        """The judgement in words: good to use, or the problem and the way out."""
-        if self.good:
-            return f"Good to use: every Pareto k is at most {self.good_k:.2f}."
+        """The judgement in words: good to use, or the problems and the ways out."""
+        if self.findings:
+            return "\n".join(f"Not good to use yet: {one.problem} Try {one.advice}." for one in self.findings)
+        if not math.isfinite(self.elpd):
+            return "Not good to use yet: elpd is not finite: an observation is impossible without it."
+        return f"Good to use: every Pareto k is at most {self.good_k:.2f}."
+
+    def _no_meaning(self) -> Finding | None:
+        if self.num_observations != 1:
+            return None
+        name = next(name for name, shapes in self.pareto_k.items() if not np.isnan(shapes).all())
+        return Finding(
+            "one observation",
+            f"leave-one-out cross-validation has no meaning here: the model has one observation, {name!r}, and without "
+            f"it no data are left. A vector of a multivariate distribution, or under .to_event(), is one observation.",
+            "densities of its entries, for instance a latent vector (a Gaussian process) with independent noise of each "
+            "entry; or leave out parts of the data, and predict them with posterior.predictive()",
+        )
+
+    def _factor(self) -> Finding | None:
+        if not self.factors:
+            return None
+        several = len(self.factors) > 1
+        return Finding(
+            "factor left out",
+            f"the model also has {first_few([repr(name) for name in self.factors])}, "
+            f"{'terms that are not observations and' if several else 'a term that is no observation and'} may be part "
+            f"of the likelihood (phx.factor, or a sum over discrete variables that observations share): elpd leaves "
+            f"{'them' if several else 'it'} out.",
+            "to give the observations their whole density, for instance by TruncatedNormal or a class with log_prob; or "
+            "predictions of held-out data. If the term concerns only latent variables, elpd is right",
+        )
+
+    def _large_k(self) -> Finding | None:
+        if not self.num_bad or self.num_observations == 1:
+            return None
         worst = [f"{name} {k:.2f}" for name, k in self._worst()]
         changes = "the posterior changes so much without it that the draws do not represent it."
         advice = (
-            "Run K-fold cross-validation, or leave these observations out one by one; or choose a likelihood with "
-            "heavier tails, if they are outliers. More draws help if k is below 1 and the model is right."
+            "K-fold cross-validation, or leave these observations out one by one; or a likelihood with heavier tails, if "
+            "they are outliers. More draws help if k is below 1 and the model is right"
         )
         if self.weighted:
             changes = "the guide's draws do not represent the posterior without it."
-            advice = "Fit a closer guide, such as phx.guides.full_rank(), or run phx.mcmc."
-        return (
-            f"Not good to use yet: {self.num_bad} of {count(self.num_observations, 'observation')} "
+            advice = "a closer guide, such as phx.guides.full_rank(), or phx.mcmc"
+        return Finding(
+            "large Pareto k",
+            f"{self.num_bad} of {count(self.num_observations, 'observation')} "
             f"{'has' if self.num_bad == 1 else 'have'} a Pareto k above {self.good_k:.2f} ({', '.join(worst)}): "
-            f"{changes} {advice}"
+            f"{changes}",
+            advice,
         )
 
     def _worst(self) -> list[tuple[str, float]]:
@@ -187,7 +233,10 @@ def leave_one_out(
     stored = math.prod(sizes) and all(name in draws for name in latents)
     if not stored and (found := _reduced_by_run(reduced)):
         there = {name: ~np.isnan(one.pareto_k) for name, one in found.items()}
-        return Loo.of(found, there, () if target is None else factors_of(target))
+        known = target if model is None and data is None else ModelAtDraws.of(
+            "loo", model, data, target=target, known=known, inferred=latents, at=latents
+        )  # fmt: skip
+        return Loo.of(found, there, known)
     if not math.prod(sizes):
         raise ValueError(
             'loo: there are no draws to evaluate. Store some (keep=None), or run with reducers={"loo": '
@@ -216,7 +265,7 @@ def leave_one_out(
     else:
         tail = min(tail_length(total, efficiency), max(MOST_RATIOS // observations, TAIL // 4))
         found = _batch_by_batch(batches(terms, values, sizes, **how), max(tail, 10))
-    return Loo.of(found, _masks(terms, values, how["given"]), factors(terms.met), weighted)
+    return Loo.of(found, _masks(terms, values, how["given"]), program, weighted)
 
 
 def _reduced_by_run(reduced: Mapping[str, Any]) -> dict[str, PointwiseLoo]:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.core import Literal
 
 from phalanx.density.imputation import WHERE_MISSING, masks_of_missing
 from phalanx.density.target import Target
-from phalanx.inputs.arguments import ADDED
+from phalanx.distributions.known import SharedTerm
+from phalanx.inputs.arguments import ADDED, Layout
+from phalanx.jaxprs.dependence import NOWHERE, varying_axes
 from phalanx.language.handlers import seed, substitute, trace
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
@@ -25,11 +28,17 @@ from phalanx.marginals.marginalize import Marginal
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_host
+from phalanx.mesh.space import RowSharding
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.posterior.criticism.log_likelihood import factors
+from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
 from phalanx.programs.unconstrained import run_unconstrained
 
 Shapes = Mapping[str, tuple[int, ...]]
+TracedModel = Target | ModelAtDraws
+
+SHIFTS = (0.0, 0.5)
+"""Unconstrained values of all latent variables at which a value that depends on them differs."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class ModelData:
         shardings = self.target.arguments.shardings
 
         def values(arrays: Sequence[Array]) -> dict[str, Array]:
-            whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, shardings, strict=True)]
+            whole = _whole(arrays, shardings)
             return alone(lambda: _observed(_variables_of_model(self.target, whole)), axes_but_chain(self.target.mesh))
 
         found = {name: to_host(value) for name, value in jax.jit(values)(self.target.place_arrays()).items()}
@@ -102,35 +111,125 @@ class ModelData:
         return sum(math.prod(a.shape) * a.dtype.itemsize for name, a in known if name not in self.only_observed)
 
 
-def factors_of(target: Target) -> tuple[str, ...]:
-    """Return the names of a model's terms that are not observations."""
-    found: list[tuple[str, ...]] = []
+def fingerprint_of(target: TracedModel, shapes: Shapes) -> dict[str, np.ndarray]:
+    """Return one number for each observation: its value, or a fixed projection of a vector's entries.
 
-    def run(arrays: Sequence[Array]) -> None:
-        found.append(factors(_variables(target, arrays)))
+    Args:
+        target: the model with its data.
+        shapes: shapes of the log densities of the observed variables, by name.
 
-    axis_env = [(axis, 1) for axis in axes_but_chain(target.mesh)]
-    jax.make_jaxpr(run, axis_env=axis_env)(target.arguments.whole_shapes())
-    return found[-1]
+    Returns:
+        Arrays of these shapes in float64. An entry of a vector that is missing counts as zero. An observation whose
+        value depends on latent variables has NaN, as one that is missing itself.
+    """
+    shardings = target.arguments.shardings
+    missing = masks_of_missing(target.arguments)
+
+    def values(arrays: Sequence[Array]) -> list[dict[str, Array]]:
+        data = target.arguments.layout.join(_whole(arrays, shardings))
+        return alone(lambda: [_observed(_met(target, data, shift)) for shift in SHIFTS], axes_but_chain(target.mesh))
+
+    first, second = jax.tree.map(to_host, jax.jit(values)(target.place_arrays()))
+    found: dict[str, np.ndarray] = {}
+    for name, shape in shapes.items():
+        if name not in first or math.prod(shape) == 0 or first[name].size % math.prod(shape):
+            continue
+        given = np.asarray(first[name], np.float32).astype(np.float64)
+        other = np.asarray(second[name], np.float32).astype(np.float64)
+        lost = missing.get(name, np.zeros(given.shape, bool))
+        moved = ~np.isclose(given, other, rtol=1e-5, atol=0.0, equal_nan=True) & ~lost
+        given, lost, moved = (part.reshape(*shape, -1) for part in (np.where(lost, 0.0, given), lost, moved))
+        weights = np.random.default_rng(0).uniform(0.5, 1.5, given.shape[-1]) if given.shape[-1] > 1 else np.ones(1)
+        found[name] = np.where(moved.any(-1) | lost.all(-1), np.nan, given @ weights)
+    return found
 
 
-def are_deleted(target: Target) -> bool:
+def likelihood_factors(target: TracedModel, shapes: Shapes) -> tuple[str, ...]:
+    """Return the names of terms that belong to the likelihood, although they are not observations.
+
+    A sum over discrete variables that observations share is such a term. A factor is one unless it is proved to be part
+    of the prior: it depends on no data with a row for each observation, and has the same value on one row less.
+
+    Args:
+        target: the model with its data.
+        shapes: shapes of the log densities of the observed variables, by name.
+    """
+    arguments = target.arguments
+    shardings, axes = arguments.shardings, axes_but_chain(target.mesh)
+    rows = {shape[0] for shape in shapes.values() if shape and shape[0] > 1}
+    by_row = [bool(a.shape) and a.shape[0] in rows for a in arguments.whole_shapes()]
+
+    def terms(arrays: Sequence[Array], layout: Layout, shift: float) -> dict[str, RandomVariable]:
+        data = layout.join(arrays)
+        met = run_unconstrained(target.program, _position(target, data, shift), data).variables
+        return {name: met[name] for name in factors(met)}
+
+    def totals(arrays: Sequence[Array], layout: Layout) -> list[dict[str, Array]]:
+        return [
+            {name: jnp.sum(term.log_prob()) for name, term in terms(arrays, layout, shift).items()} for shift in SHIFTS
+        ]
+
+    names: dict[str, bool] = {}
+
+    def whole(arrays: Sequence[Array]) -> list[dict[str, Array]]:
+        met = terms(arrays, arguments.layout, SHIFTS[0])
+        names.update({name: isinstance(term.distribution, SharedTerm) for name, term in met.items()})
+        return totals(arrays, arguments.layout) if met else []
+
+    program = jax.make_jaxpr(lambda arrays: alone(lambda: whole(arrays), axes))(arguments.whole_shapes())
+    if not names:
+        return ()
+    if not any(by_row):
+        return tuple(names)  # the program has its data by itself
+    labels = [frozenset({"row"}) if of_rows else NOWHERE for of_rows in by_row]
+    order = sorted(names)
+    used = varying_axes(program, labels)[: len(order)]
+    depends = {name for name, sources in zip(order, used, strict=True) if sources}
+
+    def shorter(arrays: Sequence[Array]) -> list[dict[str, Array]]:
+        cut = [a[:-1] if of_rows else a for a, of_rows in zip(_whole(arrays, shardings), by_row, strict=True)]
+        return alone(lambda: totals(cut, arguments.layout.with_numbers({n: n - 1 for n in rows})), axes)
+
+    def longer(arrays: Sequence[Array]) -> list[dict[str, Array]]:
+        return alone(lambda: totals(_whole(arrays, shardings), arguments.layout), axes)
+
+    try:
+        both = [jax.tree.map(to_host, jax.jit(run)(target.place_arrays())) for run in (longer, shorter)]
+    except Exception:  # a program that needs all rows: it is not proved that a factor is part of the prior
+        return tuple(names)
+    same = {n for n in order if all(np.array_equal(a[n], b[n], equal_nan=True) for a, b in zip(*both, strict=True))}
+    return tuple(name for name, is_shared in names.items() if is_shared or name in depends or name not in same)
+
+
+def are_deleted(target: TracedModel) -> bool:
     """Return whether arrays of the run's data were deleted, so that its model cannot run again."""
     return any(isinstance(array, Array) and array.is_deleted() for array in target.arguments.arrays)
 
 
-def _variables(target: Target, arrays: Sequence[Array]) -> Mapping[str, RandomVariable]:
-    return run_unconstrained(target.program, None, target.arguments.layout.join(arrays)).variables
+def _whole(arrays: Sequence[Array], shardings: Sequence[RowSharding]) -> list[Array]:
+    return [a[: s.rows] if s.axes else a for a, s in zip(arrays, shardings, strict=True)]
 
 
-def _variables_of_model(target: Target, arrays: Sequence[Array]) -> Mapping[str, RandomVariable]:
+def _position(target: TracedModel, data: Mapping[str, Any], shift: float) -> Mapping[str, Array] | None:
+    """Return unconstrained values of the latent variables: `shift` for all of them; None for zeros."""
+    if not shift:
+        return None
+    zeros = run_unconstrained(target.program, None, data).position
+    return {name: value + shift if jnp.issubdtype(value.dtype, jnp.floating) else value for name, value in zeros.items()}
+
+
+def _variables_of_model(target: TracedModel, arrays: Sequence[Array]) -> Mapping[str, RandomVariable]:
+    return _met(target, target.arguments.layout.join(arrays))
+
+
+def _met(target: TracedModel, data: Mapping[str, Any], shift: float = 0.0) -> Mapping[str, RandomVariable]:
     """Return the variables of a model, without its sums over discrete variables, in which it hides observed ones."""
-    found = _variables(target, arrays)
+    found = run_unconstrained(target.program, _position(target, data, shift), data).variables
     if not isinstance(target.program, Marginal):
         return found
     at = {name: variable.value for name, variable in found.items() if variable.is_latent}
     with unvalidated():
-        return trace(seed(substitute(target.program, at), 0))(**target.arguments.layout.join(arrays))
+        return trace(seed(substitute(target.program, at), 0))(**data)
 
 
 def _observed(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -95,14 +96,79 @@ def test_what_cannot_be_compared_is_named():
     two = Loo.of({n: PointwiseLoo(9, z, z, z) for n, z in {"y": np.zeros(2), "z": np.zeros(3)}.items()})
     with pytest.raises(ValueError, match="'a' observes 'y' and 'b' observes 'y', 'z'"):
         phx.compare({"a": loo_of(terms), "b": two})
-    with pytest.raises(ValueError, match="'a' and 'b' observe different values of 'y'"):
-        phx.compare({"a": posterior_of(), "b": posterior_of(y=np.sort(Y))})
     with pytest.raises(TypeError, match="expected a dict of posteriors by name"):
         phx.compare([loo_of(terms)])  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="'a' must be a posterior or its loo"):
         phx.compare({"a": 3, "b": loo_of(terms)})  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="give two models at least; got 'a'"):
         phx.compare({"a": loo_of(terms)})
+
+
+def scaled(y, width):
+    mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+    phx.sample("y", dist.Normal(mean, width), obs=2.0 * y)
+
+
+def residuals(y, width):
+    mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+    phx.sample("y", dist.Normal(0.0, width), obs=y - mean)
+
+
+def vectors(y, width):
+    mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+    phx.sample("y", dist.Normal(mean, width).expand([10, 2]).to_event(1), obs=y.reshape(10, 2))
+
+
+SWAPPED = Y.reshape(10, 2)[:, ::-1].ravel()
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"y": 5 * Y[::-1]}, "different values of 'y'"),
+        ({"y": Y[::-1]}, "values of 'y' in another order"),
+        ({"y": Y + np.float32(1e-4)}, "different values of 'y'"),
+        ({"model": scaled}, "different values of 'y'"),
+    ],
+)
+def test_results_of_other_data_are_refused(other, words):
+    """As posteriors are: a result carries a fingerprint of its observations."""
+    one, two = posterior_of(), posterior_of(**other)
+    for first, second in ((one.loo(), two.loo()), (one, two.loo()), (pickle.loads(pickle.dumps(one.loo())), two)):
+        with pytest.raises(ValueError, match=f"'a' and 'b' observe {words}: they predict different data. Run all"):
+            phx.compare({"a": first, "b": second})
+
+
+def test_results_of_the_same_data_are_compared():
+    one = posterior_of().loo()
+    again = posterior_of(width=2.0, y=Y.astype(np.float64)).loo()
+    assert phx.compare({"a": one, "b": again, "c": posterior_of(model=residuals)}).index[0] in ("a", "c")
+    loaded = replace(posterior_of(2.0), target=None)
+    phx.compare({"a": one, "b": loaded.loo({"y": Y, "width": 2.0}, model=model)})
+    with pytest.raises(ValueError, match="'a' and 'b' observe different values of 'y'"):
+        phx.compare({"a": one, "b": loaded.loo({"y": 2 * Y, "width": 2.0}, model=model)})
+
+
+def test_vectors_of_other_entries_are_refused():
+    one, two = (posterior_of(y=y, model=vectors).loo() for y in (Y, SWAPPED))
+    assert one.fingerprint["y"].shape == (10,)
+    with pytest.raises(ValueError, match="'a' and 'b' observe different values of 'y'"):
+        phx.compare({"a": one, "b": two})
+
+
+def test_all_columns_are_printed():
+    table = phx.compare({"a": loo_of(np.full(4, -123.456)), "b": loo_of(np.full(4, -2000.0))})
+    lines = str(table).splitlines()
+    assert lines[0].split() == list(table.columns) and lines[1].split()[:5] == ["a", "-493.8", "0.0", "0.0", "0.0"]
+
+
+def test_a_factor_that_is_left_out_is_a_warning():
+    def truncated(y, width):
+        model(y, width)
+        phx.factor("truncation", jnp.sum(y) * 0.0 - y.shape[0])
+
+    table = phx.compare({"a": posterior_of().loo(), "b": posterior_of(model=truncated).loo()})
+    assert table.loc["b", "warning"] == "factor left out"
 
 
 def test_a_model_of_a_factor_alone_is_named():

@@ -22,9 +22,14 @@ Y = (X[:, 0] + RNG.normal(size=ROWS)).astype(np.float32)
 DATA = {"x": X, "y": Y}
 
 
-def regression(x, y=None):
+def slope(x, y):
     w = phx.sample("w", dist.Normal(0.0, 1.0))
     phx.sample("y", dist.Normal(x[:, 0] * w, 1.0), obs=y)
+    return w
+
+
+def regression(x, y=None):
+    slope(x, y)
 
 
 def hidden_states(y=None):
@@ -186,7 +191,7 @@ class TestDrawsOfAGuide:
 
     def test_a_narrow_guide_is_not_good(self):
         loo = self.draws(scale=0.3).loo()
-        assert not loo.good and "the guide's draws do not represent the posterior without it. Fit a closer" in str(loo)
+        assert not loo.good and "the guide's draws do not represent the posterior without it. Try a closer" in str(loo)
 
     def test_too_many_terms(self, monkeypatch):
         monkeypatch.setattr("phalanx.posterior.criticism.loo.MOST_TERMS", 10)
@@ -210,13 +215,42 @@ class TestJudgement:
         record = replace(posterior.record, dims={"y": ("house",)}, coords=houses)
         assert re.search(r"y\[house \d+\] \d", replace(posterior, record=record).loo().verdict)
 
-    def test_factors_are_named(self):
-        def model(x, y):
-            regression(x, y)
-            phx.factor("soft", 0.0)
+    @pytest.mark.parametrize("of", ["rows of the data", "the number of rows", "a number among the data"])
+    def test_a_factor_of_the_likelihood_is_left_out(self, of):
+        def model(x, y, n=0):
+            w = slope(x, y)
+            log_mass = -1e-3 * jnp.log1p(w**2)
+            rows = x.sum(-1) if of == "rows of the data" else jnp.ones(n or x.shape[0])
+            phx.factor("truncation", log_mass * rows)
 
-        loo = posterior_of(model).loo()
-        assert loo.factors == ("soft",) and "The model also has 'soft', terms that are not observations" in str(loo)
+        loo = posterior_of(model, {**DATA, "n": ROWS} if of == "a number among the data" else DATA).loo()
+        assert loo.factors == ("truncation",) and not loo.good
+        assert loo.findings[0].topic == "factor left out"
+        assert "Not good to use yet: the model also has 'truncation', a term that is no observation" in str(loo)
+
+    def test_a_factor_of_the_prior_is_no_part_of_it(self):
+        def model(x, y, width):
+            w = slope(x, y)
+            phx.factor("soft", -(w**2) / width.sum())
+
+        loo = posterior_of(model, {**DATA, "width": np.ones(3, np.float32)}).loo()
+        assert loo.factors == () and "factor left out" not in [finding.topic for finding in loo.findings]
+
+    def test_a_factor_of_a_program_with_its_own_data_may_be_of_the_likelihood(self):
+        def model():
+            phx.factor("soft", -(slope(X, Y) ** 2))
+
+        assert posterior_of(model, {}).loo().factors == ("soft",)
+
+    def test_one_observation_has_no_others(self):
+        def joint(x, y):
+            w = phx.sample("w", dist.Normal(0.0, 1.0))
+            phx.sample("y", dist.Normal(x[:, 0] * w, 1.0).to_event(1), obs=y)
+
+        loo = posterior_of(joint).loo()
+        assert not loo.good and [finding.topic for finding in loo.findings] == ["one observation"]
+        assert "has no meaning here: the model has one observation, 'y', and without it no data are left" in loo.verdict
+        assert "one by one" not in loo.verdict
 
 
 class TestRefusals:
