@@ -28,6 +28,7 @@ test-slow: $(VENV)/.installed-dev  ## the tests marked slow: pages at full size,
 lint: $(VENV)/.installed-dev  ## style, types, the direction of imports, and words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/ruff format --check --line-length 88 README.md $$(find docs -name '*.md')
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tests/prose.py

@@ -19,7 +19,7 @@ from phalanx.density.indices import IndexCheck
 from phalanx.density.minibatch import Minibatch, MinibatchEstimate
 from phalanx.exactness.sharding_check import check_level, read_sharding_check
 from phalanx.exactness.share_rule import read_shares
-from phalanx.inputs.arguments import Arguments, Layout, split_arguments
+from phalanx.inputs.arguments import Arguments, Layout, check_outcome_named, columns_left_out, split_arguments
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import mesh_of
@@ -106,6 +106,8 @@ class Target:
         check_level(check)
         arguments = split_arguments(model, {} if data is None else data)
         self._fill(model, arguments, choose_mesh(arguments, mesh), check=check)
+        if not self.observes:
+            check_outcome_named(model, columns_left_out(model, data))
         if self.rows.problem and check == "warn":
             warnings.warn(self.rows.problem, stacklevel=2)
 
@@ -133,6 +135,11 @@ class Target:
         self.rows = read_sharding_check(model, arguments, sizes, self.shares, whole, local)
         self.rows = self.rows.compare(arguments, check)
         self.estimate: MinibatchEstimate | None = None
+
+    @property
+    def observes(self) -> bool:
+        """True if the log density has terms besides the priors."""
+        return bool({name for name, _ in self.shares.terms} - {latent.name for latent in self.shares.latents})
 
     def with_arguments(self, arguments: Arguments, check: str = "warn") -> Target:
         """Return the target with other data of the same shapes, without tracing; unproved shares are tested."""

@@ -12,18 +12,21 @@ import hashlib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 import jax
 import numpy as np
 from jax import Array, ShapeDtypeStruct
 
+from phalanx.errors.words import first_few
 from phalanx.inputs.axes_of import axes_of
 from phalanx.inputs.axis_names import Axis
 from phalanx.inputs.dataframe_input import Labels, as_named_array, columns_of, is_data
 from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.inputs.placement import PaddedRows, check_alive, name_of, sharding_of
 from phalanx.inputs.recoding import recode
+from phalanx.mesh.devices import use_every_core
 from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.space import RowSharding
@@ -235,6 +238,7 @@ def split_arguments(
         ValueError: when an array is empty, contains a number that JAX would cut off, or lacks the known names; the
             message names the place.
     """
+    use_every_core()  # placing arrays starts JAX
     check_program(program)
     data = by_keyword(program, data)
     _check_signature(program, data)
@@ -276,6 +280,43 @@ def by_keyword(program: Callable[..., Any], data: object) -> Mapping[str, Any]:
             f"got {type(data).__name__}."
         )
     return data
+
+
+def columns_left_out(program: Callable[..., Any], data: object) -> list[str]:
+    """Return the columns of a table that a program does not take; empty for a dict, all of which it must take."""
+    columns = columns_of(data)
+    return [] if columns is None else [str(name) for name in columns if name not in _asked_for(program, columns)]
+
+
+def left_out_in_words(left_out: Sequence[str]) -> str:
+    """Return a line on the columns that a program does not take; empty without any."""
+    return f"data: the model does not take {first_few([*map(repr, left_out)])}." if left_out else ""
+
+
+def check_outcome_named(program: Callable[..., Any], left_out: Sequence[str]) -> None:
+    """Raise if a program that observes nothing has an optional argument whose name is near that of an unused column.
+
+    Args:
+        program: the program.
+        left_out: names in the data that it does not take.
+
+    Raises:
+        ValueError: with both names.
+    """
+    by_form = {_form(name): name for name in left_out}
+    for name, parameter in (inspect.signature(program).parameters if left_out else {}).items():
+        near = get_close_matches(_form(name), by_form, n=1)
+        if near and parameter.default is not parameter.empty and name not in left_out:
+            column = by_form[near[0]]
+            raise ValueError(
+                f"data: {column!r} is not used, and the model observes nothing; did you mean {name!r}, its argument "
+                f"that was not given? Rename the column, or drop it to draw from the prior."
+            )
+
+
+def _form(name: str) -> str:
+    """Return a name in lower case without blanks and underscores."""
+    return name.lower().replace(" ", "").replace("_", "")
 
 
 def _words_as_array(value: object) -> object:

@@ -22,6 +22,7 @@ from phalanx.inputs.arguments import check_program
 from phalanx.language.messages import keys_for_primitives
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, Tracer, tracing
+from phalanx.mesh.devices import use_every_core
 from phalanx.mesh.specs import PyTree
 
 Tape = dict[str, RandomVariable]
@@ -115,6 +116,7 @@ def seed(program: Program, key: Array | int) -> Program:
 
 
 def _as_key(key: Array | int) -> Array:
+    use_every_core()  # a key is often the first array
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         return random.key(int(key))
     if isinstance(key, np.ndarray | jax.Array):

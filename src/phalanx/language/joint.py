@@ -14,6 +14,7 @@ from phalanx.language.handlers import seed, substitute, tape, trace
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, sample, tracing
 from phalanx.mesh.compatibility.jax_release import check_jax
+from phalanx.mesh.devices import use_every_core
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 
@@ -56,6 +57,7 @@ def log_joint(program: Program) -> Callable[..., Array]:
             value = variable.value if variable.observed else values.get(variable.name, variable.value)
             return replace(variable, value=value).complete()  # not forwarded: outer tracers must not see a density
 
+        use_every_core()
         check_jax()
         with tracing(give), tape() as variables:
             program(*args, **kwargs)

@@ -25,6 +25,7 @@ from phalanx.language.messages import Forward, Tracer
 from phalanx.language.random_variable import RandomVariable
 from phalanx.mesh.compatibility.jax_internals import read_arrays_anew
 from phalanx.mesh.compatibility.numpyro_internals import explain_assertion
+from phalanx.mesh.devices import use_every_core
 
 Program = Callable[..., Any]
 """A function that calls `sample`; its arguments are the data."""
@@ -63,6 +64,7 @@ def tracing(tracer: Tracer) -> Iterator[None]:
         Tran, Hoffman, Moore, Suter, Vasudevan, Radul (2018), Simple, distributed, and accelerated probabilistic
         programming.
     """
+    use_every_core()  # a program makes arrays
     read_arrays_anew()
     below, tracer = _stack.tracers, _not_within_transformations(tracer)
     _stack.tracers = (*below, tracer)

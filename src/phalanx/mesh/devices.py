@@ -44,6 +44,7 @@ def make_mesh(chain: int | None = None, *, data: int = 1, model: int = 1, device
     """
     if devices is not None and (isinstance(devices, str) or not isinstance(devices, Iterable)):
         raise TypeError(f"make_mesh: devices must be a list of JAX's, such as jax.devices()[:2]; got {devices!r}.")
+    use_every_core()
     devices = list(jax.devices() if devices is None else devices)
     if devices:
         check_jax(devices[0].platform)
@@ -79,6 +80,7 @@ def axes_but_chain(mesh: Mesh) -> dict[str, int]:
 
 def default_mesh(num_chains: int) -> Mesh:
     """Return the default mesh of a run: along `chain` the greatest divisor of both chains and devices."""
+    use_every_core()
     count = len(jax.devices())
     return make_mesh(chain=math.gcd(num_chains, count) if num_chains > 0 else 1)
 
@@ -118,7 +120,8 @@ def use_cpu_devices(n: int | None = None) -> int:
 def use_every_core() -> str | None:
     """Ask for one CPU device per core if JAX has not started; otherwise return advice on how to get them.
 
-    A number of devices that the user has chosen is kept, without advice.
+    A number of devices that the user has chosen is kept, without advice. All that makes a first array calls this, such
+    as a key, a placed argument or a mesh: JAX starts with the number of devices that it finds then.
     """
     cores = count_cores()
     if cores == 1 or _ask_for_cpu_devices(cores) or _has_chosen() or not _is_one_cpu():

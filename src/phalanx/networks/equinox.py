@@ -12,6 +12,7 @@ from jax.tree_util import tree_flatten_with_path
 from jax.typing import DTypeLike
 
 from phalanx.extras import require
+from phalanx.mesh.devices import use_every_core
 from phalanx.mesh.specs import PyTree, Spec, path_of
 from phalanx.networks.module import Module
 from phalanx.networks.network import Network, Remat, network_of
@@ -57,6 +58,7 @@ def equinox_module(make: Callable[[Array], Any]) -> Module:
             f"from_equinox: expected a function that makes the module from a key, as in from_equinox(lambda key: "
             f"{type(make).__name__}(..., key=key)); got a module."
         )
+    use_every_core()
     like = eqx.filter_eval_shape(make, random.key(0))
     leaves, structure = tree_flatten_with_path(like)
     names = [path_of(path) for path, _ in leaves]

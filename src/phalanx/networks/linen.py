@@ -10,6 +10,7 @@ from jax import Array, random
 from jax.typing import DTypeLike
 
 from phalanx.extras import require
+from phalanx.mesh.devices import use_every_core
 from phalanx.mesh.specs import PyTree, Spec
 from phalanx.networks.module import Module
 from phalanx.networks.network import Network, Remat, network_of
@@ -89,6 +90,7 @@ def linen_module(
                 f"deterministic=True; draw noise in the model, with phx.sample, and give it to the network as an input."
             ) from None
 
+    use_every_core()
     like = jax.eval_shape(variables, random.key(0))
     keeps = tuple(f"the collection {name!r}" for name in like if name != "params")
     return Module(begin, train, predict, keeps, linen.get_partition_spec(like).get("params", {}))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, random
 from jax.typing import ArrayLike, DTypeLike
 
+from phalanx.mesh.devices import use_every_core
 from phalanx.mesh.specs import PyTree, Spec, specs_of
 from phalanx.networks.module import Module
 
@@ -120,6 +121,7 @@ def network_of(module: Module, what: str, spec: Spec, dtype: DTypeLike | None, r
             f"weights and inputs. Use a module without, such as one that normalises by layer and not by batch; an "
             f"ensemble takes such modules, by phx.ensembles.nnx_learner or linen_learner."
         )
+    use_every_core()
     like, rest = jax.eval_shape(module.begin, random.key(0))
 
     @cache

@@ -20,7 +20,13 @@ from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.density.tempered import Tempered
 from phalanx.exactness.sharding_check import ShardingCheck, check_level
-from phalanx.inputs.arguments import Arguments, split_arguments
+from phalanx.inputs.arguments import (
+    Arguments,
+    check_outcome_named,
+    columns_left_out,
+    left_out_in_words,
+    split_arguments,
+)
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import mesh_of
@@ -166,10 +172,13 @@ def smc(
     sizes = axes_but_chain(mesh)
     arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(model, a, sizes))
     check_same("phx.smc", lambda: {"the model, or a value that it reads,": captured_words(whole)})
+    left_out = columns_left_out(model, data)
+    if not whole.observes:
+        check_outcome_named(model, left_out)
     check_latents(model, whole)
     check_prior(whole)
     naming = Naming.of(whole, arguments, names)
-    said = [*([notice] if notice else []), *IndexCheck.of(whole).check(arguments)]
+    said = [*filter(None, [notice, left_out_in_words(left_out)]), *IndexCheck.of(whole).check(arguments)]
     stored, large = _stored(keep, whole)
     said += checks.too_large_to_store(large, whole.deterministic)
     programs, target, compilations = _programs(

@@ -18,7 +18,7 @@ from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.exactness.sharding_check import check_level
-from phalanx.inputs.arguments import split_arguments
+from phalanx.inputs.arguments import check_outcome_named, columns_left_out, left_out_in_words, split_arguments
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.needed_values import IN_BATCHES, trace_with_values
 from phalanx.inputs.placement import mesh_of
@@ -304,6 +304,8 @@ def _compile(
     if mesh is None and mesh_of(data) is None:
         notices, mesh = [use_every_core()], default_mesh(num_chains)
     checks.check_not_traced(data)  # after use_every_core, since it starts JAX
+    left_out = columns_left_out(model, data)
+    notices.append(left_out_in_words(left_out))
     if missing is not None:
         model, data, said = impute(model, data, mesh)
         notices += said
@@ -323,6 +325,8 @@ def _compile(
     arguments, whole = trace_with_values(
         arguments, lambda given: TracedProgram.of_whole(model, given, sizes), varies=IN_BATCHES if in_batches else ""
     )
+    if not whole.observes:
+        check_outcome_named(model, left_out)
     # a centring depends on the mesh, and other meshes continue a saved run
     as_written = whole, kernel
     if kernel.centring is not None:

@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from phalanx.density.given_names import Coords, Dims
 from phalanx.density.imputation import check_missing, impute
 from phalanx.extras import require
+from phalanx.inputs.arguments import check_outcome_named, columns_left_out, left_out_in_words
 from phalanx.inputs.dataframe_input import UserData, columns_of
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiler
@@ -122,7 +123,7 @@ def fit(
             are weighted to represent all rows; the bound's error is then not reported.
         num_rows: rows of all batches together, if data come in batches. Results that need all rows, such as the
             evidence, are then refused, and draws that depend on rows use those of the first batch.
-        objective: the function that the fit maximises, `phx.guides.elbo()` by default.
+        objective: the function that the fit minimises, by default `phx.guides.elbo()`, the negative bound.
         mesh: the devices, from `phx.make_mesh`; by default those the data were placed on, or one.
         seed: a whole number; the same seed gives the same fit on any number of devices, except for rounding (which the
             climbs of `phx.guides.pathfinder` amplify).
@@ -204,15 +205,20 @@ def fit(
             },
         )  # fmt: skip
         return fits
-    said: tuple[str, ...] = ()
+    is_whole = data is None or isinstance(data, Mapping) or columns_of(data) is not None
+    left_out = columns_left_out(model, data) if is_whole else []
+    said = tuple(filter(None, [left_out_in_words(left_out)]))
     if missing is not None:
-        if data is not None and not isinstance(data, Mapping) and columns_of(data) is None:
+        if not is_whole:
             raise ValueError("missing: entries of data that come in batches cannot be imputed; give all rows at once.")
-        model, data, said = impute(model, data, mesh)
+        model, data, imputed = impute(model, data, mesh)
+        said += imputed
     num_rows = rows_of(data, num_rows)
     stream = stream_of(data, num_rows, batch_size)
     data = data if stream is None else stream.first
     pair = pair_of(model, guide, data, mesh, batch_size, num_rows, init)
+    if left_out and not pair.problem.whole.observes:
+        check_outcome_named(model, left_out)
     run_checks.check_not_traced(data)
     pair.problem.check_same(
         "phx.fit", guide=pair.guide.name, **{"the text of the guide": source_of(guide)}, num_steps=num_steps,

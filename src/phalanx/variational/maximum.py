@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from phalanx.density.target import choose_mesh
 from phalanx.errors.words import first_few
-from phalanx.inputs.arguments import split_arguments
+from phalanx.inputs.arguments import check_outcome_named, columns_left_out, split_arguments
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.parameters import arrays_of
 from phalanx.language.tracing import Program
@@ -133,6 +133,8 @@ def maximize(
     arguments = split_arguments(model, {} if data is None else data)
     run_checks.check_not_traced(data)
     problem = Problem(model, arguments, choose_mesh(arguments, mesh))
+    if (left_out := columns_left_out(model, data)) and not problem.whole.observes:
+        check_outcome_named(model, left_out)
     problem.check_same("phx.maximize", init=sorted(init or {}), seed=seed, matmul_precision=matmul_precision)
     guide = laplace()
     checks.check_coordinates(problem, guide.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -81,3 +82,42 @@ def test_a_number_that_was_chosen_on_purpose_is_not_advised_against():
     chosen = "assert phx.use_cpu_devices(1) == 1 and devices.use_every_core() is None"
     for script in (begin + chosen, begin + after + chosen):
         subprocess.run([sys.executable, "-c", script], check=True)
+
+
+EVERY_ENTRY = """
+import jax, numpy as np, numpyro.distributions as dist, phalanx as phx
+from jax.extend.backend import clear_backends
+from phalanx.mesh import devices
+
+assert not jax._src.xla_bridge.backends_are_initialized()  # an import starts nothing
+devices.count_cores = lambda: 3
+
+def model(y=None):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.Normal(mean, 1.0).expand([3]), obs=y)
+
+data = {"y": np.ones(3, np.float32)}
+for call in (
+    lambda: phx.predictive(model, num_draws=2),
+    lambda: phx.log_joint(model)({"mean": 0.5}, **data),
+    lambda: phx.Joint(model).sample(0),
+    lambda: phx.trace(phx.seed(model, 0))(),
+    lambda: phx.trace(phx.substitute(model, {"mean": 0.5}))(**data),
+    lambda: phx.Target(model, data),
+    lambda: phx.make_mesh(chain=1),
+):
+    clear_backends()
+    jax.clear_caches()
+    jax.config.update("jax_num_cpu_devices", -1)
+    call()
+    print(len(jax.devices()))
+"""
+
+
+def test_whatever_starts_jax_asks_for_every_core():
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")
+    }
+    done = subprocess.run([sys.executable, "-c", EVERY_ENTRY], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["3"] * 7

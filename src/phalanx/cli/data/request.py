@@ -10,9 +10,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from phalanx.cli.data.data_file import read_data
-from phalanx.cli.data.matching import match_data, shard_rows
+from phalanx.cli.data.matching import Matched, match_data, shard_rows
 from phalanx.cli.data.words import levels
 from phalanx.demos.options import mesh_with
+from phalanx.density.target import Target
+from phalanx.inputs.arguments import check_outcome_named
 from phalanx.report import console
 
 
@@ -40,6 +42,7 @@ class Request(NamedTuple):
                 file and the place.
         """
         matched = match_data(program, read_files(paths), impute=missing is not None)
+        _check_outcome(program, matched)
         arguments, mesh, sharded = matched.arguments, None, []
         if data_shards is not None:
             mesh = mesh_with(data_shards)
@@ -86,6 +89,15 @@ def say(lines: Sequence[str], title: str = "") -> None:
         to.rule(f"[bold]{title}")
     for line in lines:
         to.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_outcome(program: Callable[..., Any], matched: Matched) -> None:
+    """Raise if a column is named almost as the outcome, which is not given, so that the model observes nothing."""
+    try:
+        check_outcome_named(program, matched.left_out)
+    except ValueError:
+        if not Target(program, matched.arguments).observes:
+            raise
 
 
 def _introduce(

@@ -127,7 +127,7 @@ class Loo:
 
     @property
     def good(self) -> bool:
-        """True if all of the likelihood is left out with its observation, and all importance weights can be averaged."""
+        """True if all of the likelihood is left out with its observation, and the weights can be averaged."""
         return not self.findings and math.isfinite(self.elpd)
 
     def __bool__(self) -> bool:
@@ -163,8 +163,8 @@ class Loo:
             "one observation",
             f"leave-one-out cross-validation has no meaning here: the model has one observation, {name!r}, and without "
             f"it no data are left. A vector of a multivariate distribution, or under .to_event(), is one observation.",
-            "densities of its entries, for instance a latent vector (a Gaussian process) with independent noise of each "
-            "entry; or leave out parts of the data, and predict them with posterior.predictive()",
+            "densities of its entries, for instance a latent vector (a Gaussian process) with independent noise of "
+            "each entry; or leave out parts of the data, and predict them with posterior.predictive()",
         )
 
     def _factor(self) -> Finding | None:
@@ -177,8 +177,8 @@ class Loo:
             f"{'terms that are not observations and' if several else 'a term that is no observation and'} may be part "
             f"of the likelihood (phx.factor, or a sum over discrete variables that observations share): elpd leaves "
             f"{'them' if several else 'it'} out.",
-            "to give the observations their whole density, for instance by TruncatedNormal or a class with log_prob; or "
-            "predictions of held-out data. If the term concerns only latent variables, elpd is right",
+            "to give the observations their whole density, for instance by TruncatedNormal or a class with log_prob; "
+            "or predictions of held-out data. If the term concerns only latent variables, elpd is right",
         )
 
     def _large_k(self) -> Finding | None:
@@ -187,8 +187,8 @@ class Loo:
         worst = [f"{name} {k:.2f}" for name, k in self._worst()]
         changes = "the posterior changes so much without it that the draws do not represent it."
         advice = (
-            "K-fold cross-validation, or leave these observations out one by one; or a likelihood with heavier tails, if "
-            "they are outliers. More draws help if k is below 1 and the model is right"
+            "K-fold cross-validation, or leave these observations out one by one; or a likelihood with heavier tails, "
+            "if they are outliers. More draws help if k is below 1 and the model is right"
         )
         if self.weighted:
             changes = "the guide's draws do not represent the posterior without it."
@@ -233,10 +233,10 @@ def leave_one_out(
     stored = math.prod(sizes) and all(name in draws for name in latents)
     if not stored and (found := _reduced_by_run(reduced)):
         there = {name: ~np.isnan(one.pareto_k) for name, one in found.items()}
-        known = target if model is None and data is None else ModelAtDraws.of(
-            "loo", model, data, target=target, known=known, inferred=latents, at=latents
-        )  # fmt: skip
-        return Loo.of(found, there, known)
+        if model is None and data is None:
+            return Loo.of(found, there, target)
+        given = ModelAtDraws.of("loo", model, data, target=target, known=known, inferred=latents, at=latents)
+        return Loo.of(found, there, given)
     if not math.prod(sizes):
         raise ValueError(
             'loo: there are no draws to evaluate. Store some (keep=None), or run with reducers={"loo": '

@@ -215,7 +215,9 @@ def _position(target: TracedModel, data: Mapping[str, Any], shift: float) -> Map
     if not shift:
         return None
     zeros = run_unconstrained(target.program, None, data).position
-    return {name: value + shift if jnp.issubdtype(value.dtype, jnp.floating) else value for name, value in zeros.items()}
+    return {
+        name: value + shift if jnp.issubdtype(value.dtype, jnp.floating) else value for name, value in zeros.items()
+    }
 
 
 def _variables_of_model(target: TracedModel, arrays: Sequence[Array]) -> Mapping[str, RandomVariable]:

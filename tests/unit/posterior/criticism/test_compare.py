@@ -27,7 +27,7 @@ def model(y, width):
     phx.sample("y", dist.Normal(mean, width), obs=y)
 
 
-def posterior_of(width=1.0, y=Y, model=model) -> Posterior:
+def posterior_of(width: float = 1.0, y: np.ndarray = Y, model=model) -> Posterior:
     draws = RNG.normal(y.mean(), 20**-0.5, size=(4, 100)).astype(np.float32)
     record = replace(RECORD, num_samples=100, latents={"mean": ""})
     return Posterior({"mean": draws}, {}, Timing(), record, target=phx.Target(model, {"y": y, "width": width}))
@@ -141,7 +141,7 @@ def test_results_of_other_data_are_refused(other, words):
 
 def test_results_of_the_same_data_are_compared():
     one = posterior_of().loo()
-    again = posterior_of(width=2.0, y=Y.astype(np.float64)).loo()
+    again = posterior_of(width=2.0, y=np.asarray(Y, np.float64)).loo()
     assert phx.compare({"a": one, "b": again, "c": posterior_of(model=residuals)}).index[0] in ("a", "c")
     loaded = replace(posterior_of(2.0), target=None)
     phx.compare({"a": one, "b": loaded.loo({"y": Y, "width": 2.0}, model=model)})
