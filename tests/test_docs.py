@@ -12,8 +12,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+
+import phalanx as phx
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -22,6 +26,8 @@ FEW = {
     "num_warmup": 50, "num_samples": 50, "num_steps": 100, "num_epochs": 1, "num_simulations": 4, "num_particles": 256,
 }  # fmt: skip
 """Arguments of the pages' calls, and the most that quick tests let them be."""
+WIDTH = 88
+"""Columns of a block that a page shows without a scroll bar."""
 TIME_LIMIT = 600  # seconds; only so that a page that hangs says so
 
 
@@ -131,6 +137,48 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(linked.read_text()), f"{page.relative_to(ROOT)} links to {link}"
     if page.parent.name == "docs" and page.stem != "glossary":
         assert "(glossary.md" in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_is_narrow_enough_to_read(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    languages = {fence[1] for line in lines if (fence := re.match(r" *```(\S*)", line))}
+    wide = [
+        f"line {start + number}: {line}"
+        for start, text in blocks(page.read_text(), {*languages, ""})
+        for number, line in enumerate(text.splitlines())
+        if len(line) > WIDTH
+    ]
+    assert not wide, f"{page.relative_to(ROOT)}: {wide}"
+
+
+def unknown_names(text: str) -> list[str]:
+    """The names of `phx` in a text that the package does not have; of an object's attributes, only a class's count."""
+    unknown = []
+    for name in dict.fromkeys(re.findall(r"(?<![\w./-])phx((?:\.[A-Za-z]\w*)+)", text)):
+        found: Any = phx
+        for part in name[1:].split("."):
+            if not hasattr(found, part):
+                unknown.append(f"phx{name}")
+                break
+            found = getattr(found, part)
+            if not isinstance(found, ModuleType | type):
+                break
+    return unknown
+
+
+def test_unknown_names_are_noticed() -> None:
+    text = "`phx.mclmc()`, phx.nuts(), phx.guides.elbo, phx.kernels.no, phx.Posterior.load, phx.Posterior.lod"
+    assert unknown_names(text) == ["phx.mclmc", "phx.kernels.no", "phx.Posterior.lod"]
+
+
+@pytest.mark.parametrize("folder", ["pages", "src"])
+def test_every_name_of_the_package_exists(folder: str) -> None:
+    """In pages with their tables, and in docstrings and messages; the pages of history name what was."""
+    history = {ROOT / "CHANGELOG.md", ROOT / "docs/project/upgrading.md"}
+    paths = {*PAGES, *OTHERS} - history if folder == "pages" else sorted((ROOT / "src").rglob("*.py"))
+    wrong = {str(path.relative_to(ROOT)): names for path in paths if (names := unknown_names(path.read_text()))}
+    assert not wrong
 
 
 def test_every_term_of_the_glossary_is_defined_once_and_linked() -> None:

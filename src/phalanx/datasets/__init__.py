@@ -1,4 +1,4 @@
-"""Loaders for real data sets, and generators of data like them; Phalanx ships no data.
+"""Loaders for real data sets, and generators of data like them; Phalanx ships one table of 31 rows.
 
 In: the folder with a data set's files, else the environment variable PHALANX_DATA. Out: a record of NumPy arrays, such
 as `Classification` or `LabelledRows`, with the source and the licence of the data. Read `covertype.py` first.
@@ -11,9 +11,10 @@ from phalanx.datasets.digits import digits
 from phalanx.datasets.labelled_rows import LabelledRows
 from phalanx.datasets.mnist import mnist
 from phalanx.datasets.movielens import generate_movielens, movielens
+from phalanx.datasets.trees import trees
 from phalanx.datasets.watched import Watched
 
 __all__ = [
     "Classification", "LabelledRows", "Watched", "covertype", "digits", "generate_covertype", "generate_movielens",
-    "mnist", "movielens",
+    "mnist", "movielens", "trees",
 ]  # fmt: skip
