@@ -121,7 +121,10 @@ def _advice(item: Any) -> str:
     if kind in ("NoneType", "NAType", "NaTType"):
         return "; a missing number is float('nan'), or leave the row out"
     if isinstance(item, str | bytes):
-        words = "; to number words use a pandas Categorical, or np.unique(words, return_inverse=True)[1]"
+        words = (
+            "; to number words use pandas.Categorical(words), whose levels are in alphabetical order, or "
+            "pandas.Categorical(words, categories=[...], ordered=True) for another order, as of an ordinal outcome"
+        )
         return f"{words}; of numbers in text, use pandas.to_numeric" if _is_number(item) else words
     if isinstance(item, list | tuple) or np.ndim(item):
         return f", a {kind}; pad rows of different lengths to one length and mask the rest, in an array of numbers"

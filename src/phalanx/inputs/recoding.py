@@ -120,7 +120,9 @@ def _refuse_unknown(place: str, level: str, known: Levels, others: int = 0) -> N
     more = f" (and {others} more)" if others else ""
     raise ValueError(
         f"{place} has the level {level!r}{more}, which the run's data did not have; they had {listed(known)}. Leave "
-        f"such rows out, or run again with data that have it."
+        f"such rows out; or run again with the level among the categories, pandas.Categorical(words, "
+        f"categories=[...]), so that its effect is drawn from that of all levels; or draw the effect of a new level "
+        f"with posterior.predict(fn), as in docs/predictive.md."
     )
 
 

@@ -39,7 +39,7 @@ OBJECTS = {
     "None": (objects(1.0, None, 3.0), "[1] is None; a missing number is float('nan'), or leave the row out."),
     "NA": (objects(1.0, 2.0, pd.NA), "[2] is <NA>; a missing number is float('nan')"),
     "NaT": (objects(pd.NaT, 2.0), "[0] is NaT; a missing number is float('nan')"),
-    "word": (objects(1.0, "abc", 3.0), "[1] is 'abc'; to number words use a pandas Categorical"),
+    "word": (objects(1.0, "abc", 3.0), "[1] is 'abc'; to number words use pandas.Categorical(words), whose levels"),
     "number in text": (objects(1.0, "2.5"), "; of numbers in text, use pandas.to_numeric."),
     "thing": (objects(1.0, 2, Thing()), "[2] is <Thing>, a Thing."),
     "dict": (objects(1.0, {"a": 1}), "[1] is {'a': 1}, a dict."),

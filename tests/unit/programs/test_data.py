@@ -193,7 +193,7 @@ BIG = np.array([0, 1, 1_700_000_000_000])
         ([], ValueError, "x has shape (0,): it is empty."),
         (pd.Series([1.0, 2.0])[:0], ValueError, "x has shape (0,): it is empty."),
         (np.array(["u", "v"]), TypeError, "cannot be computed with; encode it as numbers. data: x[0] is 'u';"),
-        (pd.Series([1.0, "1,234"], dtype=object), TypeError, "x[1] is '1,234'; to number words use a pandas"),
+        (pd.Series([1.0, "1,234"], dtype=object), TypeError, "x[1] is '1,234'; to number words use pandas"),
         (pd.Series(["u", "v"]), TypeError, "x[0] is 'u'"),
         (pl.Series(["u", "v"]), TypeError, "x[0] is 'u'"),
         (pd.DataFrame({"a": [1], "b": ["u"]}), TypeError, "x['b'][0] is 'u'"),
