@@ -24,5 +24,5 @@ def trees() -> DataFrame:
     """
     from pandas import read_csv  # as slow to import as all of Phalanx
 
-    with files(__package__).joinpath("trees.csv").open(encoding="utf-8") as file:
+    with files("phalanx.datasets").joinpath("trees.csv").open(encoding="utf-8") as file:
         return read_csv(file)
