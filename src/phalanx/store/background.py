@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from phalanx.mesh.output import warn
 
 
 class BackgroundWriter:
@@ -59,7 +60,7 @@ class BackgroundWriter:
         before = "the save before it is unharmed" if is_there else "the folder and its saves are gone"
         advice = "Make room on the disk, or restore the right to write to the folder."
         advice = advice if is_there else "Make the folder again: the next save writes everything."
-        warnings.warn(
+        warn(
             f"{self._called}: a save failed ({failure}); {before}, and the {self._goes_on} continues."
             f"{f' {advice}' if isinstance(failure, OSError) else ''}",
             stacklevel=4,

@@ -10,6 +10,7 @@ import numpy as np
 
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.processes import is_first
+from phalanx.store.lazy_array import LazyArray
 
 CHUNK_BYTES = 4 * 2**20
 """Greatest size of a chunk in memory."""
@@ -74,10 +75,10 @@ class OwnedChains:
         whole = self.held.gathered(draws)
         return whole if self.is_first else whole[:0].copy()
 
-    def read(self, array: Any, draws: slice) -> np.ndarray:
+    def read(self, array: LazyArray, draws: slice) -> np.ndarray:
         """Return draws of the chains that this process writes from an array of all chains in a store."""
         nothing = np.empty((0, draws.stop - draws.start, *array.shape[2:]), array.dtype)
-        return np.concatenate([nothing, *(np.asarray(array[run, draws]) for run in self.runs)])
+        return np.concatenate([nothing, *(array[run, draws] for run in self.runs)])
 
     def write(self, array: Any, draws: slice, values: np.ndarray) -> None:
         """Write draws of the chains that this process writes to an array of all chains in a store."""

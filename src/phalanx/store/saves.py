@@ -11,13 +11,13 @@ import fcntl
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from phalanx.mesh.output import warn
 from phalanx.store.save_path import replacing
 from phalanx.store.sealed import digests, is_inside, seal, unseal
 
@@ -95,7 +95,7 @@ class Saves:
                 self.damaged.append(manifest)
                 continue
             if damages:
-                warnings.warn(
+                warn(
                     f"{self.called}: the last save is damaged ({'; '.join(damages)}); the save before it is used.",
                     stacklevel=2,
                 )

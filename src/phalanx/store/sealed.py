@@ -32,7 +32,7 @@ def seal(record: Mapping[str, Any], folder: Path, parts: Iterable[str], known: M
     names = [file.relative_to(folder).as_posix() for file in paths]
     files = {name: known.get(name) or _digest(folder / name) for name in names if (folder / name).is_file()}
     entries = json.loads(json.dumps({**record, FILES: files}))
-    return json.dumps({**entries, SEAL: _digest_of(entries)}, indent=1) + "\n"
+    return json.dumps({**entries, SEAL: digest_of(entries)}, indent=1) + "\n"
 
 
 def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: bool = False) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: 
     if SEAL not in entries and not must_be_sealed:
         return entries
     expected, files = entries.pop(SEAL, None), entries.get(FILES)
-    if _digest_of(entries) != expected or not isinstance(files, dict):
+    if digest_of(entries) != expected or not isinstance(files, dict):
         raise damaged(f"the entries of its {index} do not have the checksum that was written with them")
     for name, digest in files.items():
         if not is_inside(folder, name):
@@ -106,5 +106,6 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _digest_of(entries: Mapping[str, Any]) -> str:
+def digest_of(entries: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of entries, as JSON has them."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -15,7 +15,6 @@ import fcntl
 import itertools
 import os
 import shutil
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,19 +24,21 @@ import numpy as np
 
 from phalanx.extras import require
 from phalanx.mesh.agreement import SharedWords
+from phalanx.mesh.output import warn
 from phalanx.store.owned_chains import OwnedChains
 from phalanx.store.save_path import sync
+from phalanx.store.stored_array import StoredArray
 from phalanx.store.zarr_reading import (
     ARRAYS,
     OURS,
     POSTERIOR,
     STATS,
-    VERSION,
     arrays_in,
     is_zarr,
     kind_of,
     read_zarr,
     root_of,
+    write_entries,
 )  # fmt: skip
 
 ALL_CHUNKS: Any = {"write_empty_chunks": True}
@@ -118,8 +119,8 @@ class ZarrFolder:
             )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         zarr = require("zarr")
-        root = zarr.create_group(self.path, zarr_format=3, attributes={OURS: {**entries, "version": VERSION}})
-        root.attrs.update({"inference_library": OURS})
+        root = zarr.create_group(self.path, zarr_format=3, attributes={"inference_library": OURS})
+        write_entries(root, entries)
         self._locked()
         self.is_open = True
 
@@ -144,19 +145,37 @@ class ZarrFolder:
             )
         if self.owned.is_first:
             self._locked()
-            root.attrs.update({OURS: {**known, **entries, "committed": count}})
+            write_entries(root, {**known, **entries, "committed": count})
         self.is_open, self.count = True, count
         self._words.leave(WRITTEN, str(count))
         if count:
-            read_zarr(self.path, self.called, count)  # raises where an array is damaged
-            found = {(group, name): array for group in (POSTERIOR, STATS) for name, array in arrays_in(root[group])}
-            self.owned = self.owned.fitting({array.chunks[0] for array in found.values()})
-            for key, array in found.items():
-                self._arrays[key] = array.with_config(ALL_CHUNKS)
-                behind = self.owned.read(array, slice(count - count % array.chunks[1], count))
+            groups = zip((POSTERIOR, STATS), read_zarr(self.path, self.called, count), strict=False)
+            found = {(group, name): draws for group, arrays in groups for name, draws in arrays.items()}
+            self.owned = self.owned.fitting({draws.stored.chunks[0] for draws in found.values()})
+            for key, draws in found.items():
+                array = self._arrays[key] = draws.stored.with_config(ALL_CHUNKS)
+                behind = self._read_tail(draws)
                 self._tails[key] = _room(array, behind)
                 self._tails[key][:, : behind.shape[1]] = behind
             self._make_room(max(self.room, count))
+
+    def _read_tail(self, draws: StoredArray) -> np.ndarray:
+        """Return the committed draws of this process behind the last full chunk.
+
+        Raises:
+            ValueError: when a chunk of these or of earlier draws is missing, or one of these is damaged.
+        """
+        begin = draws.shape[1] - draws.shape[1] % draws.stored.chunks[1]
+        try:
+            for chains in self.owned.runs:  # the run's result would have the gap of a chunk that is missing
+                draws.check_chunks((chains, slice(0, draws.shape[1])))
+            return self.owned.read(draws, slice(begin, draws.shape[1]))
+        except (ValueError, FileNotFoundError) as error:
+            raise ValueError(
+                f"{self.called} is damaged, so that its run cannot continue: {str(error).rstrip('.')}. Restore the "
+                f"folder from a copy; or read its other draws with phx.open, then rename it and the folder of "
+                f"checkpoint=, and begin anew."
+            ) from error
 
     def discard(self) -> None:
         """Remove the store."""
@@ -170,7 +189,7 @@ class ZarrFolder:
         aside = next(name for name in names if not os.path.lexists(name))
         self.path.rename(aside)
         self.close()
-        warnings.warn(
+        warn(
             f"{self.called} has {committed} draws of each chain of this run, and its checkpoint has no save that "
             f"continues them: the run begins anew, and the store is now {str(aside)!r}. Read it with phx.open, or "
             f"delete it.",
@@ -254,7 +273,7 @@ class ZarrFolder:
             return
         root, known = root_of(self.path, self.called)
         count = max(known.get("committed", 0), min(map(int, counts.values())))
-        root.attrs.update({OURS: {**known, **(entries or {}), "committed": count}})
+        write_entries(root, {**known, **(entries or {}), "committed": count})
         sync(self.path / "zarr.json")
         sync(self.path)
 
@@ -265,7 +284,10 @@ class ZarrFolder:
     def _write_tails(self) -> None:
         for (group, name), tail in self._tails.items():
             if behind := self.count % tail.shape[1]:
-                self._write(group, name, self._arrays[group, name], self.count - behind, tail[:, :behind])
+                array, begin = self._arrays[group, name], self.count - behind
+                # as a whole chunk, of which Zarr reads no part: what a killed process left there may be damaged
+                tail[:, behind:] = array.fill_value
+                self._write(group, name, array, begin, tail[:, : array.shape[1] - begin])
         self._sync()
 
     def _sync(self) -> None:
@@ -310,7 +332,7 @@ class ZarrFolder:
                     _make_coordinate(within, dim, words)
         self._written.update((self.path / group).rglob("*"))
         kinds = {group: {name: kind_of(array) for name, array in made.items()}}
-        root.attrs.update({OURS: {**known, ARRAYS: {**known.get(ARRAYS, {}), **kinds}}})
+        write_entries(root, {**known, ARRAYS: {**known.get(ARRAYS, {}), **kinds}})
         return made
 
     def _open_arrays(self, room: int) -> None:

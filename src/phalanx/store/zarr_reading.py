@@ -1,6 +1,8 @@
 """Reading of a store of draws in Zarr: the entries of its root, and the arrays up to the last committed draw.
 
-The root also has the kind of each array, so that an array that was lost or changed is refused.
+The root also has the kind of each array, so that an array that was lost or changed is refused. Its entries are sealed
+by a checksum, like the chunks of draws: behind the committed draws a chunk contains only the fill value, so that a
+wrong number of them would show draws that no chain has made.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.extras import require
+from phalanx.store.sealed import SEAL, digest_of
 from phalanx.store.stored_array import StoredArray
 
-VERSION = 1
-"""Version of the format."""
+VERSION = 2
+"""Version of the format; the entries of version 1 have no checksum."""
 
 OURS, ARRAYS = "phalanx", "arrays"
 """Name of our entry among the attributes of the root, and in it of the kinds of arrays by group and name."""
@@ -109,7 +112,9 @@ def root_of(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
         raise ValueError(f"{called} is not a store of draws, or is damaged ({error}).") from error
     match {"committed": 0, ARRAYS: {}, **entries}:
         case {"version": int(version), "committed": int(committed), "arrays": dict(arrays)}:
-            is_sound = committed >= 0 and all(isinstance(kinds, dict) for kinds in arrays.values())
+            are_counts = not isinstance(version, bool) and not isinstance(committed, bool)
+            is_sound = are_counts and version > 0 and committed >= 0
+            is_sound = is_sound and all(isinstance(kinds, dict) for kinds in arrays.values())
         case _:
             version, is_sound = VERSION, False
     if version > VERSION:
@@ -118,7 +123,20 @@ def root_of(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
         raise ValueError(
             f"{called} is damaged: its version, its committed draws or its arrays are not those of a store."
         )
+    found = entries.pop(SEAL, None)
+    if version > 1 and found != digest_of(entries):
+        raise ValueError(
+            f"{called} is damaged: the entries of its zarr.json, such as the number of committed draws, do not have "
+            f"the checksum that was written with them. Restore {str(path / 'zarr.json')!r} from a copy. The arrays "
+            f"are files of their own: zarr.open_group({str(path)!r})['posterior'] still reads them."
+        )
     return root, entries
+
+
+def write_entries(root: Any, entries: Mapping[str, Any]) -> None:
+    """Write our entries of the root, with their checksum."""
+    written = {**json.loads(json.dumps(dict(entries))), "version": VERSION}
+    root.attrs.update({OURS: {**written, SEAL: digest_of(written)}})
 
 
 def arrays_in(group: Any) -> list[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.store.test_hostile_files import JSON
 
 import phalanx as phx
+from phalanx.store.sealed import SEAL, digest_of
 from phalanx.store.zarr_reading import ARRAYS, OURS
 
 pytest.importorskip("zarr")
@@ -41,8 +43,25 @@ def edit(file, change):
     file.write_text(json.dumps(content))
 
 
+def change_entries(store, **changed):
+    """Change entries of the root, with the right checksum; an entry of None is removed."""
+
+    def change(content):
+        entries = {**content["attributes"][OURS], **changed}
+        del entries[SEAL]
+        entries = {name: value for name, value in entries.items() if value is not None or name not in changed}
+        content["attributes"][OURS] = {**entries, SEAL: digest_of(entries)}
+
+    edit(store / "zarr.json", change)
+
+
 def of_earlier_release(store):
-    edit(store / "zarr.json", lambda content: content["attributes"][OURS].pop(ARRAYS))
+    def change(content):
+        for name in (ARRAYS, SEAL):
+            content["attributes"][OURS].pop(name)
+        content["attributes"][OURS]["version"] = 1
+
+    edit(store / "zarr.json", change)
 
 
 @pytest.mark.filterwarnings("ignore:Object at a.mean")  # of Zarr
@@ -88,16 +107,81 @@ def test_an_array_that_is_changed_is_named(store, change):
 
 @pytest.mark.parametrize("entry, value, words", [
     ("version", "1", "is damaged: its version, its committed draws or its arrays"),
-    ("version", 2, "was written by a later release"),
+    ("version", 3, "was written by a later release"),
+    ("version", 0, "is damaged: its version"),
+    ("committed", True, "is damaged: its version, its committed draws"),
     ("committed", -1, "is damaged: its version, its committed draws"),
     ("arrays", {"posterior": 3}, "is damaged: its version, its committed draws or its arrays"),
     ("names", "[" * 100_000, "is damaged: its entries cannot be read"),
     ("record", "[" * 100_000, "is damaged: its entries cannot be read"),
 ])  # fmt: skip
 def test_entries_of_other_types_are_refused(store, entry, value, words):
-    edit(store / "zarr.json", lambda content: content["attributes"][OURS].update({entry: value}))
+    change_entries(store, **{entry: value})
     with pytest.raises(ValueError, match=words):
         phx.open(store)
+
+
+@pytest.mark.parametrize("change", [
+    lambda entries: entries.update(committed=entries["committed"] + 2),
+    lambda entries: entries.update(committed=entries["committed"] - 2),
+    lambda entries: entries.update(complete=False),
+    lambda entries: entries.update(timing=entries["timing"].replace("1", "3", 1) + " "),
+    lambda entries: entries.pop(SEAL),
+    lambda entries: entries.update({SEAL: True}),
+], ids=["more draws", "fewer draws", "complete", "timing", "no checksum", "no text"])  # fmt: skip
+def test_entries_without_their_checksum_are_refused(store, change):
+    edit(store / "zarr.json", lambda content: change(content["attributes"][OURS]))
+    with pytest.raises(ValueError) as caught:
+        phx.open(store)
+    assert str(caught.value) == (
+        f"open: {str(store)!r} is damaged: the entries of its zarr.json, such as the number of committed draws, do not "
+        f"have the checksum that was written with them. Restore {str(store / 'zarr.json')!r} from a copy. The arrays "
+        f"are files of their own: zarr.open_group({str(store)!r})['posterior'] still reads them."
+    )
+
+
+def interrupted(tmp_path):
+    """Return the folder of a run that its user's function ends, and a call that repeats it."""
+
+    def call(**options):
+        sizes = {"num_warmup": 20, "num_samples": 800, "num_chains": 2, "progress": False}
+        at = {"store": tmp_path / "run.zarr", "checkpoint": phx.checkpoint(tmp_path / "saves", seconds=0)}
+        return phx.mcmc(model, kernel=phx.rwmh(1.0), mesh=phx.make_mesh(chain=1), **at, **sizes, **options)
+
+    class Enough(Exception):
+        pass
+
+    def stop(report):
+        if report.phase == "sampling" and report.done:
+            raise Enough
+
+    with pytest.raises(Enough):
+        call(on_block=stop)
+    return tmp_path / "run.zarr", call
+
+
+def chunk_of(store, *names):
+    return next(file for file in sorted(store.joinpath(*names, "c").rglob("*")) if file.is_file())
+
+
+@pytest.mark.parametrize("names", [("posterior", "a.mean"), ("posterior", "part.level"), ("sample_stats", "energy")])
+@pytest.mark.parametrize("damage, words", [
+    (lambda file: file.unlink(), "the file '.*' is missing"),
+    (lambda file: file.write_bytes(file.read_bytes()[:-9]), "Stored and computed checksum do not match"),
+    (lambda file: file.write_bytes(b""), ""),
+], ids=["missing", "cut short", "empty"])  # fmt: skip
+def test_a_run_does_not_continue_behind_a_damaged_chunk(tmp_path, names, damage, words):
+    store, call = interrupted(tmp_path)
+    damage(chunk_of(store, *names))
+    with pytest.raises(ValueError) as caught:
+        call()
+    message = str(caught.value)
+    assert message.startswith(f"store={str(store)!r} is damaged, so that its run cannot continue: ")
+    assert str(store.joinpath(*names)) in message and re.search(words, message)
+    assert message.endswith("then rename it and the folder of checkpoint=, and begin anew.")
+    opened = phx.open(store)
+    sound = next(n for n in ("a/mean", "part/level") if n.replace("/", ".") not in names)
+    assert np.isfinite(np.asarray(opened.draws[sound], float)).all() and opened.num_draws < 800
 
 
 @given(st.data(), JSON, st.booleans())
@@ -105,8 +189,11 @@ def test_entries_of_other_types_are_refused(store, entry, value, words):
 def test_any_entries_give_draws_or_one_error(whole, tmp_path_factory, data, value, as_text):
     store = shutil.copytree(whole[0], tmp_path_factory.mktemp("any") / "run.zarr")
     name = data.draw(st.sampled_from(sorted(json.loads((store / "zarr.json").read_text())["attributes"][OURS])))
-    given = json.dumps(value) if as_text else value
-    edit(store / "zarr.json", lambda content: content["attributes"][OURS].update({name: given}))
+    changed = {name: json.dumps(value) if as_text else value}
+    if name == SEAL:
+        edit(store / "zarr.json", lambda content: content["attributes"][OURS].update(changed))
+    else:
+        change_entries(store, **changed)
     try:
         opened = phx.open(store)
     except ValueError as error:

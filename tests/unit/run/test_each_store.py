@@ -18,8 +18,9 @@ from phalanx.cli.saved import opened
 from phalanx.posterior.each import posteriors as module
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.phases.store import LEAD, StorePhase
+from phalanx.store.zarr_reading import root_of, write_entries
 
-zarr = pytest.importorskip("zarr")
+pytest.importorskip("zarr")
 SETS, CHAINS, DRAWS = 5, 4, 90
 SIZES = {"num_warmup": 60, "num_samples": DRAWS, "seed": 3, "progress": False}
 NAMES = ["s", "t/u", "v", "w", "x"]
@@ -167,8 +168,8 @@ def test_a_run_that_ends_early_leaves_the_draws_so_far(tmp_path, whole):
 def test_a_damaged_entry_of_the_data_sets_is_refused(folder, tmp_path, each):
     copy = tmp_path / "run.zarr"
     shutil.copytree(folder[0], copy)
-    root = zarr.open_group(copy, mode="r+")
-    root.attrs["phalanx"] = {**root.attrs["phalanx"], "each": each}
+    root, entries = root_of(copy, "copy")
+    write_entries(root, {**entries, "each": each})
     with pytest.raises(ValueError, match="is damaged: its entries cannot be read"):
         read(copy)
 

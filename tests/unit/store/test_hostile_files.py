@@ -73,7 +73,7 @@ def reseal(folder, change):
     entries = json.loads(manifest.read_text())
     entries.pop(sealed.SEAL)
     change(entries)
-    entries[sealed.SEAL] = sealed._digest_of(json.loads(json.dumps(entries)))
+    entries[sealed.SEAL] = sealed.digest_of(json.loads(json.dumps(entries)))
     manifest.write_text(json.dumps(entries))
 
 
