@@ -7,7 +7,7 @@ In: arguments, data files and the user's Python files. Out: printed lines, folde
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -23,6 +23,7 @@ from phalanx.cli.resume import resume
 from phalanx.cli.sample import sample
 from phalanx.cli.saved import report, summary, watch
 from phalanx.mesh.interrupts import listen
+from phalanx.mesh.output import STDERR, STDOUT, guarded_streams
 from phalanx.run.describe import versions
 
 NO_FILE = "no file was written."
@@ -40,15 +41,20 @@ def phalanx(
 ) -> None:
     """Probabilistic programming for many chains."""
     if version:
-        print(f"phalanx {versions()['phalanx']}")
+        STDOUT.say(f"phalanx {versions()['phalanx']}")
         raise typer.Exit
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        STDOUT.say(context.get_help())
 
 
 def main() -> None:
     """Run the command: a user's mistake prints one line on standard error, status 2; Ctrl-C has status 130."""
     listen()
+    with guarded_streams():
+        _run()
+
+
+def _run() -> NoReturn:
     try:
         with explain_interrupt(NO_FILE):
             status = app(standalone_mode=False)
@@ -68,11 +74,11 @@ def main() -> None:
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _stop(message: str) -> None:
-    print(f"phalanx: interrupted: {message}", file=sys.stderr)
+def _stop(message: str) -> NoReturn:
+    STDERR.say(f"phalanx: interrupted: {message}")
     sys.exit(STATUS)
 
 
-def _fail(message: str) -> None:
-    print(f"phalanx: error: {' '.join(message.split())}", file=sys.stderr)
+def _fail(message: str) -> NoReturn:
+    STDERR.say(f"phalanx: error: {' '.join(message.split())}")
     sys.exit(2)

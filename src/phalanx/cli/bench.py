@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from phalanx.extras import install_command, is_installed
+from phalanx.report.terminal import console
 from phalanx.run.describe import versions
 
 
@@ -57,21 +57,21 @@ def bench(
     if unknown := [name for name in chosen if name not in BENCHMARKS]:
         listed = "; ".join(f"{name}: {benchmark.what}" for name, benchmark in BENCHMARKS.items())
         raise typer.BadParameter(f"there is no benchmark {unknown[0]!r}. There are {listed}.", param_hint="NAME")
-    folder, console, records = find_scripts(), Console(), []
+    folder, to, records = find_scripts(), console(), []
     out.parent.mkdir(parents=True, exist_ok=True)
     for name in chosen:
         if lacking := [package for package in BENCHMARKS[name].needs if not is_installed(package)]:
-            console.print(f"{name} is skipped: it needs {' and '.join(lacking)}. {install_command(*lacking)}")
+            to.print(f"{name} is skipped: it needs {' and '.join(lacking)}. {install_command(*lacking)}")
             continue
-        console.print(f"{name}: {BENCHMARKS[name].what}")
+        to.print(f"{name}: {BENCHMARKS[name].what}")
         records.append(run_script(folder / f"{name}.py", rounds))
         out.write_text(json.dumps({"phalanx": versions()["phalanx"], "benchmarks": records}, indent=1) + "\n")
     if not records:
         raise ValueError(f"no benchmark ran: install what is missing, or name others of {', '.join(BENCHMARKS)}.")
-    console.print(results_table(records))
+    to.print(results_table(records))
     for line in summary_lines(records):
-        console.print(line, highlight=False)
-    console.print(f"written: {out}", highlight=False, soft_wrap=True)
+        to.print(line, highlight=False)
+    to.print(f"written: {out}", highlight=False, soft_wrap=True)
 
 
 def find_scripts() -> Path:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import jax
-from rich.console import Console
 from rich.table import Table
 
 from phalanx.cli.options import Devices, start_devices
 from phalanx.mesh.devices import count_cores, default_mesh
+from phalanx.report.terminal import console
 from phalanx.run.compile.compilation import cache_folder
 from phalanx.run.describe import versions
 
@@ -21,4 +21,4 @@ def info(devices: Devices = None) -> None:
     table.add_row("mesh of 4 chains", ", ".join(f"{axis} {size}" for axis, size in default_mesh(4).shape.items()))
     table.add_row("versions", ", ".join(f"{name} {version}" for name, version in versions().items()))
     table.add_row("compilation cache", str(cache_folder() or "off"))
-    Console().print(table)
+    console().print(table)

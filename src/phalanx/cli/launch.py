@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from phalanx.cli.supervision import Failure, Supervised
+from phalanx.mesh.output import STDERR
 
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """Options behind the script are the script's."""
@@ -57,4 +58,4 @@ def _run(command: list[str], processes: int, environment: dict[str, str]) -> tup
 
 
 def _say(words: str) -> None:
-    print(f"phalanx: launch: {words}", file=sys.stderr, flush=True)
+    STDERR.say(f"phalanx: launch: {words}")

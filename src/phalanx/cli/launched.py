@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from phalanx.cli.supervision import LIFELINE
+from phalanx.mesh.output import STDERR
 from phalanx.mesh.processes import fail, initialize
 
 ORDERLY = (None, 0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -28,7 +29,7 @@ def main() -> None:
     except SystemExit as ended:
         if ended.code not in ORDERLY:
             if isinstance(ended.code, str):
-                print(ended.code, file=sys.stderr)
+                STDERR.say(ended.code)
             fail(f"ended by sys.exit({ended.code!r})", ended.code if isinstance(ended.code, int) else 1)
         raise
 

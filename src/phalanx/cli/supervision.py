@@ -6,14 +6,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TextIO
+from typing import IO
 
 from phalanx.mesh.failure import ENDED_BY_ANOTHER
+from phalanx.mesh.output import STDERR, STDOUT, Output
 from phalanx.mesh.processes import COORDINATOR, NUM_PROCESSES, PROCESS_ID, PROXIES
 
 LIFELINE = "PHALANX_LIFELINE"
@@ -79,7 +79,7 @@ class Supervised:
         self._readers = [
             threading.Thread(target=_forward, args=(pipe, stream, f"[{number}] "), daemon=True)
             for number, process in enumerate(self._processes)
-            for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+            for pipe, stream in ((process.stdout, STDOUT), (process.stderr, STDERR))
         ]
         for reader in self._readers:
             reader.start()
@@ -162,11 +162,10 @@ class Supervised:
                 process.send_signal(number)
 
 
-def _forward(pipe: IO[bytes], stream: TextIO, prefix: str) -> None:
+def _forward(pipe: IO[bytes], stream: Output, prefix: str) -> None:
     with pipe:
-        for line in pipe:
-            stream.write(prefix + line.decode(errors="replace").rstrip("\r\n") + "\n")  # one call: threads share it
-            stream.flush()
+        for line in pipe:  # read on where nothing can be written: a process would wait for room in its pipe
+            stream.say(prefix + line.decode(errors="replace").rstrip("\r\n"))  # one call: threads share it
 
 
 def _words(code: int) -> str:

@@ -17,6 +17,7 @@ from phalanx.demos.show import finish, introduce
 from phalanx.inputs.placement import shard
 from phalanx.kernels.nuts import nuts
 from phalanx.language.tracing import sample
+from phalanx.mesh.output import STDOUT
 from phalanx.posterior.posterior import Posterior
 from phalanx.report import reliability_figure
 from phalanx.run.mcmc import mcmc
@@ -89,7 +90,7 @@ def load(options: DemoOptions) -> LabelledRows:
     except FileNotFoundError as error:
         if options.data is not None:
             raise
-        print(f"The rows are generated, because real ones are missing. {error}")
+        STDOUT.say(f"The rows are generated, because real ones are missing. {error}")
         return generate_covertype()
 
 

@@ -20,6 +20,7 @@ from phalanx.demos.show import finish, introduce
 from phalanx.extras import require
 from phalanx.inputs.placement import shard
 from phalanx.kernels.hmc import hmc
+from phalanx.mesh.output import STDOUT
 from phalanx.mesh.take_rows import take_rows
 from phalanx.posterior.posterior import Posterior
 from phalanx.reducers.reducer import Reduce
@@ -92,7 +93,7 @@ def load(options: DemoOptions) -> Watched:
     except FileNotFoundError as error:
         if options.data is not None:
             raise
-        print(f"The matrix is generated, because the real one is missing. {error}")
+        STDOUT.say(f"The matrix is generated, because the real one is missing. {error}")
         return generate_movielens()
 
 

@@ -7,7 +7,6 @@ first draw. Calls in which the user gives `mode=` are not checked.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from phalanx.inputs.arguments import Arguments
 from phalanx.jaxprs.lookups import KnownValue, Lookup, follow
 from phalanx.jaxprs.source_lines import SourceLine, called, counts_from_zero, source_line_of
+from phalanx.mesh.output import warn
 from phalanx.mesh.space import RowSharding
 from phalanx.programs.traced_program import TracedProgram
 
@@ -66,7 +66,7 @@ class IndexCheck:
     def check_or_warn(self, arguments: Arguments) -> None:
         """Check the data; warn about each line that could not be checked."""
         for sentence in self.check(arguments):
-            warnings.warn(sentence, stacklevel=3)
+            warn(sentence, stacklevel=3)
 
     @property
     def applies(self) -> bool:

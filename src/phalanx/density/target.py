@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import mesh_of
 from phalanx.language.tracing import Program
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
+from phalanx.mesh.output import warn
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.mesh.specs import PyTree
@@ -109,7 +109,7 @@ class Target:
         if not self.observes:
             check_outcome_named(model, columns_left_out(model, data))
         if self.rows.problem and check == "warn":
-            warnings.warn(self.rows.problem, stacklevel=2)
+            warn(self.rows.problem, stacklevel=2)
 
     @classmethod
     def of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +14,7 @@ from phalanx.ensembles.members import Members
 from phalanx.ensembles.watching import EnsembleWatch, EpochLook, Measured, TrainingProgress, average, flat
 from phalanx.learning.batches import EpochBatches
 from phalanx.learning.loop import Stop
+from phalanx.mesh.output import warn
 from phalanx.run.compile.block_length import BlockLength
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Epochs:
             return Epoch((), [])
         self._began -= resumed.seconds
         if resumed.epochs > self.num_epochs:
-            warnings.warn(
+            warn(
                 f"ensemble.train: the training in the checkpoint has {resumed.epochs:,} epochs, more than num_epochs="
                 f"{self.num_epochs:,}; the members are those after all of them. Give a larger num_epochs to train "
                 f"longer, or another folder to begin anew.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.identity import Comparison, Identity
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.compatibility.compiler_settings import warn_of_other_settings
+from phalanx.mesh.output import warn
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.mesh.specs import PyTree
 
@@ -78,7 +78,7 @@ class Watch(Generic[L]):
                 f"folder."
             )
         if opaque := self.comparison.not_compared(there, here):
-            warnings.warn(
+            warn(
                 f"{checkpoint.called} may be of another {checkpoint.kind}: not compared were {opaque}. Make sure that "
                 f"they are those it was made with.",
                 stacklevel=3,

@@ -21,6 +21,7 @@ from typing import NoReturn
 import jax
 
 from phalanx.mesh.compatibility.shared_store import SharedStore
+from phalanx.mesh.output import STDERR, STDOUT
 
 ENDED_BY_ANOTHER = 75
 """Exit status of a process that ends because another one failed."""
@@ -119,15 +120,15 @@ class Peers:
         """End this process at once: a normal end would wait for the others."""
         if self._number == 0:  # with it the store ends, which the others have to read
             time.sleep(BEAT)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        STDOUT.flush()
+        STDERR.flush()
         os._exit(status)
 
     def _say(self, words: str) -> None:
         """Print a line, once."""
         if words not in self._said:
             self._said.add(words)
-            print(f"phalanx: {words}.", file=sys.stderr, flush=True)
+            STDERR.say(f"phalanx: {words}.")
 
     def _beat(self) -> None:
         for beat in range(2**62):

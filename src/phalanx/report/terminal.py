@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from phalanx.errors.words import count
+from phalanx.mesh.output import STDOUT, Output
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     from phalanx.diagnostics import Check, Verdict
 
 
-def console() -> Console:
-    """Return the console of standard output, as wide as the terminal."""
+def console(output: Output = STDOUT) -> Console:
+    """Return the console of standard output or standard error, as wide as the terminal."""
     from rich.console import Console  # as slow to import as a small model takes to trace
 
-    return Console()
+    return Console(file=output)  # pyright: ignore[reportArgumentType]
 
 
 def print_run(posterior: Reported, checks: Sequence[Check] = ()) -> None:

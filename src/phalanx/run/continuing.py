@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from phalanx.kernels.protocol.adapter import Rest
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.compatibility.compiler_settings import warn_of_other_settings
 from phalanx.mesh.keys import is_key
+from phalanx.mesh.output import warn
 from phalanx.mesh.specs import PyTree
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.centring import first_centring, place_centring
@@ -178,7 +178,7 @@ class ContinuationChecks:
         """
         blocks, at = self.executables.blocks, state.chains.lanes.at
         if blocks.kernel.batch_size is not None:
-            warnings.warn(
+            warn(
                 f"continue_run: it was not checked that the posterior is of this "
                 f"model{'' if same_data else ' and of these data'}, since phx.{self.kernel.partition('(')[0]} computes "
                 f"the log density of minibatches only. Make sure that the posterior was drawn with this "

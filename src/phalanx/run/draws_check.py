@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import numpy as np
 from phalanx.exactness.sharding_check import ShardingCheck
 from phalanx.exactness.whole_and_shares import Position
 from phalanx.inputs.arguments import Arguments
+from phalanx.mesh.output import warn
 from phalanx.run.engine import positions_of
 from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
@@ -59,7 +59,7 @@ def compare_at(rows: ShardingCheck, arguments: Arguments, positions: Sequence[Po
     try:
         again = rows.compare(arguments, "warn", positions)
     except ValueError as error:
-        warnings.warn(f"The draws of this run are wrong. {error}", stacklevel=5)
+        warn(f"The draws of this run are wrong. {error}", stacklevel=5)
         return replace(rows, differs=str(error))
     return rows if again.unchecked else replace(rows, draws_of=of)
 

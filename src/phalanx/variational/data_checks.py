@@ -6,7 +6,6 @@ program, compiled for all batches, checks both as far as the data alone determin
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from phalanx.density.supports import SupportCheck
 from phalanx.inputs.arguments import Arguments
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.devices import axes_but_chain
+from phalanx.mesh.output import warn
 from phalanx.programs.validity import Doubt, doubts_of, outputs_of
 from phalanx.variational.guides.pair import Pair, key_of
 from phalanx.variational.problem import Problem, Values
@@ -123,4 +123,4 @@ def _trace_of_draws(pair: Pair) -> ClosedJaxpr:
 
 def _warn(sentences: Sequence[str]) -> None:
     for sentence in sentences:
-        warnings.warn(sentence, stacklevel=4)
+        warn(sentence, stacklevel=4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -14,6 +13,7 @@ from pathlib import Path
 import jax
 
 from phalanx.mesh.compatibility.workarounds import VARIABLE, Workaround
+from phalanx.mesh.output import warn
 
 DEVICES = re.compile(r"--xla_force_host_platform_device_count=\S*")
 """Flag of XLA that changes no program."""
@@ -45,7 +45,7 @@ def warn_of_other_settings(called: str, there: Mapping[str, str]) -> None:
     here = compiler_settings() if there else {}
     if differs := [name for name, value in here.items() if there.get(name) != value]:
         values = "; ".join(f"{name} is {there.get(name)!r} there, and {here[name]!r} here" for name in differs)
-        warnings.warn(
+        warn(
             f"{called} was compiled otherwise: {values}. Programs then round differently: what follows is as correct, "
             f"but not bit for bit what would have followed there.{WAY_OUT if 'XLA_FLAGS' in differs else ''}",
             stacklevel=3,

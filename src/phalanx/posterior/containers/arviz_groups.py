@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from phalanx.diagnostics.exchange import check_dimensions, container, dataset, in_arviz_names
 from phalanx.inputs.axis_names import AxisNames
 from phalanx.mesh.keys import check_seed
+from phalanx.mesh.output import warn
 from phalanx.posterior.criticism.evaluations import Evaluations
 from phalanx.posterior.criticism.model_at_draws import known_data
 from phalanx.posterior.criticism.model_data import ModelData, Shapes, are_deleted
@@ -147,7 +147,7 @@ class _Groups:
     def in_container(self) -> Any:
         """Return the container, which has the reasons for groups that are left out among its attributes."""
         if self.too_large:
-            warnings.warn(
+            warn(
                 f"to_arviz: left out, since they are large: {', '.join(self.too_large)}. Ask for one by its argument; "
                 f"posterior.log_likelihood(), posterior.predictive() and reducers compute without a container.",
                 stacklevel=5,

@@ -14,7 +14,6 @@ import os
 import pickle
 import stat
 import sys
-import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -35,6 +34,7 @@ from phalanx.mesh.compatibility import jax_internals
 from phalanx.mesh.compatibility.compiler_settings import compiler_settings, processor
 from phalanx.mesh.compatibility.jax_internals import Options
 from phalanx.mesh.compatibility.loader_messages import without_false_alarms
+from phalanx.mesh.output import warn
 from phalanx.programs.closure_key import OfThisProcess
 from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, own_folder, several_cpus
 
@@ -170,7 +170,7 @@ def _is_private(path: Path) -> bool:
 
 @cache
 def _warn(path: Path, why: str) -> None:
-    warnings.warn(
+    warn(
         f"PHALANX_CACHE: {str(path)!r} {why}, and this process would execute programs that others store there. It "
         f"neither reads nor writes them, and compiles each run. Set PHALANX_CACHE to a folder that is yours alone "
         f"(chmod 700).",

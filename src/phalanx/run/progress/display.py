@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from phalanx.mesh.output import STDERR, never_fatal
 from phalanx.mesh.processes import is_first
 from phalanx.run.progress.report import Progress, Report
 
@@ -47,7 +48,7 @@ def _is_notebook() -> bool:
 
 
 def _is_live() -> bool:
-    return sys.stderr.isatty()
+    return STDERR.isatty()
 
 
 @contextmanager
@@ -102,7 +103,7 @@ class Lines(Silent):
 
     def say(self, line: str) -> None:
         """Print a line."""
-        print(line, file=sys.stderr, flush=True)
+        STDERR.say(line)
 
     def _longer(self, wait: float) -> float:
         return min(wait * WIDER, LONGEST_WAIT)
@@ -148,7 +149,8 @@ class Overwritten(Lines):
         from IPython.display import display  # pyright: ignore[reportMissingImports]  # every kernel has it
 
         bundle = {"text/plain": "\n".join([*self._closed, *([self._open] if self._open else [])])}
-        if self._handle is None:
-            self._handle = display(bundle, raw=True, display_id=True)
-        else:
-            self._handle.update(bundle, raw=True)
+        with never_fatal():
+            if self._handle is None:
+                self._handle = display(bundle, raw=True, display_id=True)
+            else:
+                self._handle.update(bundle, raw=True)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from phalanx.mesh.output import STDERR
+from phalanx.report import terminal
 from phalanx.run.progress.report import Report
 
 
@@ -23,7 +25,7 @@ class Live:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=console or Console(stderr=True),
+            console=console or terminal.console(STDERR),
         )
         self._tasks: dict[str, TaskID] = {}
 
@@ -51,6 +53,6 @@ class Live:
 def counting(words: str, console: Console | None = None) -> Iterator[None]:
     """Show `words` and the elapsed seconds until the context ends."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=console or Console(stderr=True), transient=True) as shown:
+    with Progress(*columns, console=console or terminal.console(STDERR), transient=True) as shown:
         shown.add_task(words, total=None)
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf, nan
@@ -19,6 +18,7 @@ from phalanx.extras import require
 from phalanx.learning.checkpoint import Checkpoint
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import EndOfData, Stop
+from phalanx.mesh.output import warn
 from phalanx.mesh.processes import all_to_devices
 from phalanx.run.compile.block_length import BlockLength
 from phalanx.store.policy import SavePolicy
@@ -271,7 +271,7 @@ class Stochastic:
         if course.step == window.end > window.begin and not course.settling.settled and self.training is None:
             course = self._compared(course, course.step)  # saved after the last step of a window
         if course.step > self._num_steps:
-            warnings.warn(
+            warn(
                 f"fit: the fit in the checkpoint has made {course.step:,} steps, more than num_steps="
                 f"{self._num_steps:,}; it is returned as it is, with all of them. Give a larger num_steps to continue, "
                 f"or another folder to start again.",
