@@ -280,6 +280,28 @@ def test_a_folder_of_other_users_is_ignored_with_a_warning(tmp_path, monkeypatch
     assert StoredPrograms.of(("a key", 2)) is None  # without a second warning
 
 
+@pytest.mark.parametrize("mode, owner", [(0o777, 0), (0o770, 0), (0o700, 1)])
+def test_jax_caches_nothing_in_a_folder_of_other_users(tmp_path, monkeypatch, mode, owner):
+    monkeypatch.setenv("PHALANX_CACHE", str(tmp_path))
+    before = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    compilation.compiled(jax.jit(lambda x: x + 1).lower(1.0), {}, keep=True)  # what JAX sets once is set
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        files = set(tmp_path.iterdir())
+        tmp_path.chmod(mode)
+        user = os.geteuid()
+        with monkeypatch.context() as patched, pytest.warns(UserWarning, match="would execute programs that others"):
+            patched.setattr(os, "geteuid", lambda: user + owner)
+            compilation.compiled(jax.jit(lambda x: x + 2).lower(1.0), {}, keep=True)
+        assert jax.config.jax_compilation_cache_dir is None  # pyright: ignore[reportAttributeAccessIssue]
+        assert set(tmp_path.iterdir()) == files
+        tmp_path.chmod(0o700)
+        compilation.compiled(jax.jit(lambda x: x + 3).lower(1.0), {}, keep=True)
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path)  # pyright: ignore[reportAttributeAccessIssue]
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
 def test_a_cache_of_jax_that_the_user_chose_is_left_to_jax(monkeypatch, tmp_path):
     monkeypatch.setenv("PHALANX_CACHE", str(tmp_path))
     before = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]

@@ -2,7 +2,7 @@
 
 The cache is on by default. Set the environment variable `PHALANX_CACHE` to a folder to choose its place, or to `off` to
 disable it. JAX's setting `jax_compilation_cache_dir` takes precedence. The cached programs are code that is executed as
-it is, so the folder is made for its owner alone.
+it is, so the folder is made for its owner alone, and one that others can write to is not used.
 
 Programs in which several CPU devices communicate are compiled in every process. XLA orders the collective operations of
 a program by a token that they share, but a program that it reads from the cache has one token for each loop. A sum
@@ -15,8 +15,10 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from phalanx.mesh.compatibility.jax_internals import (
 )
 from phalanx.mesh.compatibility.loader_messages import without_false_alarms
 from phalanx.mesh.compatibility.workarounds import Workaround
+from phalanx.mesh.output import warn
 
 VARIABLE = "PHALANX_CACHE"
 
@@ -86,6 +89,31 @@ def calls_libraries(lowered: Lowered) -> bool:
     return any(not target.startswith(known) for target in _CALLED.findall(lowered.as_text()))
 
 
+def is_private(path: Path) -> bool:
+    """Return whether only this user can write to a folder, which may be missing; else warn, once."""
+    try:
+        found = path.stat()
+    except OSError:
+        return True
+    if found.st_uid != os.geteuid():
+        _warn(path, f"belongs to user {found.st_uid}")
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        _warn(path, f"may be written to by other users (mode {stat.S_IMODE(found.st_mode):o})")
+    else:
+        return True
+    return False
+
+
+@cache
+def _warn(path: Path, why: str) -> None:
+    warn(
+        f"PHALANX_CACHE: {str(path)!r} {why}, and this process would execute programs that others store there. It "
+        f"neither reads nor writes them, and compiles each run. Set PHALANX_CACHE to a folder that is yours alone "
+        f"(chmod 700).",
+        stacklevel=2,
+    )
+
+
 def _configured() -> str | None:
     """Return the folder in JAX's setting; None if it is not set."""
     return jax.config.jax_compilation_cache_dir or None  # pyright: ignore[reportAttributeAccessIssue]
@@ -111,6 +139,8 @@ def _use_cache() -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who writes to it decides what this process executes
     except OSError:  # with a read-only home folder, run without a cache
+        return
+    if not is_private(folder):
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     # other libraries' programs are cached, too, unless they may contain collective operations of CPUs

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import stat
 import sys
 from collections.abc import Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,9 +33,15 @@ from phalanx.mesh.compatibility import jax_internals
 from phalanx.mesh.compatibility.compiler_settings import compiler_settings, processor
 from phalanx.mesh.compatibility.jax_internals import Options
 from phalanx.mesh.compatibility.loader_messages import without_false_alarms
-from phalanx.mesh.output import warn
 from phalanx.programs.closure_key import OfThisProcess
-from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, own_folder, several_cpus
+from phalanx.run.compile.compilation import (
+    calls_libraries,
+    communicates,
+    compiled,
+    is_private,
+    own_folder,
+    several_cpus,
+)
 
 FILES = 300
 """Most files, one for a run and several for a fit; the oldest are removed."""
@@ -65,7 +70,7 @@ class StoredPrograms:
         # GPUs' programs are in JAX's cache alone: whether they can be stored here has not been tried
         if chosen is None or jax.process_count() > 1 or device.platform != "cpu":
             return None
-        if not all(map(_is_private, (chosen.parent, chosen))):
+        if not all(map(is_private, (chosen.parent, chosen))):
             return None
         try:
             text = f"{_surroundings()}\n{_text(key)}"
@@ -151,31 +156,6 @@ def folder() -> Path | None:
     """Return the folder of the files; None if there is no cache, or JAX's, which may be shared or on a bucket."""
     chosen = own_folder()
     return None if chosen is None else chosen / "phalanx-runs"
-
-
-def _is_private(path: Path) -> bool:
-    """Return whether only this user can write to a folder, which may be missing; else warn, once."""
-    try:
-        found = path.stat()
-    except OSError:
-        return True
-    if found.st_uid != os.geteuid():
-        _warn(path, f"belongs to user {found.st_uid}")
-    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        _warn(path, f"may be written to by other users (mode {stat.S_IMODE(found.st_mode):o})")
-    else:
-        return True
-    return False
-
-
-@cache
-def _warn(path: Path, why: str) -> None:
-    warn(
-        f"PHALANX_CACHE: {str(path)!r} {why}, and this process would execute programs that others store there. It "
-        f"neither reads nor writes them, and compiles each run. Set PHALANX_CACHE to a folder that is yours alone "
-        f"(chmod 700).",
-        stacklevel=2,
-    )
 
 
 class _NoText(Exception):
