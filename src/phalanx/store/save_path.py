@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.extras import is_installed, require
+from phalanx.mesh.output import warn
 
 ARCHIVE = ("", ".npz", ".phalanx")
 """Endings of an archive that `load` reads."""
 
 NETCDF = ".nc"
+
+WITHOUT_SYNC = errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP
+WITHOUT_FOLDERS = errno.EACCES, errno.EPERM, errno.EISDIR, errno.EBADF
+"""Errors of file systems that cannot sync files, and of those that can sync files and no folders."""
 
 
 def file_to_save(path: str | PathLike[str], example: str, netcdf: str = "") -> Path:
@@ -77,12 +84,35 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    opened = os.open(path, os.O_RDONLY)
+    """Wait until a file, or the names in a folder, are on the disk, unless the file system cannot wait for them."""
     try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    except OSError as error:
+        without = (*WITHOUT_SYNC, *(WITHOUT_FOLDERS if path.is_dir() else ()))
+        if error.errno not in without:
+            raise
+
+
+def lock(opened: int, called: str) -> bool:
+    """Lock an open file or folder for this process, and return whether no other process holds it.
+
+    A file system without locks is used without one, with a warning.
+    """
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # such as ENOSYS, ENOLCK, EOPNOTSUPP, and EBADF for a folder in NFS
+        warn(
+            f"{called} is on a file system that cannot lock it ({error.strerror}), so that two processes that write to "
+            f"it at the same time are not noticed. See to it that one alone does.",
+            stacklevel=4,
+        )
+    return True
 
 
 def write_netcdf(file: Path, to_arviz: Callable[[], Any]) -> Path:

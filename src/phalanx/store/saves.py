@@ -7,7 +7,6 @@ is killed at any moment, or a full disk, therefore leaves the save before.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.mesh.output import warn
-from phalanx.store.save_path import replacing
+from phalanx.store.save_path import lock, replacing
 from phalanx.store.sealed import digests, is_inside, seal, unseal
 
 VERSION = 1
@@ -66,13 +65,11 @@ class Saves:
         if os.path.lexists(self.folder / LOCK) and not is_inside(self.folder, LOCK):
             raise FileExistsError(f"{self.called} has a {LOCK!r} that is not a file in the folder. Remove it.")
         with (self.folder / LOCK).open("a") as opened:
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            if not lock(opened.fileno(), self.called):
                 raise ValueError(
                     f"{self.called} is in use: another process writes a {self.kind} to it. Name another folder, or end "
                     f"that process."
-                ) from None
+                )
             yield
 
     def newest(self) -> dict[str, Any] | None:

@@ -11,7 +11,6 @@ the draws that all have written.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import shutil
@@ -26,7 +25,7 @@ from phalanx.extras import require
 from phalanx.mesh.agreement import SharedWords
 from phalanx.mesh.output import warn
 from phalanx.store.owned_chains import OwnedChains
-from phalanx.store.save_path import sync
+from phalanx.store.save_path import lock, sync
 from phalanx.store.stored_array import StoredArray
 from phalanx.store.zarr_reading import (
     ARRAYS,
@@ -204,13 +203,11 @@ class ZarrFolder:
 
     def _locked(self) -> None:
         self._lock = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not lock(self._lock, self.called):
             self.close()
             raise ValueError(
                 f"{self.called} is in use: another process writes to it. Name another folder, or end that process."
-            ) from None
+            )
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import multiprocessing
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -173,3 +176,46 @@ def test_files_of_the_user_stay(folder, tmp_path):
         save(saves, number)
     assert (copy / "notes.txt").read_text() == "keep me"
     assert len(list(copy.glob("state-*"))) == len(list(copy.glob("save-*.json"))) == 2
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF])
+def test_a_file_system_without_locks_is_written_to_with_a_warning(tmp_path, monkeypatch, code):
+    def flock(opened, operation):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    saves = saves_in(tmp_path / "saves")
+    words = rf"^checkpoint='saves' is on a file system that cannot lock it \({os.strerror(code)}\), so that two .* one"
+    with pytest.warns(UserWarning, match=words), saves.locked():
+        save(saves, 0)
+    check(tmp_path / "saves", saves_in(tmp_path / "saves").newest())
+
+
+@pytest.mark.parametrize("code, of_files", [
+    (errno.EINVAL, False), (errno.EINVAL, True), (errno.ENOSYS, True), (errno.EOPNOTSUPP, True), (errno.EBADF, False),
+    (errno.EACCES, False),
+])  # fmt: skip
+def test_a_file_system_without_syncs_is_written_to(tmp_path, monkeypatch, code, of_files):
+    fsync = os.fsync
+
+    def refuse(opened):
+        if of_files or Path(f"/proc/self/fd/{opened}").resolve().is_dir():
+            raise OSError(code, os.strerror(code))
+        fsync(opened)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    saves = saves_in(tmp_path / "saves")
+    with saves.locked():
+        save(saves, 0)
+    check(tmp_path / "saves", saves_in(tmp_path / "saves").newest())
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EACCES])
+def test_a_file_that_does_not_reach_the_disk_is_an_error(tmp_path, monkeypatch, code):
+    def refuse(opened):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    saves = saves_in(tmp_path / "saves")
+    with saves.locked(), pytest.raises(OSError, match=os.strerror(code)):
+        save(saves, 0)
