@@ -14,6 +14,8 @@ _FORMATS = {"ess_bulk": "{:.0f}", "ess_tail": "{:.0f}", "r_hat": "{:.3f}"}
 _FORMATS |= dict.fromkeys(("elpd", "se", "elpd_diff", "dse", "p_loo"), "{:.1f}") | {"bad_k": "{:.0f}"}
 _OTHERS = "{:.4g}"
 _MOST_ROWS = 60
+_OF_RUN = "of_run"
+"""Entry of a pickle with the attributes of this class; pandas makes copies and parts without them."""
 
 MOST_QUANTITIES = 40
 """The most scalar quantities that a summary prints; of more it prints the worst."""
@@ -37,6 +39,14 @@ class SummaryTable(DataFrame):
     @property
     def _constructor(self) -> type[SummaryTable]:
         return SummaryTable  # a selection from a table, or a sorted one, is a table
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), _OF_RUN: (self.notes, self.verdict, self.num_heads)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        of_run = state.pop(_OF_RUN)
+        super().__setstate__(state)
+        self.notes, self.verdict, self.num_heads = of_run
 
     def rows_to_text(self) -> str:
         """Return the rows as text, without the verdict; a long summary has the worst and a line about the others."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from phalanx.diagnostics import Verdict, judged
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.shown import as_html
+from phalanx.store.pickles import Pickled
 
 if TYPE_CHECKING:
     from phalanx.diagnostics.table import SummaryTable
@@ -35,7 +36,7 @@ class LogEvidence(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Particles:
+class Particles(Pickled):
     """Result of `phx.smc`: particles of the posterior, and the evidence.
 
     Attributes:
@@ -69,6 +70,8 @@ class Particles:
     timing: Timing
     stats: dict[str, np.ndarray] = field(default_factory=dict)
     target: Target | None = None
+
+    of_process: ClassVar[dict[str, Any]] = {"target": None}
 
     @property
     def temperatures(self) -> np.ndarray:

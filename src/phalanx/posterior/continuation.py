@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from phalanx.store.pickles import LEFT_OUT
+
 
 class Continuation(Protocol):
     """State of a run that can be continued."""
@@ -49,6 +51,6 @@ class FromFile:
     def continue_run(self, posterior: Any, num_samples: int, **options: Any) -> Any:
         """Raise: a run cannot continue without its model."""
         raise ValueError(
-            "continue_run: this posterior was read from a file, which holds no model. Compile one to continue: "
+            f"continue_run: this posterior {LEFT_OUT}. Compile one to continue: "
             f"phx.compile(model, data, ...).continue_run(posterior, {num_samples})."
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from phalanx.diagnostics.exchange import check_dimensions, dataset
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.mesh.agreement import check_same
 from phalanx.posterior.containers.arviz_groups import to_arviz
-from phalanx.posterior.continuation import Continuation
+from phalanx.posterior.continuation import Continuation, FromFile
 from phalanx.posterior.criticism.evaluations import Evaluations
 from phalanx.posterior.file import WARMUP_PARTS, warmup_parts, write_posterior
 from phalanx.posterior.judging import judge_run
@@ -27,6 +27,7 @@ from phalanx.posterior.rounding import rounding_error, with_rounding
 from phalanx.posterior.run_folder import read_saved
 from phalanx.posterior.shown import posterior_as_html, posterior_in_words
 from phalanx.posterior.tables import draws_frame, summarize
+from phalanx.store.pickles import Pickled
 from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
 
 if TYPE_CHECKING:
@@ -41,12 +42,14 @@ _PROB = 0.94
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Posterior(Evaluations):
+class Posterior(Evaluations, Pickled):
     """Draws from a posterior, with the statistics of the sampler and the record of the run.
 
     In a run of several processes, `draws` and `stats` of each process have the chains of its own devices, `chains`. The
     methods are those of all chains: they gather what they need, so that all processes must call them together; `report`
     and `save` are written by the first. `gather()` returns the draws of all chains.
+
+    A pickle holds what a file of `save` holds, and no model. A deep copy shares model and compiled programs.
 
     Attributes:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
@@ -86,6 +89,17 @@ class Posterior(Evaluations):
     own: OwnDraws | None = None
     warmup_draws: dict[str, np.ndarray] = field(default_factory=dict)
     warmup_stats: dict[str, np.ndarray] = field(default_factory=dict)
+
+    of_process: ClassVar[dict[str, Any]] = {"target": None, "goes_on": None, "own": None}
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.own is not None:
+            raise TypeError(
+                "pickle: this posterior has the draws of one of several processes. Pickle posterior.gather(), which "
+                "all processes must call, or use posterior.save."
+            )
+        goes_on = self.goes_on and FromFile(self.goes_on.saved(), dict(self.goes_on.contents()))
+        return {**super().__getstate__(), "goes_on": goes_on}
 
     @property
     def chains(self) -> np.ndarray:

@@ -46,6 +46,9 @@ class PredictiveDraws(ValuesAtDraws):
         """By variable, the names of its entries along each axis, or None for an axis without names."""
         return self._names()  # traces the model, which most callers do not need
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "labels": self.labels, "_names": dict}
+
 
 def predictive(
     model: Program | None,

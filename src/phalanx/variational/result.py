@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from jax import Array
@@ -21,6 +21,7 @@ from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.shown import as_html
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.report.page import file_to_write
+from phalanx.store.pickles import LEFT_OUT, Pickled
 from phalanx.store.save_path import file_to_save
 from phalanx.variational.drawing import Drawing, on_host
 from phalanx.variational.fit_file import read_fit, write_fit
@@ -66,7 +67,7 @@ class FitOutcome(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Fit:
+class Fit(Pickled):
     """Result of `phx.fit`: a guide, and a model, at the learned parameters.
 
     Attributes:
@@ -118,6 +119,8 @@ class Fit:
     known: Mapping[str, Any] = field(default_factory=dict)
     is_proposal: bool = False
     last: dict[str, Any] | None = None
+
+    of_process: ClassVar[dict[str, Any]] = {"pair": None, "arrays": ()}
 
     @property
     def settled(self) -> bool:
@@ -365,7 +368,7 @@ class Fit:
     def _live(self, why: str) -> tuple[Pair, dict[str, Any]]:
         if self.pair is None or self.free is None:
             raise ValueError(
-                f"This fit was read from a file, which holds no model and no guide. Continue it, phx.fit(model, guide, "
+                f"This fit {LEFT_OUT} and no guide. Continue it, phx.fit(model, guide, "
                 f"data, init=fit, num_steps=0), {why}."
             )
         return self.pair, self.free

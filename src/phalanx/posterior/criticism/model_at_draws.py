@@ -222,8 +222,8 @@ def with_model(posterior: Any, model: Program, data: UserData) -> Any:
 def _program(asked: str, model: Program | None, target: Target | None) -> Program:
     if model is None and target is None:
         raise ValueError(
-            f"{asked}: a posterior that was read from a file, or assembled by hand, has no model. Pass one: "
-            f"posterior.{asked}(data, model=model)."
+            f"{asked}: a posterior that was read from a file or a pickle, or assembled by hand, has no model. Pass "
+            f"one: posterior.{asked}(data, model=model)."
         )
     if model is not None and not callable(model):
         raise TypeError(f"{asked}: model must be a function; got {type(model).__name__}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from phalanx.posterior.each.stored_sets import blanked
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.store.lazy_array import LazyArray
+from phalanx.store.pickles import Pickled
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -34,7 +35,7 @@ _PROB = 0.94
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Posteriors:
+class Posteriors(Pickled):
     """Draws from the posterior of each of many data sets, from `phx.mcmc(model, data, each=...)`.
 
     Attributes:
@@ -47,7 +48,8 @@ class Posteriors:
         reduced: results of the reducers, with a leading dimension of data sets, by reducer name, and by variable.
         timing: seconds of each phase of the whole run, and gradient evaluations.
         record: model, kernel, sizes, devices and versions; the data are those of the first data set.
-        target_of: returns the model with the data of a data set, given its number; None if they were read from a store.
+        target_of: returns the model with the data of a data set, given its number; None if they were read from a store
+            or a pickle.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist, phalanx as phx
@@ -70,6 +72,8 @@ class Posteriors:
     timing: Timing
     record: RunRecord
     target_of: Callable[[int], Target] | None = field(default=None, repr=False)
+
+    of_process: ClassVar[dict[str, Any]] = {"target_of": None}
 
     def __post_init__(self) -> None:
         failed = [self.sets.index(name) for name in self.failed]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from phalanx.errors.words import first_few
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.each.posteriors import number_of_set
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.store.pickles import LEFT_OUT, Pickled
 from phalanx.variational.result import Fit, check_number
 
 if TYPE_CHECKING:
@@ -24,8 +25,15 @@ if TYPE_CHECKING:
 COLUMNS = ("mean", "sd", "hdi_low", "hdi_high")
 
 
+def _without_model(*_: Any) -> NoReturn:
+    raise ValueError(
+        f"Fits: this result {LEFT_OUT} and no guide. Take fits.of(...).posterior() or fits.sample() before it is "
+        f"pickled, or fit again."
+    )
+
+
 @dataclass(frozen=True, repr=False, eq=False)
-class Fits:
+class Fits(Pickled):
     """Fits of a guide to each of many data sets, from `phx.fit(model, guide, data, each=...)`.
 
     Attributes:
@@ -67,6 +75,8 @@ class Fits:
     record: RunRecord
     fit_of: Callable[[int], Fit] = field(repr=False)
     draws_of: Callable[[int, int, Sequence[str] | None], dict[str, np.ndarray]] = field(repr=False)
+
+    of_process: ClassVar[dict[str, Any]] = {"fit_of": _without_model, "draws_of": _without_model}
 
     def __len__(self) -> int:
         return len(self.sets)
