@@ -7,8 +7,6 @@ training. `ensemble.restore` reads both.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from phalanx.store.policy import SavePolicy
 from phalanx.store.saves import is_manifest
 
 ARRAYS = "arrays"
-"""Name of the arrays that `ensemble.save` writes."""
+"""Beginning of the names of the arrays that `ensemble.save` writes, and the name in folders of earlier releases."""
 
 KIND, ENTRIES = "ensemble", ("epoch", "steps", "members", "seed", "arrays")
 
@@ -58,20 +56,20 @@ def save(folder: str | os.PathLike[str], members: Members, epoch: int) -> None:
         raise FileExistsError(
             f"ensemble.save: {path} has permanent saves of a training, which would be removed. Name another folder."
         )
-    states = {ARRAYS: jax.tree.map(np.asarray, members.together())}
+    arrays = jax.tree.map(np.asarray, members.together())
     if is_first():
-        _write(path, states, entries_of(members, epoch))
+        _write(path, arrays, entries_of(members, epoch))
     agreed(True)  # the others wait for the first, and may read the folder then
 
 
-def _write(path: Path, states: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        checkpoint_of(SavePolicy(beside / "new")).write(states, entries)
-        _replace(path, beside / "new", beside / "old")
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+def _write(path: Path, arrays: Any, entries: Mapping[str, Any]) -> None:
+    """Write a save that replaces all others in the folder once it is complete, wherever a kill comes."""
+    checkpoint = checkpoint_of(SavePolicy(path))
+    saves = checkpoint.saves
+    with saves.locked():
+        state = f"{ARRAYS}-{saves.next_number:08d}"
+        saves.damaged = saves.manifests  # removed once the new manifest is there
+        checkpoint.write({state: arrays}, {**entries, "state": state})
 
 
 def restore(folder: str | os.PathLike[str], members: Members) -> dict[str, Any]:
@@ -125,15 +123,3 @@ def put_members(checkpoint: Checkpoint, index: Mapping[str, Any], members: Membe
     ]
     like = jax.tree.unflatten(jax.tree.structure(members.like), blank)
     members.put(checkpoint.tree(index.get("state", ARRAYS), like), index["steps"])
-
-
-def _replace(path: Path, new: Path, old: Path) -> None:
-    """Put the folder `new` at `path`; a folder that was there goes to `old`, or back if that fails."""
-    if path.exists():
-        path.rename(old)
-    try:
-        new.rename(path)
-    except BaseException:
-        if old.exists():
-            old.rename(path)
-        raise

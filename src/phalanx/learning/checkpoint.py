@@ -22,7 +22,7 @@ from phalanx.store.save_path import sync
 from phalanx.store.saves import Damage, Saves, remove
 from phalanx.store.trees import read_tree, write_tree
 
-STATE = re.compile(r"(last|best|averaged|quartiles|measured)-\d+(\.orbax.*)?")
+STATE = re.compile(r"(arrays|last|best|averaged|quartiles|measured)-\d+(\.orbax.*)?")
 """Name of a state, such as `last-600`, and of one that Orbax is writing."""
 
 FIRST = "first-save"

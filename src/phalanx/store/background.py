@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.mesh.output import warn
+from phalanx.store.saves import is_manifest
 
 
 class BackgroundWriter:
@@ -57,7 +58,11 @@ class BackgroundWriter:
     def report(self, failure: Exception) -> None:
         """Warn of a save that failed."""
         is_there = self._folder.is_dir()
-        before = "the save before it is unharmed" if is_there else "the folder and its saves are gone"
+        before = "there is no save before it"
+        if not is_there:
+            before = "the folder and its saves are gone"
+        elif any(map(is_manifest, self._folder.iterdir())):
+            before = "the save before it is unharmed"
         advice = "Make room on the disk, or restore the right to write to the folder."
         advice = advice if is_there else "Make the folder again: the next save writes everything."
         warn(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+from contextlib import suppress
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -486,6 +489,41 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
     other.restore(tmp_path / "saved")
     assert other.steps == 0
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+@pytest.mark.parametrize("step", range(1, 6))
+def test_a_process_that_is_killed_as_it_saves_leaves_an_ensemble(tmp_path, monkeypatch, step):
+    """The process ends before the n-th file gets its name, or after the last one does."""
+    learner = LEARNERS["functions"]
+    ensemble = phx.ensemble(learner.init, learner.update, 2)
+    ensemble.save(tmp_path / "saved")
+    ensemble.update((X, Y))
+    calls = []
+
+    class Killed(BaseException):
+        pass
+
+    def counted(function):
+        def call(*arguments, **options):
+            calls.append(function)
+            if len(calls) == step:
+                raise Killed
+            return function(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("rename", "replace", "unlink"):
+            patched.setattr(Path, name, counted(getattr(Path, name)))
+        patched.setattr(shutil, "rmtree", counted(shutil.rmtree))
+        with suppress(Killed):
+            ensemble.save(tmp_path / "saved")
+    other = phx.ensemble(learner.init, learner.update, 2)
+    other.restore(tmp_path / "saved")
+    assert other.steps in (0, 1)
+    ensemble.save(tmp_path / "saved")
+    other.restore(tmp_path / "saved")
+    assert other.steps == 1 and len([*(tmp_path / "saved").glob("arrays-*")]) == 1
 
 
 def test_a_saved_ensemble_goes_on_elsewhere(tmp_path):

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.store import save_path
+from phalanx.store.background import BackgroundWriter
 from phalanx.store.saves import Saves
 
 
@@ -219,3 +220,19 @@ def test_a_file_that_does_not_reach_the_disk_is_an_error(tmp_path, monkeypatch, 
     saves = saves_in(tmp_path / "saves")
     with saves.locked(), pytest.raises(OSError, match=os.strerror(code)):
         save(saves, 0)
+
+
+def test_a_failure_of_the_first_save_does_not_speak_of_a_save_before(tmp_path):
+    writer = BackgroundWriter(tmp_path / "saves", "checkpoint='saves'", "run")
+    failure = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    (tmp_path / "saves").mkdir()
+    for words in (
+        "there is no save before it, and the run continues. Make room",
+        "the save before it is unharmed, and",
+    ):
+        with pytest.warns(UserWarning, match=rf"^checkpoint='saves': a save failed \(.*No space left.*\); {words}"):
+            writer.report(failure)
+        save(saves_in(tmp_path / "saves"), 0)
+    shutil.rmtree(tmp_path / "saves")
+    with pytest.warns(UserWarning, match="the folder and its saves are gone, and the run continues. Make the folder"):
+        writer.report(failure)
