@@ -67,7 +67,7 @@ class Compiled:
         return self._program.done() and self._program.exception() is not None
 
 
-COMPILED: LRUCache[Compiled] = LRUCache(64)
+COMPILED: LRUCache[Compiled] = LRUCache(64, of_programs=True)
 
 
 class Compiler:

@@ -61,7 +61,7 @@ from phalanx.run.init_values import prior_of
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 
-PROGRAMS: LRUCache[Programs] = LRUCache(8)
+PROGRAMS: LRUCache[Programs] = LRUCache(8, of_programs=True)
 """Compiled programs of this process."""
 
 FEWEST = 16

@@ -33,7 +33,7 @@ from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.device.executables import Executables
 
-EXECUTABLES: LRUCache[Executables] = LRUCache(8)
+EXECUTABLES: LRUCache[Executables] = LRUCache(8, of_programs=True)
 """Compiled blocks of this process."""
 
 

@@ -1,7 +1,9 @@
-"""LRU cache for any number of threads."""
+"""LRU cache for any number of threads: the bound of every cache of compiled programs."""
 
 from __future__ import annotations
 
+import ctypes
+import time
 from collections import OrderedDict
 from collections.abc import Hashable
 from threading import Lock
@@ -10,16 +12,23 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
+TRIM_SECONDS = 1.0
+"""Least seconds between two times at which memory is returned, which takes hundredths of a second."""
+
+
 class LRUCache(Generic[Value]):
     """LRU cache.
 
     Args:
         most: maximal number of values.
+        of_programs: true if values are compiled programs. Free memory is returned to the system when one is removed:
+            the C library keeps what the compiler has freed, in more pieces with each program.
     """
 
-    def __init__(self, most: int):
-        self._most, self._lock = most, Lock()
+    def __init__(self, most: int, of_programs: bool = False):
+        self._most, self._lock, self._of_programs = most, Lock(), of_programs
         self._known: OrderedDict[Hashable, Value] = OrderedDict()
+        self._returned = 0.0
 
     def look_up(self, key: Hashable | None) -> Value | None:
         """Return the value of a key; None without one. A key of None is never cached."""
@@ -36,8 +45,11 @@ class LRUCache(Generic[Value]):
         with self._lock:
             self._known[key] = value
             self._known.move_to_end(key)
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
+            surplus = [self._known.popitem(last=False) for _ in range(len(self._known) - self._most)]
+        if surplus and self._of_programs and time.monotonic() - self._returned > TRIM_SECONDS:
+            surplus.clear()
+            return_memory()
+            self._returned = time.monotonic()
 
     def last(self) -> tuple[Hashable, Value]:
         """Return the value used last, with its key."""
@@ -48,3 +60,9 @@ class LRUCache(Generic[Value]):
         """Remove all values."""
         with self._lock:
             self._known.clear()
+
+
+def return_memory() -> None:
+    """Return free memory to the system, if the C library can."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
