@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -178,7 +179,14 @@ class RunRecord:
 
     @classmethod
     def of_json(cls, entries: Mapping[str, Any]) -> RunRecord:
-        """Return the record whose fields were written as JSON, which has lists for tuples."""
+        """Return the record whose fields were written as JSON, which has lists for tuples.
+
+        Raises:
+            ValueError: when a field is unknown, or of another type.
+        """
+        known = {name: value for name, value in entries.items() if name in cls.__dataclass_fields__}
+        if wrong := [name for name, value in known.items() if not _may_be(value, cls.__dataclass_fields__[name].type)]:
+            raise ValueError(f"the entry {wrong[0]!r} of its record is {known[wrong[0]]!r}")
         findings = tuple(Finding(*finding) for finding in entries["findings"])
         tuples = {name: tuple(entries[name]) for name in ("passed", "constant")}
         if entries.get("observed") is not None:
@@ -200,6 +208,19 @@ class RunRecord:
         if unknown := set(fields).difference(cls.__dataclass_fields__):
             raise ValueError(f"its record has the unknown fields {', '.join(map(repr, sorted(unknown)))}")
         return cls(**{**dict(zip(fields, entries.values(), strict=True)), **made})
+
+
+_OF_JSON: dict[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "list": (list,), "tuple": (list,),
+    "dict": (dict,), "Mapping": (dict,), "Names": (dict,), "NamesOfData": (dict,), "None": (type(None),),
+}  # fmt: skip
+"""Types that JSON has for those of fields."""
+
+
+def _may_be(value: object, annotation: Any) -> bool:
+    """Return True if a value from JSON may be one of a field with this annotation."""
+    kinds = re.sub(r"\[.*\]", "", str(annotation)).split("|")
+    return any(type(value) in _OF_JSON[kind.strip()] for kind in kinds)
 
 
 def _weights(mean: float, least: float, greatest: float) -> str:

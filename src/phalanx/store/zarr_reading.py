@@ -65,7 +65,10 @@ def _stored(
         try:
             found = _in_order(dict(arrays_in(root[group])), entries.get(ARRAYS, {}).get(group, {}))
         except Exception as error:  # of many classes: metadata are parsed here
-            raise ValueError(f"{called} is damaged: its group {group} cannot be read ({error}).") from error
+            raise ValueError(
+                f"{called} is damaged: its group {group} cannot be read ({error}). A zarr.json in that folder is "
+                f"missing or damaged: restore it from a copy."
+            ) from error
         _check_kinds(found, entries, group, called)
         if short := [(name, array.shape[1]) for name, array in found.items() if array.shape[1] < (count or 0)]:
             raise ValueError(f"{called} is damaged: {short[0][0]} has {short[0][1]} of {count} draws.")
@@ -109,7 +112,10 @@ def root_of(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
     except ImportError:
         raise
     except Exception as error:  # of many classes: metadata are parsed here
-        raise ValueError(f"{called} is not a store of draws, or is damaged ({error}).") from error
+        raise ValueError(
+            f"{called} is not a store of draws, or is damaged ({error}). If a run has made it, restore "
+            f"{str(path / 'zarr.json')!r} from a copy."
+        ) from error
     match {"committed": 0, ARRAYS: {}, **entries}:
         case {"version": int(version), "committed": int(committed), "arrays": dict(arrays)}:
             are_counts = not isinstance(version, bool) and not isinstance(committed, bool)

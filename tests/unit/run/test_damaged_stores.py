@@ -184,6 +184,26 @@ def test_a_run_does_not_continue_behind_a_damaged_chunk(tmp_path, names, damage,
     assert np.isfinite(np.asarray(opened.draws[sound], float)).all() and opened.num_draws < 800
 
 
+@pytest.mark.parametrize("field, value", [
+    ("latents", None), ("superchains", []), ("num_chains", True), ("devices", "cpu"), ("acceptance_rate", "high"),
+    ("findings", {}), ("observed", 3), ("dims", []),
+])  # fmt: skip
+def test_a_field_of_the_record_of_another_type_is_named(store, field, value):
+    record = json.loads(json.loads((store / "zarr.json").read_text())["attributes"][OURS]["record"])
+    change_entries(store, record=json.dumps({**record, field: value}))
+    with pytest.raises(
+        ValueError, match=rf"is damaged: .*the entry '{field}' of its record is {re.escape(repr(value))}"
+    ):
+        phx.open(store)
+
+
+def test_a_damaged_root_is_named(store):
+    file = store / "zarr.json"
+    file.write_text(file.read_text()[:-20])
+    with pytest.raises(ValueError, match=rf"or is damaged \(.*restore '{re.escape(str(file))}' from a copy"):
+        phx.open(store)
+
+
 @given(st.data(), JSON, st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_any_entries_give_draws_or_one_error(whole, tmp_path_factory, data, value, as_text):

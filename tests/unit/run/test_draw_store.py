@@ -22,6 +22,8 @@ import phalanx as phx
 from phalanx.run.host import draw_store
 from phalanx.run.phases import store
 from phalanx.store import owned_chains, zarr_reading
+from phalanx.store import stored_names as module_of_names
+from phalanx.store.stored_names import LONGEST, stored_names
 
 zarr = pytest.importorskip("zarr")
 ROOT = Path(__file__).parents[3]
@@ -215,11 +217,6 @@ def test_kill_9(tmp_path, kills):
             np.testing.assert_array_equal(whole[name], lost[name])
 
 
-def twice():
-    phx.sample("a/b", dist.Normal(0.0, 1.0))
-    phx.sample("a.b", dist.Normal(0.0, 1.0))
-
-
 def test_a_checkpoint_continues_its_own_store_only(tmp_path):
     run(store=tmp_path / "other.zarr", seed=6)
     places = {"store": tmp_path / "run.zarr", "checkpoint": tmp_path / "run"}
@@ -267,14 +264,45 @@ def test_a_run_without_draws_leaves_no_store(tmp_path):
     assert not (tmp_path / "run.zarr").exists()
 
 
+NAMES = (
+    r"$\beta$", r"$\foo$", "zarr.json", "ZARR.JSON", "..", ".", "", "a\0b", "x" * 400, "é" * 200, "a/b", "a.b", "__x",
+    "s", "S", "tab\tx", "\ud800x", "%5C", "c", r"C:\x",
+)  # fmt: skip
+
+
+def test_variables_of_any_name_are_stored(tmp_path):
+    def odd():
+        for name in NAMES:
+            phx.sample(name, dist.Normal(0.0, 1.0))
+
+    sizes = {"kernel": phx.rwmh(0.5), "num_warmup": 5, "num_samples": 20, "num_chains": 2, "progress": False}
+    expected = phx.mcmc(odd, **sizes, checkpoint=tmp_path / "saves")
+    phx.mcmc(odd, **sizes, store=tmp_path / "run.zarr")
+    for found in (phx.open(tmp_path / "run.zarr"), phx.open(tmp_path / "saves")):
+        assert tuple(found.draws) == NAMES
+        for name in NAMES:
+            np.testing.assert_array_equal(found.draws[name], expected.draws[name])
+
+
+def test_names_of_folders_differ_and_are_short():
+    stored = stored_names([*NAMES, *NAMES], Path("run.zarr"))
+    assert list(stored) == list(NAMES) and len(set(stored.values())) == len(NAMES)
+    assert all(len(key.encode()) <= LONGEST and not set(key) & {"/", "\\", "\0"} for key in stored.values())
+    assert (stored["s"], stored["S"], stored["a/b"]) == ("s", "S", "a.b")
+
+
+def test_names_that_differ_by_case_have_two_folders_where_a_file_system_ignores_case(monkeypatch):
+    monkeypatch.setattr(module_of_names, "_ignores_case", lambda folder: True)
+    stored = stored_names(["s", "S", "t"], Path("run.zarr"))
+    assert stored["s"] == "s" and stored["S"].startswith("S%") and stored["t"] == "t"
+
+
 def test_a_store_is_never_overwritten_and_options_are_checked(tmp_path):
     run(store=tmp_path / "run.zarr")
     for checkpoint in (None, tmp_path / "new"):
         with pytest.raises(FileExistsError, match=r"store='.*run.zarr' exists already, and a store is never"):
             run(store=tmp_path / "run.zarr", checkpoint=checkpoint)
         assert phx.open(tmp_path / "run.zarr").num_draws == 90
-    with pytest.raises(ValueError, match=r"differs from another one only by '/' for '\.'"):
-        phx.mcmc(twice, store=tmp_path / "c", **SIZES)
     with pytest.raises(TypeError, match=r"store: expected a folder, such as 'out/run.zarr'; got 3"):
         run(store=3)
     with pytest.raises(ValueError, match="is the folder of the checkpoint, too"):

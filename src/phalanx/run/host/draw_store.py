@@ -26,6 +26,7 @@ from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.state import RunState
 from phalanx.store.owned_chains import OwnedChains
 from phalanx.store.stored_array import StoredArray
+from phalanx.store.stored_names import stored_names
 from phalanx.store.zarr_folder import ZarrFolder
 from phalanx.store.zarr_reading import POSTERIOR, STATS, WARM_UP, entry, read_warm_up, read_zarr
 
@@ -68,16 +69,15 @@ class DrawStore:
     ):  # fmt: skip
         self.called, self._record = f"store={str(path)!r}", record
         check_dimensions(self.called, names)
-        # a slash would separate groups
-        self._names = {name: name.replace("/", ".") for name in names}
+        self._names = stored_names(names, Path(path))
         self._stored_names = {stored: name for name, stored in self._names.items()}
-        if bad := [n for n, stored in self._names.items() if n.startswith("__") or self._stored_names[stored] != n]:
-            raise ValueError(
-                f"{self.called}: the name of the variable {bad[0]!r} begins with '__', or differs from another one "
-                f"only by '/' for '.', so that it cannot name an array in Zarr. Rename it in the model."
-            )
-        dims = {self._names[name]: axes for name, axes in record.dims.items() if name in self._names}
-        coords = {dim.replace("/", "."): as_coordinate(words) for dim, words in record.coords.items()}
+        named = (dim for axes in record.dims.values() for dim in axes if dim)
+        of_dims = stored_names([*record.coords, *named], Path(path))
+        dims = {
+            self._names[name]: tuple(dim and of_dims[dim] for dim in axes)
+            for name, axes in record.dims.items() if name in self._names
+        }  # fmt: skip
+        coords = {of_dims[dim]: as_coordinate(words) for dim, words in record.coords.items()}
         coords |= {} if sets is None else {"chain": sets.labels(held.num_chains // len(sets.names))}
         self.sets = sets
         self._folder = ZarrFolder(Path(path), self.called, OwnedChains(held), room, dims=dims, coords=coords)
