@@ -137,7 +137,7 @@ class Page:
 
     def write(self, file: Path) -> Path:
         """Write the page to a file, and return its path."""
-        file.write_text(self.html(), encoding="utf-8")
+        file.write_text(self.html(), encoding="utf-8", errors="backslashreplace")
         return file
 
 

@@ -1,3 +1,4 @@
+import html
 import json
 import re
 from dataclasses import replace
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.report.posteriors import make_posterior, with_divergences, with_stats
 
-from phalanx.report import write_report
+from phalanx.report import save_figures, write_report
 from phalanx.report.plots.style import new_figure
 from phalanx.report.tables import histograms
 
@@ -194,3 +195,12 @@ def test_a_histogram_of_each_element():
     normal, constant, unknown = histograms(values)
     assert constant == unknown == "" and len(normal) == 20
     assert max(normal) == "9" and set(normal[8:12]) <= set("6789") and set(normal[:2] + normal[-2:]) <= set("0123")
+
+
+@pytest.mark.parametrize("name", [r"$\foo$", "$$", "$_^$"])
+def test_dollar_signs_in_names_are_dollar_signs(tmp_path, name):
+    draws = {name: np.random.default_rng(0).normal(size=(4, 100, 2)).astype(np.float32)}
+    posterior = replace(make_posterior(), draws=draws)
+    page = posterior.report(tmp_path / "report.html").read_text()
+    assert html.escape(name, quote=False) in page or html.escape(name) in page
+    assert all(figure.stat().st_size for figure in save_figures(posterior, tmp_path))

@@ -45,11 +45,11 @@ def new_figure(width: float, height: float) -> Figure:
 
 def finish(axes: Axes, title: str = "", x: str = "", y: str = "", grid: Literal["x", "y", "both"] | None = "y") -> None:
     """Give an axis its title and labels, and remove decoration without information."""
-    # A dollar sign in a variable's name is a dollar sign, not mathematics.
+    # A dollar sign in a variable's name is a dollar sign: "$\beta" is no mathematics, and "$\foo$" would be an error.
     longest = _LONGEST_IN_PANEL if axes.figure.bbox.width < 1.01 * PANEL * axes.figure.dpi else _LONGEST_NAME
     axes.set_title(printable(title, longest), loc="left", fontsize=10, fontweight="bold", color=INK, parse_math=False)
-    axes.set_xlabel(printable(x), fontsize=9, color=MUTED)
-    axes.set_ylabel(printable(y), fontsize=9, color=MUTED)
+    axes.set_xlabel(printable(x), fontsize=9, color=MUTED, parse_math=False)
+    axes.set_ylabel(printable(y), fontsize=9, color=MUTED, parse_math=False)
     axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(RULE)
@@ -71,6 +71,7 @@ def explain(figure: Figure) -> None:
     legend = figure.legend(handles, labels, loc="outside upper right", ncols=columns, **tight)
     for text in legend.get_texts():
         text.set_color(INK)
+        text.set_parse_math(False)
     # Traces are too thin to show their colour.
     for line in legend.get_lines():
         line.set(linewidth=2, alpha=1)
@@ -97,7 +98,8 @@ def say(axes: Axes, words: str) -> None:
     axes.set_xlabel("")
     axes.set_ylabel("")
     axes.spines["bottom"].set_visible(False)
-    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=MUTED, fontsize=9)
+    look = {"ha": "center", "va": "center", "color": MUTED, "fontsize": 9, "parse_math": False}
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, **look)
 
 
 def bin_edges(low: float, high: float, count: int) -> Float[np.ndarray, "edge"]:
