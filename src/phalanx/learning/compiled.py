@@ -20,6 +20,7 @@ from jax.stages import Lowered, Traced
 from phalanx.errors.model_errors import gradient_errors
 from phalanx.jaxprs.canonical import form_of
 from phalanx.mesh.compatibility.jax_internals import OF_FEW_NUMBERS, PLAIN, RARELY, Options
+from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.processes import on_all_processes
 from phalanx.mesh.specs import PyTree
 from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, several_cpus
@@ -55,6 +56,7 @@ class Compiled:
 
     def __call__(self, *arguments: PyTree) -> PyTree:
         """Call the program."""
+        refuse_fork()
         return self._program.result()(*arguments)
 
     def wait(self) -> None:

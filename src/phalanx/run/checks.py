@@ -24,6 +24,7 @@ from phalanx.inputs.held_contents import held_contents
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import CHAIN, axes_but_chain
+from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.processes import to_host
 from phalanx.programs.validity import find_invalid, nan_hint
 from phalanx.run.find_finite_start import FARTHER
@@ -49,6 +50,7 @@ def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Param
 
     @wraps(function)
     def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+        refuse_fork()
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:

@@ -23,6 +23,7 @@ from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.placement import check_alive
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.agreement import check_same
+from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.keys import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
@@ -139,6 +140,7 @@ class Sampler:
             >>> sampler.run(seed=1, num_samples=10, progress=False).draws["x"].shape
             (4, 10)
         """
+        refuse_fork()
         check_seed(seed)
         options = RunOptions(
             num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, save_warmup, progress

@@ -16,6 +16,7 @@ import jaxlib.version
 from phalanx.mesh.compatibility.jax_internals import read_arrays_anew
 from phalanx.mesh.compatibility.lapack_batches import avoid_deadlock
 from phalanx.mesh.compatibility.workarounds import VARIABLE, Workaround
+from phalanx.mesh.forks import refuse_fork
 
 FAULTS = {
     ("0.10.2", "cpu"): "computes wrong sums on CPUs (https://github.com/jax-ml/jax/issues/39103)",
@@ -37,8 +38,10 @@ def check_jax(platform: str | None = None) -> None:
         platform: platform of the devices in use, such as "cpu"; None means JAX's default.
 
     Raises:
-        RuntimeError: when the release computes wrong numbers there, or may deadlock and has no work-around.
+        RuntimeError: when the release computes wrong numbers there, may deadlock and has no work-around, or this
+            process was forked after JAX had started.
     """
+    refuse_fork()
     _check(platform or jax.default_backend())
 
 
