@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,7 @@ from phalanx.cli.options import (
 )
 from phalanx.cli.saved import CHECKPOINT, POSTERIOR, STORE, initial, noted, written
 from phalanx.cli.user_model import load, naming_lines_of, split_reference
+from phalanx.diagnostics import Check
 from phalanx.errors.words import count
 from phalanx.posterior.posterior import Posterior
 from phalanx.report import print_run, write_folder
@@ -136,7 +138,7 @@ def sample(
             progress=not quiet,
         )
     with explain_interrupt(f"every file in {folder} is complete; posterior.npz is written first."):
-        files = [folder / STORE if store else posterior.save(folder / POSTERIOR)]
+        files = [folder / STORE if store else _saved(posterior, folder / POSTERIOR, checks, quiet)]
         if not quiet:
             print_run(posterior, checks)
             _print_reduced(posterior)
@@ -156,6 +158,20 @@ def sample(
 def _condition(r_hat: float | None, ess: float | None, seconds: float | None) -> Until | None:
     """Return the condition that ends the run, or None without one."""
     return None if r_hat is None and ess is None and seconds is None else until(r_hat=r_hat, ess=ess, seconds=seconds)
+
+
+def _saved(posterior: Posterior, file: Path, checks: Sequence[Check], quiet: bool) -> Path:
+    """Save a run; one that cannot be saved is printed first, since its draws end with this process."""
+    try:
+        return posterior.save(file)
+    except OSError as error:
+        if not quiet:
+            print_run(posterior, checks)
+            _print_reduced(posterior)
+        raise OSError(
+            f"{file} cannot be written ({error}). Make room on the disk, or name another folder with --out, and run "
+            f"again."
+        ) from error
 
 
 def _print_reduced(posterior: Posterior) -> None:

@@ -320,3 +320,18 @@ def test_a_mistake_is_one_line_and_exit_status_two(phalanx, folder, arguments, l
     status, _, err = phalanx("sample", *arguments)
     assert status == 2
     assert len(err.strip().splitlines()) == 1 and err.startswith("phalanx: error: ") and line in err
+
+
+def test_draws_that_cannot_be_saved_are_summarised_and_the_file_is_named(tmp_path, monkeypatch, capsys):
+    def refuse(self, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Posterior, "save", refuse)
+    file = tmp_path / "posterior.npz"
+    with pytest.raises(OSError) as caught:
+        sample._saved(make_posterior(), file, [], False)
+    assert str(caught.value) == (
+        f"{file} cannot be written ([Errno 28] No space left on device). Make room on the disk, or name another folder "
+        f"with --out, and run again."
+    )
+    assert "log_density" in capsys.readouterr().out
