@@ -95,9 +95,12 @@ class RandomVariable:
         The sum is that of `log_prob`. A device that holds padded rows can leave out their terms, also under
         `.to_event(1)` over rows.
         """
-        if self.distribution is None or jnp.ndim(self.scale):
+        if self.distribution is None:
             return self.log_prob()
-        return replace(self, distribution=entries(self.distribution)).log_prob()
+        single = entries(self.distribution)
+        joined = len(self.distribution.event_shape) - len(single.event_shape)
+        scale = jnp.expand_dims(self.scale, [-1 - n for n in range(joined)]) if jnp.ndim(self.scale) else self.scale
+        return replace(self, distribution=single, scale=scale).log_prob()
 
     def total_log_prob(self, real: Array | None = None, lanes: int = 1) -> Total:
         """Return the log density of the value, or of the rows in the mask `real`. See `Blocked.total`."""

@@ -61,6 +61,12 @@ def _matrices(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     return [_same(max(len(shape) - 2, 0)) for shape in shapes]
 
 
+def _triangular_solve(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
+    """Return the moves of a solve, which treats each column of its right-hand side alone; each row from the right."""
+    mixed = len(out) - (2 if params["left_side"] else 1)
+    return [_matrices(params, shapes, out)[0], _same(len(out), (mixed,))]
+
+
 def _broadcast(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     to = params["broadcast_dimensions"]
     return [{d: Move(to[d]) for d, n in enumerate(shapes[0]) if n == out[to[d]]}, *({} for _ in shapes[1:])]
@@ -106,6 +112,10 @@ def _pad(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     return [{d: Move(d, -low) for d, (low, _, inside) in sides if not inside}, {}]
 
 
+def _tile(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
+    return [{d: Move(d) for d, count in enumerate(params["reps"]) if count == 1}]
+
+
 def _dynamic_slice(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     return [{d: Move(d) for d, n in enumerate(shapes[0]) if n == out[d]}, *({} for _ in shapes[1:])]
 
@@ -139,7 +149,9 @@ RULES: Mapping[str, Rule] = {
     "squeeze": _without("dimensions"),
     **dict.fromkeys(words("cumsum cumprod cummax cummin cumlogsumexp"), _mixing("axis")),
     "sort": _mixing("dimension"),
-    **dict.fromkeys(words("cholesky triangular_solve lu eigh qr svd"), _matrices),
+    "split": _mixing("axis"),
+    **dict.fromkeys(words("cholesky lu eigh qr svd"), _matrices),
+    "triangular_solve": _triangular_solve,
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "transpose": _transpose,
@@ -147,6 +159,7 @@ RULES: Mapping[str, Rule] = {
     "rev": _reverse,
     "concatenate": _concatenate,
     "pad": _pad,
+    "tile": _tile,
     "dynamic_slice": _dynamic_slice,
     "dot_general": _dot,
     "gather": _gather,

@@ -7,7 +7,7 @@ not one for each entry of `z`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,15 +43,28 @@ class At(NamedTuple):
 
 
 class Along(NamedTuple):
-    """Index `start + step * p` for the elements at position `p` along a dimension; outside of the range, no entry."""
+    """Index `start + step * (p // every)` for the elements at position `p` along a dimension.
+
+    Outside of the range there is no entry. After rows of several elements were flattened, `every` is their number.
+    """
 
     dim: int
     start: int
     step: int
+    every: int = 1
 
-    def entries(self, length: int) -> np.ndarray:
-        """Return the indices at all positions."""
-        return self.start + self.step * np.arange(length)
+    def at(self, position: Any) -> Any:
+        """Return the index at a position, or an array of them."""
+        return self.start + self.step * (position // self.every)
+
+    def sliced(self, move: Move) -> Along | None:
+        """Return the index along the dimension of a result; None if it is not of this form."""
+        start = self.at(move.offset)
+        if move.stride % self.every == 0:
+            return Along(move.dim, start, self.step * (move.stride // self.every))
+        if move.stride == 1 and move.offset % self.every == 0:
+            return Along(move.dim, start, self.step, self.every)
+        return None
 
 
 class Through(NamedTuple):
@@ -102,21 +115,21 @@ def entry_at(axis: TableAxis, dim: int, position: int, site: Site) -> tuple[Comp
     """Return the entry at one position along a dimension; an index is `NO_ENTRY` outside of the site."""
     where: list[Component] = []
     for c, n in zip(axis.where, site.entries, strict=True):
-        at = At(c.start + c.step * position) if isinstance(c, Along) and c.dim == dim else c
+        at = At(c.at(position)) if isinstance(c, Along) and c.dim == dim else c
         where.append(At(NO_ENTRY) if isinstance(at, At) and not 0 <= at.index < n else at)
     return tuple(where)
 
 
 def moved(axis: TableAxis, moves: dict[int, Move], shape: tuple[int, ...]) -> TableAxis | None:
-    """Return the axis of a result of this shape; None if an index runs along a dimension that has no destination."""
+    """Return the axis of a result of this shape; None if an index runs along a dimension that it cannot follow."""
     where: list[Component] = []
     for component in axis.where:
         if any(dim not in moves for dim in dims_of(component)):
             return None
         if isinstance(component, Along):
-            to = moves[component.dim]
-            start, step = component.start + component.step * to.offset, component.step * to.stride
-            component = At(start) if shape[to.dim] == 1 else Along(to.dim, start, step)
+            if (along := component.sliced(moves[component.dim])) is None:
+                return None
+            component = At(along.start) if shape[along.dim] == 1 else along
         elif isinstance(component, Through):
             to = [moves[dim] for dim in component.dims]
             if any((move.offset, move.stride) != (0, 1) for move in to):
@@ -124,3 +137,32 @@ def moved(axis: TableAxis, moves: dict[int, Move], shape: tuple[int, ...]) -> Ta
             component = Through(tuple(move.dim for move in to), component.array)
         where.append(component)
     return TableAxis(axis.site, tuple(where))
+
+
+def reshaped(axis: TableAxis, before: tuple[int, ...], after: tuple[int, ...]) -> TableAxis | None:
+    """Return the axis of an array after a reshape; None if an index then runs along several dimensions."""
+    where: list[Component] = []
+    for component in axis.where:
+        if isinstance(component, Through):
+            return None
+        if isinstance(component, Along):
+            dims = [d for d in range(len(before)) if d != component.dim]
+            index = np.expand_dims(component.at(np.arange(before[component.dim])), dims)
+            component = _component_of(np.broadcast_to(index, before).reshape(after))
+        if component is None:
+            return None
+        where.append(component)
+    return TableAxis(axis.site, tuple(where))
+
+
+def _component_of(index: np.ndarray) -> At | Along | None:
+    """Return the form of an array of indices; None if it differs along several dimensions."""
+    first = index[(0,) * index.ndim]
+    along = [d for d in range(index.ndim) if np.any(index != index.take([0], axis=d))]
+    if not along:
+        return At(int(first))
+    (dim, *others) = along
+    line = np.moveaxis(index, dim, 0).reshape(index.shape[dim], -1)[:, 0]
+    every = int(np.argmax(line != first))
+    found = Along(dim, int(first), int(line[every] - first), every)
+    return found if not others and np.array_equal(line, found.at(np.arange(len(line)))) else None

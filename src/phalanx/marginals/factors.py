@@ -128,7 +128,7 @@ def _by_entry(table: ValueTable, sites: Sequence[Site], indices: Sequence[np.nda
 
 def _renamed(component: Any, dims: Mapping[int, int]) -> Any:
     if isinstance(component, Along):
-        return Along(dims[component.dim], component.start, component.step)
+        return component._replace(dim=dims[component.dim])
     if isinstance(component, Through):
         return Through(tuple(dims.get(d, -1) for d in component.dims), component.array)
     return component
@@ -225,7 +225,7 @@ def _numbers(axis: TableAxis, at: Mapping[int, np.ndarray], count: int, variable
     site, index, inside = variables.sites[axis.site], [], np.ones(count, bool)
     for n, (c, length) in enumerate(zip(axis.where, site.entries, strict=True)):
         if n not in variables.plates[axis.site]:
-            here = np.full(count, c.index) if isinstance(c, At) else c.start + c.step * at[c.dim]  # pyright: ignore
+            here = np.full(count, c.index) if isinstance(c, At) else c.at(at[c.dim])  # pyright: ignore
             inside &= (here >= 0) & (here < length)
             index.append(np.clip(here, 0, length - 1))
     return np.where(inside, variables.numbers(axis.site)[tuple(index)], NO_ENTRY)

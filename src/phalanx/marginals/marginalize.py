@@ -250,11 +250,16 @@ class _Running:
             for n, component in enumerate(axis.where)
             for d in dims_of(component)
         }
-        rows = [along.get(d) for d in range(len(table.shape))]
-        if not rows or None in rows or sorted(rows, key=str) != sorted(plates, key=str):
+        shape = tuple(held.distribution.batch_shape)
+        rows, within_event = [along.get(d) for d in range(len(shape))], range(len(shape), len(table.shape))
+        if (
+            any(d in along for d in within_event)
+            or not rows
+            or None in rows
+            or sorted(rows, key=str) != sorted(plates, key=str)
+        ):
             return False
         term = jnp.transpose(term, [plates.index(row) for row in rows])  # pyright: ignore[reportArgumentType]
-        shape = tuple(held.distribution.batch_shape)
         if shape != term.shape or held.shape != shape + tuple(held.distribution.event_shape):
             return False
         send(replace(held, distribution=Known(held.distribution, term), scale=1.0, logit=None))

@@ -179,7 +179,10 @@ class _Seen:
 
     def terms(self) -> dict[str, Array]:
         """Return the log densities of each variable, one for each independent entry."""
-        return {name: v.row_log_prob() for name, v in self.variables.items() if v.distribution is not None}
+        found = {name: v.row_log_prob() for name, v in self.variables.items() if v.distribution is not None}
+        # a density may be constant, as a uniform one is, but its sum over the values still has a term for each of them
+        own = {name: jnp.where(value == value, found[name], -jnp.inf) for name, value in self.discrete.items()}
+        return found | own
 
     def supports(self) -> dict[str, list[Array]]:
         """Return the arrays in the supports of the latent variables."""

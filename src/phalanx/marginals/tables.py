@@ -9,6 +9,7 @@ has a result with an axis for each: that is refused if it is too large.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ from phalanx.marginals.entries import (
     NO_ENTRY,
     Along,
     At,
+    Component,
     Move,
     Site,
     TableAxis,
@@ -46,6 +48,7 @@ from phalanx.marginals.entries import (
     dims_of,
     entry_at,
     moved,
+    reshaped,
 )
 
 MOST_RUNS = 2**16
@@ -164,6 +167,12 @@ class Tabulation(Interpreter[ValueTable]):
             return inputs
         if name == "gather" and (found := self._selected(equation, inputs)) is not None:
             return found
+        if name == "reshape" and (found := self._reshaped(equation, inputs)) is not None:
+            return found
+        if name == "stack":
+            return self._stacked(equation, inputs)
+        if name == "unstack":
+            return self._unstacked(equation, inputs)
         if name == "concatenate":
             inputs = _in_place(inputs, equation.params["dimension"])
         if named := axes_named(equation):
@@ -179,6 +188,42 @@ class Tabulation(Interpreter[ValueTable]):
                 first = int(np.clip(int(start.array), 0, table.shape[dim] - size))
                 moves[0][dim] = Move(dim, first)
         return moves
+
+    def _reshaped(self, equation: JaxprEqn, inputs: Sequence[ValueTable]) -> list[ValueTable] | None:
+        """Return the result of a reshape; None if an element of it depends on no single entry."""
+        (table, *_), shape = inputs, aval_of(equation.outvars[0]).shape
+        axes = [reshaped(axis, table.shape, shape) for axis in table.axes]
+        if None in axes:
+            return None
+        array = jnp.reshape(table.array, (*jnp.shape(table.array)[: len(axes)], *shape))
+        return [merged(array, axes)]  # pyright: ignore[reportArgumentType]
+
+    def _stacked(self, equation: JaxprEqn, inputs: Sequence[ValueTable]) -> list[ValueTable]:
+        """Return the concatenation of arrays along a new dimension."""
+        dim, shape = equation.params["axis"], aval_of(equation.outvars[0]).shape
+        moves = {d: Move(d + (d >= dim)) for d in range(len(shape) - 1)}
+        single = (*shape[:dim], 1, *shape[dim + 1 :])
+        wide = [self._placed(table, moves, single) for table in inputs]
+        wide = [ValueTable(jnp.expand_dims(table.array, len(table.axes) + dim), table.axes) for table in wide]
+        wide = _in_place(wide, dim)
+        placed = [
+            self._placed(table, {d: Move(d, -number if d == dim else 0) for d in range(len(shape))}, shape)
+            for number, table in enumerate(wide)
+        ]
+        axes = self._union(placed, equation)
+        sizes = [self.sites[axis.site].size for axis in axes]
+        arrays = [jnp.broadcast_to(over(table, axes), (*sizes, *single)) for table in placed]
+        return [ValueTable(jnp.concatenate(arrays, axis=len(axes) + dim), axes)]
+
+    def _unstacked(self, equation: JaxprEqn, inputs: Sequence[ValueTable]) -> list[ValueTable]:
+        """Return the slices of an array along a dimension, without it."""
+        (table,), dim = inputs, equation.params["axis"]
+        if any(isinstance(c, Through) and dim in c.dims for axis in table.axes for c in axis.where):
+            raise self._refusal(equation, table.axes)
+        moves = {d: Move(d - (d > dim)) for d in range(len(table.shape)) if d != dim}
+        found = [self._at_position(table, dim, position) for position in range(table.shape[dim])]
+        found = [ValueTable(jnp.squeeze(part.array, len(part.axes) + dim), part.axes) for part in found]
+        return [self._placed(part, moves, aval_of(equation.outvars[0]).shape) for part in found]
 
     def _mapped(self, equation: JaxprEqn, inputs: Sequence[ValueTable], moves: Sequence[Moves]) -> list[ValueTable]:
         shape = aval_of(equation.outvars[0]).shape
@@ -210,7 +255,7 @@ class Tabulation(Interpreter[ValueTable]):
     def separated(self, table: ValueTable, moves: Moves, equation: JaxprEqn) -> ValueTable:
         """Return the same values with an axis for each entry along the dimensions that an equation mixes."""
         for dim in range(len(table.shape)):
-            if dim not in moves and any(axis.runs_along(dim) for axis in table.axes):
+            if any(not _follows(c, dim, moves) for axis in table.axes for c in axis.where):
                 table = self._separated(table, dim, equation)
         if any(isinstance(c, Through) and not _kept_whole(c, moves) for axis in table.axes for c in axis.where):
             raise self._refusal(equation, table.axes)
@@ -357,10 +402,12 @@ def _in_place(tables: Sequence[ValueTable], dim: int) -> list[ValueTable]:
     """Return the operands of a concatenation, in which a variable of a single element is at its position only.
 
     Along the result, its index is that of the first dimension of `Site.entries`, outside of which there is no entry.
+    An entry that several operands share, as in `stack([z, z**2])`, is at several positions.
     """
+    count = Counter(axis for table in tables for axis in table.axes)
 
     def placed(axis: TableAxis) -> TableAxis:
-        whole = axis.where[0] == At(0) and not axis.runs_along(dim)
+        whole = axis.where[0] == At(0) and not axis.runs_along(dim) and count[axis] == 1
         return TableAxis(axis.site, (Along(dim, 0, 1), *axis.where[1:])) if whole else axis
 
     return [merged(t.array, map(placed, t.axes)) if t.shape[dim] == 1 else t for t in tables]
@@ -370,6 +417,13 @@ def described(equation: JaxprEqn) -> str:
     """Return an equation as text for a message, with the line of the model that it comes from."""
     line = source_line_of(equation)
     return f"{equation.primitive.name} in line {line}" if line is not None else f"the operation {equation.primitive}"
+
+
+def _follows(component: Component, dim: int, moves: Moves) -> bool:
+    """Return whether a result follows an index along a dimension of its operand."""
+    if dim not in dims_of(component):
+        return True
+    return dim in moves and (not isinstance(component, Along) or component.sliced(moves[dim]) is not None)
 
 
 def _kept_whole(component: Through, moves: Moves) -> bool:
