@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from jax.typing import ArrayLike
 
 from phalanx.inputs.arguments import Arguments
-from phalanx.inputs.axis_names import Axis
+from phalanx.inputs.axis_names import Axis, EntryLabels, entry_labels
 from phalanx.inputs.dataframe_input import Labels, Levels
 from phalanx.jaxprs.walking import ELEMENTWISE, Atom, Cond, Interpreter, Scan, aval_of
 from phalanx.programs.traced_program import TracedProgram
@@ -57,10 +58,15 @@ class LabelSearch:
         Args:
             arguments: the data.
             axes: names of the axes of each array by its name; empty for an array without.
+
+        Raises:
+            ValueError: when the program combines entries whose labels differ; the message names both arguments.
         """
         constants = list(arguments.constants.values())
         labels = [*arguments.labels, *(constant.labels for constant in constants)]
-        if not any(axes.values()) and not any(isinstance(known, Levels) for known in labels):
+        every = [*chain.from_iterable(axes.values())]
+        has_levels = any(isinstance(known, Levels) for known in labels)
+        if not has_levels and not any(axis.dim or axis.words for axis in every) and not _differ(every):
             return {}
         walk = _LabelWalk(_Axes(), self.variables)
         known = zip(self.program.jaxpr.invars, arguments.names, arguments.labels, strict=True)
@@ -68,8 +74,73 @@ class LabelSearch:
         for c in constants:
             walk.constants.append((c.array, walk.of_argument(c.shape, c.name, c.labels, axes[c.name])))
         known, avals = walk.run(self.program, inputs), self.program.out_avals
+        walk.axes.check_labels(list(axes))
         found = {name: walk.axes.names_along(known[i].axes, avals[i].shape) for name, i in self.values.items()}
         return {name: names for name, names in found.items() if any(map(any, names))}
+
+
+def any_labels_differ(arguments: Arguments) -> bool:
+    """Return whether two axes of the data with as many entries have other labels."""
+    return _differ([*chain.from_iterable(_axes_by_name(arguments).values())])
+
+
+def _differ(axes: Sequence[Axis]) -> bool:
+    known = {(axis.entries.count, axis.entries.ordered) for axis in axes if axis.entries is not None}
+    return len(known) > len({count for count, _ in known})
+
+
+class _Labels(NamedTuple):
+    """Labels that an argument gives to an axis; `levels` are those of its codes, if they index the axis."""
+
+    argument: str
+    dim: str | None
+    entries: EntryLabels
+    levels: tuple[Any, ...] = ()
+
+
+def _check_labels(first: _Labels, second: _Labels) -> None:
+    if first.argument == second.argument:
+        return
+    a, b = first.entries, second.entries
+    if first.levels and second.levels:
+        code = {level: number for number, level in enumerate(first.levels)}
+        if wrong := [w for n, w in enumerate(second.levels) if code.get(w, n) != n]:
+            raise ValueError(
+                f"data: {first.argument} and {second.argument} look up entries of the same axis, and their levels are "
+                f"numbered differently: {wrong[0]!r} is number {code[wrong[0]]} of {first.argument} and number "
+                f"{second.levels.index(wrong[0])} of {second.argument}. Give both the same list of levels, as in "
+                f"pandas.Categorical(words, categories=levels)."
+            )
+        return
+    along = f" along {first.dim!r}" if first.dim is not None and first.dim == second.dim else ""
+    shown = f"{first.argument} begins with {_listed(a.shown)}, {second.argument} with {_listed(b.shown)}"
+    by_position = f"{second.argument}.to_numpy()"
+    if a.reorder(b):
+        raise ValueError(
+            f"data: {first.argument} and {second.argument} are combined entry by entry, and have the same labels"
+            f"{along} in different orders: {shown}. Give both in one order, as {second.argument}.reindex or "
+            f"xarray.align return them; or {by_position}, if entries belong together by position."
+        )
+    if a.contradict(b) and first.dim == second.dim:
+        raise ValueError(
+            f"data: {first.argument} and {second.argument} are combined entry by entry, and have different labels"
+            f"{along}: {shown}. Give both the entries that they share, as in {first.argument}.loc[labels]; or "
+            f"{by_position}, if entries belong together by position."
+        )
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(map(repr, labels))
+
+
+def check_labels(whole: TracedProgram, arguments: Arguments) -> None:
+    """Raise if a program, traced on the whole data, combines entries whose labels differ; see `LabelSearch.names`."""
+    LabelSearch.of(whole).names(arguments, _axes_by_name(arguments))
+
+
+def _axes_by_name(arguments: Arguments) -> dict[str, Sequence[Axis]]:
+    passed = dict(zip(arguments.names, arguments.axes, strict=True))
+    return {**passed, **{constant.name: constant.axes for constant in arguments.constants.values()}}
 
 
 class _Axes:
@@ -78,15 +149,28 @@ class _Axes:
     def __init__(self):
         self._parent: list[int] = []
         self._names: list[set[Axis]] = []
+        self._labels: list[list[_Labels]] = []
 
-    def new(self, *names: Axis) -> int:
+    def new(self, *names: Axis, argument: str = "") -> int:
         self._parent.append(len(self._parent))
         self._names.append(set(names))
+        self._labels.append([_Labels(argument, a.dim, a.entries) for a in names if a.entries is not None])
         return self._parent[-1]
 
-    def name(self, axis: int | None, names: Axis) -> None:
-        if axis is not None:
-            self._names[self._root(axis)].add(names)
+    def name(self, axis: int | None, levels: Axis, argument: str) -> None:
+        """Give an axis the levels of an argument, by which the program looks its entries up."""
+        if axis is not None and levels.words is not None:
+            root, labels = self._root(axis), entry_labels(list(levels.words), identify=False)
+            self._names[root].add(levels)
+            self._labels[root].append(_Labels(argument, None, labels, levels.words))
+
+    def check_labels(self, arguments: Sequence[str]) -> None:
+        """Raise if entries that are combined have labels that differ."""
+        for labels in self._labels:
+            labels = sorted(labels, key=lambda known: arguments.index(known.argument))
+            for number, second in enumerate(labels):
+                for first in labels[:number]:
+                    _check_labels(first, second)
 
     def join(self, axes: Sequence[int | None]) -> int | None:
         """Merge the sets of these axes and return their root; None is the axis of a broadcast value."""
@@ -94,6 +178,8 @@ class _Axes:
         for root in set(roots[1:]) - set(roots[:1]):
             self._parent[root] = roots[0]
             self._names[roots[0]] |= self._names[root]
+            self._labels[roots[0]] += self._labels[root]
+            self._labels[root] = []
         return roots[0] if roots else None
 
     def names_along(self, axes: Sequence[int | None], shape: Sequence[int]) -> tuple[Axis, ...]:
@@ -118,6 +204,7 @@ class _Code(NamedTuple):
     """Codes of levels; with `sign`, the result of comparing them to zero, which is always False."""
 
     levels: Axis
+    argument: str = ""
     sign: bool = False
 
 
@@ -156,9 +243,9 @@ class _LabelWalk(Interpreter[_Value]):
 
     def of_argument(self, shape: Sequence[int], name: str, labels: Labels, named: Sequence[Axis]) -> _Value:
         dim = name if name.isidentifier() else None  # not of an array within an argument, `batch['x']`
-        codes = (_Code(Axis(dim, tuple(labels))),) if isinstance(labels, Levels) else ()
+        codes = (_Code(Axis(dim, tuple(labels)), name),) if isinstance(labels, Levels) else ()
         axes = named or (Axis(),) * len(shape)
-        return _Value(tuple(self.axes.new(axis) if any(axis) else None for axis in axes), codes)
+        return _Value(tuple(self.axes.new(a, argument=name) if any(a) else None for a in axes), codes)
 
     def constant(self, value: ArrayLike) -> _Value:
         equal = [
@@ -253,7 +340,7 @@ class _LabelWalk(Interpreter[_Value]):
     def _dynamic_slice(self, eqn: JaxprEqn, x: _Value, *starts: _Value) -> _Value:
         for axis, size, start in zip(x.axes, eqn.params["slice_sizes"], starts, strict=True):
             if size == 1 and start.code and not start.code.sign:
-                self.axes.name(axis, start.code.levels)
+                self.axes.name(axis, start.code.levels, start.code.argument)
         return _same_where_whole(eqn, x)
 
     def _gather(self, eqn: JaxprEqn, x: _Value, index: _Value) -> _Value:
@@ -262,7 +349,7 @@ class _LabelWalk(Interpreter[_Value]):
         codes = index.codes * len(picked) if index.code else index.codes or (None,) * len(picked)
         for axis, code in zip(picked, codes, strict=True):
             if code and not code.sign and sizes[axis] == 1:
-                self.axes.name(x.axes[axis], code.levels)
+                self.axes.name(x.axes[axis], code.levels, code.argument)
         gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
         whole = [
             a if n == size else None for a, n, size in zip(x.axes, sizes, aval_of(eqn.invars[0]).shape, strict=True)

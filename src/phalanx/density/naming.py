@@ -23,6 +23,10 @@ Axes = Mapping[str, tuple[Axis, ...]]
 """Names of axes by variable or argument."""
 
 
+LOG_DENSITY = "log_density"
+"""Name that tables give to the log density of the draws."""
+
+
 @dataclass(frozen=True)
 class Naming:
     """Names of the axes of a model's variables, for any number of data sets.
@@ -52,7 +56,7 @@ class Naming:
         """Return the naming of a program traced on the whole data.
 
         Raises:
-            ValueError: when `given` does not fit the model.
+            ValueError: when `given` does not fit the model, or a variable is named `log_density`.
         """
         known = {
             name: v for name, v in whole.variables.items()
@@ -61,6 +65,11 @@ class Naming:
         variables = {name: v.shape for name, v in known.items()}
         given.check(variables, _shapes_of(arguments))
         rows = tuple(name for name, v in known.items() if v.is_latent or v.is_computed)
+        if LOG_DENSITY in rows:
+            raise ValueError(
+                f"Variable {LOG_DENSITY!r}: tables have the log density of each draw in a row of this name. Rename the "
+                f"variable."
+            )
         plates = {name: _axes_in_plates(v) for name, v in known.items() if v.plates}
         dims = {of.name: tuple(axis.dim for axis in of.axes) for of in _arrays_of(arguments) if of.axes}
         observed = tuple(whole.observed)
@@ -110,7 +119,7 @@ class Naming:
             axes = (*axes[:-1], axes[-1]._replace(words=tuple(labels)))
         if name in self.given.dims and len(self.given.dims[name]) == len(shape):
             axes = tuple(
-                Axis(dim or axis.dim, axis.words) for dim, axis in zip(self.given.dims[name], axes, strict=True)
+                axis._replace(dim=dim or axis.dim) for dim, axis in zip(self.given.dims[name], axes, strict=True)
             )
         axes = tuple(axis._replace(words=self.given.coords.get(axis.dim or "", axis.words)) for axis in axes)
         return axes if any(map(any, axes)) else ()

@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 
 from phalanx.density.density import Density
 from phalanx.density.indices import IndexCheck
+from phalanx.density.labels import check_labels
 from phalanx.density.minibatch import Minibatch, MinibatchEstimate
 from phalanx.exactness.sharding_check import check_level, read_sharding_check
 from phalanx.exactness.share_rule import read_shares
@@ -128,6 +129,7 @@ class Target:
         if whole is None:  # a caller that passes `whole` has checked the indices
             arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(model, a, sizes))
             self.arguments = arguments
+            check_labels(whole, arguments)
             IndexCheck.of(whole).check_or_warn(arguments)
         check_latents(model, whole)
         self.shares: Shares

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date, timedelta
 from typing import Any
 
 import jax
@@ -86,6 +87,12 @@ def asks_for_values(error: ModelError) -> bool:
     return isinstance(cause, Exception) and is_untraceable(cause) and not isinstance(cause, UnexpectedTracerError)
 
 
+def asks_for_whole_numbers(error: Exception) -> bool:
+    """Return whether JAX refused real numbers as indices."""
+    cause = error.__cause__ if isinstance(error, ModelError) else error
+    return isinstance(cause, TypeError | ValueError) and "integer" in str(cause)
+
+
 def check_nothing_leaked(function: object, constants: Sequence[object]) -> None:
     """Raise if a function has read values of an earlier trace.
 
@@ -112,6 +119,9 @@ def _message(
     begin = f"{name}, {line}: {line.code!r}" if line.code else f"{name}, {line}"
     # Report strings among the data, which may be meant as numbers, but no others: names of variables are strings, too.
     words = [f"{n} is the string {value!r}" for n, value in line.strings().items() if arguments.get(n) is value]
+    is_of_shapes = not isinstance(error, TypeError | IndexError) or "shapes" in str(error)
+    if not is_of_shapes and (objects := _objects_among(line, arguments)):
+        return f"{begin} cannot be computed: {objects}{_last(variables)}"
     if is_untraceable(error) and words:
         return f"{begin} cannot be computed: {' and '.join(words)}, and not a number.{_last(variables)}"
     if is_untraceable(error):
@@ -123,6 +133,27 @@ def _message(
     facts = [", ".join(shapes), *words] if shapes else words
     here = f" Here {', and '.join(facts)}." if facts else ""
     return f"{begin}: {what}.{here} {remedy(error, line)}".rstrip() + _last(variables)
+
+
+def _objects_among(line: CodeLine, arguments: Mapping[str, object]) -> str:
+    """Return sentences on an argument in the failing expression that is, or lists, words or dates; "" without one."""
+    for name in line.names:
+        value = line.value(name)
+        if value is None or isinstance(value, str) or arguments.get(name) is not value:
+            continue
+        objects = [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, str | bytes | date | timedelta)]
+        if not objects:
+            continue
+        several = isinstance(value, list | tuple)
+        what = f"a {type(value).__name__} of objects such as {objects[0]!r}" if several else repr(objects[0])
+        what = f"the argument {name!r} is {what}, and not {'of numbers' if several else 'a number'}."
+        if isinstance(objects[0], date | timedelta):
+            return f"{what} Give the time since one of them, in days."
+        return (
+            f"{what} Give words as a pandas.Categorical, whose levels the model has as numbers 0, 1, ..., or as "
+            f"np.unique({name}, return_inverse=True)[1]."
+        )
+    return ""
 
 
 def _known_later(values: list[str]) -> str:

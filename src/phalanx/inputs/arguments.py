@@ -12,6 +12,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
@@ -111,6 +112,13 @@ class Arguments:
             shardings=left(self.shardings), names=left(self.names), labels=left(self.labels),
             axes=left(self.axes),
         )  # fmt: skip
+
+    def as_whole_numbers(self, names: Collection[str]) -> Arguments:
+        """Return the same arguments with these arrays of real numbers as whole numbers."""
+        whole = jax.dtypes.canonicalize_dtype(np.int64)
+        pairs = zip(self.names, self.arrays, strict=True)
+        with np.errstate(invalid="ignore"):
+            return replace(self, arrays=tuple(a.astype(whole) if name in names else a for name, a in pairs))
 
     @property
     def constants(self) -> dict[str, Constant]:
@@ -277,7 +285,7 @@ def by_keyword(program: Callable[..., Any], data: object) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         raise TypeError(
             f"data must be a dict of the model's keyword arguments, such as {{'x': x, 'y': y}}; "
-            f"got {type(data).__name__}."
+            f"got {type(data).__name__}.{_collect(data)}"
         )
     return data
 
@@ -319,6 +327,12 @@ def _form(name: str) -> str:
     return name.lower().replace(" ", "").replace("_", "")
 
 
+def _collect(value: object) -> str:
+    """Return advice on a table that is not computed yet; "" for another value."""
+    is_lazy = hasattr(value, "collect") and type(value).__module__.startswith("polars")
+    return " It is not computed yet: give what .collect() returns." if is_lazy else ""
+
+
 def _words_as_array(value: object) -> object:
     """Return a list of words as one array, for JAX would treat the list as a tree."""
     is_words = isinstance(value, list | tuple) and any(isinstance(item, str) for item in value)
@@ -341,6 +355,8 @@ def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Label
         labels = leaf.labels
     else:
         leaf, labels = as_named_array(f"data: {name}", leaf)
+    if isinstance(leaf, Decimal):
+        leaf = float(leaf)
     if isinstance(leaf, float | complex | np.generic):
         leaf = np.asarray(leaf)
     if isinstance(leaf, np.ndarray):
@@ -358,7 +374,7 @@ def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Label
     except TypeError:
         raise TypeError(
             f"data: {name} is a {type(leaf).__name__}, which cannot be part of a compiled program; give arrays, "
-            f"numbers, strings or functions."
+            f"numbers, strings or functions.{_collect(leaf)}"
         ) from None
     return leaf, ()
 

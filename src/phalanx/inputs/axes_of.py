@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from phalanx.inputs.axis_names import Axis, Word, words_of
+from phalanx.inputs.axis_names import SHOWN, Axis, EntryLabels, Word, entry_labels, words_of
 from phalanx.inputs.dataframe_input import library_of
 
 MOST_WORDS = 10_000
@@ -16,25 +17,54 @@ def axes_of(value: Any) -> tuple[Axis, ...]:
 
     They are the dimensions and coordinates of xarray, the name and the entries of a pandas index, and the name of the
     columns as a whole. Entries of an index without a name are no names, as they often only number rows. The names of
-    single columns and levels come with `as_named_array`, since new data must have them.
+    single columns and levels come with `as_named_array`, since new data must have them. Labels by which two arrays can
+    be compared are those of every axis that has some, but repeated ones of an index without a name.
 
     Example:
         >>> import numpy as np, xarray
         >>> from phalanx.inputs.axes_of import axes_of
-        >>> axes_of(xarray.DataArray(np.zeros(2), dims="year", coords={"year": [2024, 2025]}))
-        (Axis(dim='year', words=(2024, 2025)),)
+        >>> (axis,) = axes_of(xarray.DataArray(np.zeros(2), dims="year", coords={"year": [2024, 2025]}))
+        >>> axis.dim, axis.words
+        ('year', (2024, 2025))
     """
     library = library_of(value)
     if library == "pandas":
         rows = [value.index] if hasattr(value, "index") else []
         columns = [value.columns] if hasattr(value, "columns") else []
-        axes = tuple(Axis(_text(index.name), _words(index) if index.name is not None else None) for index in rows)
-        axes += tuple(Axis(_text(index.name)) for index in columns)
+        axes = tuple(
+            Axis(_text(index.name), _words(index) if index.name is not None else None, _labels_of_rows(index))
+            for index in rows
+        )
+        axes += tuple(Axis(_text(index.name), None, _labels_of_columns(index)) for index in columns)
     elif library == "xarray" and hasattr(value, "dims"):
-        axes = tuple(Axis(_text(dim), _words(value.indexes.get(dim))) for dim in value.dims)
+        indexes = [value.indexes.get(dim) for dim in value.dims]
+        axes = tuple(
+            Axis(_text(dim), _words(index), None if index is None else entry_labels(index))
+            for dim, index in zip(value.dims, indexes, strict=True)
+        )
     else:
         return ()
     return axes if any(map(any, axes)) else ()
+
+
+def _labels_of_rows(index: Any) -> EntryLabels | None:
+    """Return the labels of an index of pandas; None if they only number the rows."""
+    if index.name is None and index.nlevels == 1:
+        pandas = sys.modules["pandas"]
+        if isinstance(index, pandas.RangeIndex):
+            # rows of a table, of which two slices are paired by position unless one of them is in another order
+            forward = index.step > 0
+            ends = sorted((index.start, index.stop - index.step))
+            same = f"{type(index).__name__} {ends} {abs(index.step)}"
+            shown = tuple(map(str, index[:SHOWN]))
+            return EntryLabels(len(index), f"{same} {forward}", same, shown, identify=False)
+        if not index.is_unique:
+            return None
+    return entry_labels(index)
+
+
+def _labels_of_columns(index: Any) -> EntryLabels | None:
+    return entry_labels(index, identify=False) if index.is_unique else None
 
 
 def _text(name: object) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,15 +12,49 @@ import numpy as np
 Word = str | int | float | bool
 """Name of an entry, in a type that files of every format have. Dates are text, as in ISO 8601."""
 
+SHOWN = 3
+"""Number of labels of an axis that a message shows."""
+
 Labels = Mapping[str, tuple[tuple[str, ...] | None, ...]]
 """Names of the entries along each axis as text, by variable; None for a numbered axis."""
 
 
+class EntryLabels(NamedTuple):
+    """Labels of the entries along an axis, as checksums: they say whether two axes have equal labels.
+
+    Attributes:
+        count: number of entries.
+        ordered: checksum of the labels in their order.
+        unordered: checksum of the sorted labels.
+        shown: the first labels as text, for messages.
+        identify: True if the labels identify entries, so that entries with other labels are others. Numbers of rows
+            and names of columns do not.
+    """
+
+    count: int
+    ordered: str
+    unordered: str
+    shown: tuple[str, ...]
+    identify: bool = True
+
+    def reorder(self, other: EntryLabels) -> bool:
+        """Return whether the labels are those of `other` in another order."""
+        return self.count == other.count and self.unordered == other.unordered and self.ordered != other.ordered
+
+    def contradict(self, other: EntryLabels) -> bool:
+        """Return whether both identify entries, as many, and not the same ones."""
+        return self.identify and other.identify and self.count == other.count and self.unordered != other.unordered
+
+
 class Axis(NamedTuple):
-    """Names of an axis: its dimension, and the entries along it; None if unknown."""
+    """Names of an axis: its dimension, and the entries along it; None if unknown.
+
+    `entries` has the labels of all entries that came with data, also those that are too many to be kept as `words`.
+    """
 
     dim: str | None = None
     words: tuple[Word, ...] | None = None
+    entries: EntryLabels | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +94,30 @@ class AxisNames:
         return {
             dim: as_coordinate(known) if known and len(known) == size else np.arange(size) for dim, size, known in words
         }
+
+
+def entry_labels(labels: Any, identify: bool = True) -> EntryLabels:
+    """Return the labels of entries: numbers, times, or anything else as text.
+
+    Example:
+        >>> from phalanx.inputs.axis_names import entry_labels
+        >>> entry_labels(["a", "b"]).reorder(entry_labels(["b", "a"]))
+        True
+    """
+    array = np.asarray(labels)
+    if array.dtype.kind == "M":
+        array = array.astype("datetime64[ns]").astype(np.int64)
+    elif array.dtype.kind in "iub" or (array.dtype.kind == "f" and np.array_equal(array, np.rint(array))):
+        array = array.astype(np.int64)
+    elif array.dtype.kind != "f":
+        array = np.array([str(label) for label in array.tolist()], str)
+    shown = tuple(str(word) for word in words_of(labels[:SHOWN]))
+    return EntryLabels(len(array), _checksum(array), _checksum(np.sort(array)), shown, identify)
+
+
+def _checksum(array: np.ndarray) -> str:
+    content = "\0".join(array.tolist()).encode() if array.dtype.kind == "U" else array.tobytes()
+    return f"{array.dtype.kind}{hashlib.sha256(content).hexdigest()}"
 
 
 def words_of(values: Iterable[Any]) -> tuple[Word, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -166,7 +167,7 @@ def _is_list_of_numbers(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, bool | int | float | complex | np.number | np.bool_)
+    return isinstance(value, bool | int | float | complex | Decimal | np.number | np.bool_)
 
 
 def _of_list(name: str, value: Sequence[object]) -> np.ndarray:
@@ -176,7 +177,8 @@ def _of_list(name: str, value: Sequence[object]) -> np.ndarray:
         if not _is_number(item):
             raise TypeError(f"{name}{place} is {item!r}, which is not a number.")
     try:
-        return np.array(value)
+        array = np.array(value)
+        return array.astype(float) if any(isinstance(item, Decimal) for _, item in _leaves(value)) else array
     except ValueError:
         raise ValueError(
             f"{name} is a list of lists that differ in length ({_lengths(value)}). Pad them to one length and mask "

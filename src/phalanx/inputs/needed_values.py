@@ -1,13 +1,21 @@
-"""Search for the arguments whose values a program needs while it is traced, as for a size: its constants."""
+"""Search for the arguments whose values a program needs while it is traced, as for a size: its constants.
+
+Arguments whose real numbers it uses as indices or levels are passed as whole numbers, if they are: tables turn whole
+numbers into real ones where some are missing.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from phalanx.errors.model_errors import ModelError, asks_for_values
+import jax.numpy as jnp
+import numpy as np
+
+from phalanx.errors.model_errors import ModelError, asks_for_values, asks_for_whole_numbers
 from phalanx.inputs.arguments import Arguments
+from phalanx.mesh.processes import to_host
 
 IN_BATCHES = "its rows change from step to step"
 """Reason why values of data in batches cannot be compiled in."""
@@ -30,24 +38,30 @@ def trace_with_values(
             or by argument; empty if they can.
 
     Returns:
-        The arguments, with the needed ones compiled in, and the trace.
+        The arguments, with the needed ones compiled in and those used as indices as whole numbers, and the trace.
 
     Raises:
         ModelError: as `trace` does, if values of arguments do not help.
-        ValueError: when the values of a needed argument, which it names, vary, or its rows are sharded.
+        ValueError: when the values of a needed argument, which it names, vary, or its rows are sharded; or those of an
+            index are not whole.
     """
     try:
         return arguments, trace(arguments)
-    except ModelError as error:
-        if not asks_for_values(error):
+    except (ModelError, TypeError) as error:
+        if asks_for_whole_numbers(error):
+            return trace_with_values(_with_whole_numbers(arguments, trace, error), trace, varies)
+        if not isinstance(error, ModelError) or not asks_for_values(error):
             raise
         failed = error
     sizes = dict(zip(arguments.names, (math.prod(shape.shape) for shape in arguments.whole_shapes()), strict=True))
     needed = sorted((name for name, size in sizes.items() if size <= MOST), key=lambda name: -sizes[name])
     try:
         traced = trace(arguments.fixing(needed))
-    except ModelError as error:
-        if asks_for_values(error):
+    except (ModelError, TypeError) as error:
+        if asks_for_whole_numbers(error):
+            whole = _with_whole_numbers(arguments, lambda given: trace(given.fixing(needed)), error)
+            return trace_with_values(whole, trace, varies)
+        if isinstance(error, ModelError) and asks_for_values(error):
             raise failed from failed.__cause__
         raise
     for name in list(needed):
@@ -58,8 +72,62 @@ def trace_with_values(
     reasons = dict.fromkeys(needed, varies) if isinstance(varies, str) else varies
     for name in needed:
         if why := "its rows are sharded over devices" if sharded[name].axes else reasons.get(name, ""):
-            raise ValueError(_refusal(failed, name, why)) from failed
+            others = [other for other in needed if other != name]
+            raise ValueError(_refusal(_error_of(arguments, others, trace) or failed, name, why)) from failed
     return arguments.fixing(needed), traced
+
+
+def _with_whole_numbers(arguments: Arguments, trace: Callable[[Arguments], Any], failed: Exception) -> Arguments:
+    """Return the arguments of a program that uses real numbers as indices, with as few as possible as whole numbers.
+
+    Raises:
+        ValueError: when the numbers of such an argument are not whole; the message names the first.
+        Exception: `failed`, if no argument can help.
+    """
+    real = [n for n, a in zip(arguments.names, arguments.arrays, strict=True) if jnp.issubdtype(a.dtype, jnp.floating)]
+    first = {name: _first_fraction(arguments, name) for name in real}
+    whole = [name for name in real if first[name] is None]
+
+    def helps(names: list[str]) -> bool:
+        try:
+            trace(arguments.as_whole_numbers(names))
+        except (ModelError, TypeError) as error:
+            return not asks_for_whole_numbers(error)
+        return True
+
+    if not helps(whole):
+        for name in real:
+            if name not in whole and helps([*whole, name]):
+                raise ValueError(
+                    f"data: {first[name]}, and the model uses {name} as an index or a level, which is a whole number "
+                    f"from 0 on. Give whole numbers, or leave out the rows that have none."
+                ) from failed
+        raise failed
+    for name in list(whole):
+        if helps(fewer := [other for other in whole if other != name]):
+            whole = fewer
+    return arguments.as_whole_numbers(whole)
+
+
+def _first_fraction(arguments: Arguments, name: str) -> str | None:
+    """Return the first number of an array that is not whole, with its place; None if all are."""
+    number = arguments.names.index(name)
+    sharding, array = arguments.shardings[number], np.asarray(to_host(arguments.arrays[number]))
+    array = array[: sharding.rows] if sharding.axes else array
+    wrong = ~(np.isfinite(array) & (array == np.rint(array)))
+    if not wrong.any():
+        return None
+    index = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), array.shape)))
+    return f"{name}[{', '.join(map(str, index))}] is {array[index]:g}" if index else f"{name} is {array:g}"
+
+
+def _error_of(arguments: Arguments, names: list[str], trace: Callable[[Arguments], Any]) -> ModelError | None:
+    """Return the error of a trace in which the values of one needed argument are unknown."""
+    try:
+        trace(arguments.fixing(names))
+    except ModelError as error:
+        return error if asks_for_values(error) else None
+    return None
 
 
 def _tried(arguments: Arguments, names: list[str], trace: Callable[[Arguments], Traced]) -> Traced | None:

@@ -16,6 +16,7 @@ from phalanx.adaptation.late_adjustment import LateAdjustment
 from phalanx.density.finite_data import check_finite_data
 from phalanx.density.given_names import Coords, Dims, GivenNames
 from phalanx.density.indices import IndexCheck
+from phalanx.density.labels import check_labels
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.density.tempered import Tempered
@@ -177,6 +178,7 @@ def smc(
         check_outcome_named(model, left_out)
     check_latents(model, whole)
     check_prior(whole)
+    check_labels(whole, arguments)
     naming = Naming.of(whole, arguments, names)
     said = [*filter(None, [notice, left_out_in_words(left_out)]), *IndexCheck.of(whole).check(arguments)]
     stored, large = _stored(keep, whole)

@@ -144,7 +144,8 @@ def check_latents(program: Program, whole: TracedProgram) -> None:
     if not any(variable.is_latent for variable in whole.variables.values()):
         raise ValueError(
             f"The model {getattr(program, '__name__', program)} has no latent variables to infer: all of "
-            f"{', '.join(map(repr, whole.variables))} are observed."
+            f"{', '.join(map(repr, whole.variables))} are observed or computed. phx.predictive(model, data) returns "
+            f"their values without inference."
         )
     for variable in whole.variables.values():
         refuse_point(variable)
@@ -152,7 +153,8 @@ def check_latents(program: Program, whole: TracedProgram) -> None:
         shapes = ", ".join(f"{latent.name!r} {latent.shape}" for latent in whole.latents())
         raise ValueError(
             f"The model {getattr(program, '__name__', program)} has no coordinates to move: its latent variables have "
-            f"shape {shapes}. Give at least one of them an element."
+            f"shape {shapes}, and no element or one possible value each. phx.predictive(model, data) returns their "
+            f"values without inference."
         )
 
 

@@ -132,7 +132,7 @@ def maximize(
     checks.check_values_given(init, "maximize")
     arguments = split_arguments(model, {} if data is None else data)
     run_checks.check_not_traced(data)
-    problem = Problem(model, arguments, choose_mesh(arguments, mesh))
+    problem = Problem(model, arguments, choose_mesh(arguments, mesh)).with_values()
     if (left_out := columns_left_out(model, data)) and not problem.whole.observes:
         check_outcome_named(model, left_out)
     problem.check_same("phx.maximize", init=sorted(init or {}), seed=seed, matmul_precision=matmul_precision)

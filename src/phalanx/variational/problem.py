@@ -17,6 +17,7 @@ from jax import Array, random
 from jax.sharding import Mesh, NamedSharding
 
 from phalanx.density.finite_data import check_finite_data
+from phalanx.density.labels import check_labels
 from phalanx.density.minibatch import Minibatch
 from phalanx.errors.model_errors import model_errors
 from phalanx.exactness.share_rule import read_shares
@@ -143,6 +144,7 @@ class Problem:
             return initialized(self.model, random.key(0), met)(**data)
 
         whole = TracedProgram.of_whole(started, self.arguments, axes_but_chain(self.mesh), checking=True)
+        check_labels(whole, self.arguments)
         parameters = {name: parameter for name, (parameter, _) in met.items()}
         return whole, parameters, {name: jax.tree.map(jax.typeof, value) for name, (_, value) in met.items()}
 

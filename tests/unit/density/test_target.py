@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import polars as pl
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -95,7 +96,7 @@ def discrete(y):
 @pytest.mark.parametrize("model, words", [
     (no_variables, "The model no_variables has no random variables to infer. Call phx.sample(name, "
                    "distribution) in it."),
-    (only_data, "The model only_data has no latent variables to infer: all of 'y' are observed."),
+    (only_data, "The model only_data has no latent variables to infer: all of 'y' are observed or computed."),
     (twice, "Two variables are named 'level'."),
     (wrong_shape, "Variable 'y': the value has shape (6,), but its distribution Normal needs shape (4,)"),
     (discrete, "Variable 'kind' is discrete (BernoulliProbs), and gradient-based and random-walk kernels move "
@@ -119,6 +120,10 @@ def test_a_model_with_nothing_to_infer_or_that_does_not_fit(model, words, sharde
     ({"x": X, "y": np.array(["a"])}, TypeError,
      "data: y is an array of <U1, which cannot be computed with; encode it as numbers."),
     ({"x": {"in": np.array([{}])}, "y": Y}, TypeError, "data: x['in'] is an array of object, which"),
+    (pl.LazyFrame({"x": [1.0], "y": [1.0]}), TypeError, "got LazyFrame. It is not computed yet: give what .collect() "
+                                                        "returns."),
+    ({"x": X, "y": pl.LazyFrame()}, TypeError, "strings or functions. It is not computed yet: give what .collect() "
+                                               "returns."),
     ({"x": X, "y": bytearray()}, TypeError,
      "data: y is a bytearray, which cannot be part of a compiled program; give arrays, numbers, strings or functions."),
 ])  # fmt: skip

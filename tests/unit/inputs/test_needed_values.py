@@ -200,3 +200,60 @@ def test_a_run_goes_on_with_the_values_it_was_compiled_for(counted):
     flat = phx.compile(predicted_from, TABLE.assign(y=Y * 1e-9), kernel=phx.rwmh(0.1)).run(0, **SIZES)
     with pytest.raises(ValueError, match="continue_run: data: group differs"):
         sampler.continue_run(flat, 10)
+
+
+def by_both(group, item, y):
+    levels = phx.sample("levels", dist.Normal(0.0, 1.0).expand([int(np.max(group)) + 1]))
+    items = phx.sample("items", dist.Normal(0.0, 1.0).expand([int(np.max(item)) + 1]))
+    phx.sample("y", dist.Normal(levels[group] + items[item], 1.0), obs=y)
+
+
+def test_the_refusal_has_the_expression_of_the_argument_that_it_names(mesh_of):
+    sharded = phx.shard({"item": GROUP[:4], "y": Y[:4]}, mesh_of(1, 2))
+    with pytest.raises(ValueError, match=r"'int\(np.max\(item\)\)' needs the values of the argument 'item' while"):
+        Target(by_both, {"group": GROUP[:4], **sharded})
+
+
+def indexed(group, y):
+    level = phx.sample("level", dist.Normal(0.0, 1.0).expand([3]))
+    phx.sample("y", dist.Normal(level[group] + 0.5 * group, 1.0), obs=y)
+
+
+def taken(group, y):
+    level = phx.sample("level", dist.Normal(0.0, 1.0).expand([3]))
+    phx.sample("y", dist.Normal(jnp.take(level, group), 1.0), obs=y)
+
+
+def observed_levels(group, y):
+    level = phx.sample("level", dist.Normal(0.0, 1.0).expand([3]))
+    phx.sample("group", dist.CategoricalLogits(level[None] + 0.0 * y[:, None]), obs=group)
+
+
+USERS = [indexed, taken, observed_levels]
+
+
+@pytest.mark.parametrize("model", [*USERS, by_largest])
+def test_whole_floats_are_indices_and_levels(model):
+    whole, real = Target(model, {"group": GROUP, "y": Y}), Target(model, {"group": GROUP.astype(float), "y": Y})
+    assert real.arguments.layout == whole.arguments.layout
+    assert [a.dtype for a in real.arguments.arrays] == [a.dtype for a in whole.arguments.arrays]
+    at = {"level": jnp.arange(3.0)}
+    assert real.log_density(at) == whole.log_density(at)
+
+
+def test_whole_floats_that_are_no_indices_remain_real():
+    target = Target(lambda x, y: indexed(jnp.zeros(6, int), y * x), {"x": np.arange(6.0), "y": Y})
+    assert [a.dtype for a in target.arguments.arrays] == [np.float32, np.float32]
+
+
+@pytest.mark.parametrize("model", USERS)
+@pytest.mark.parametrize(("wrong", "word"), [(1.5, "1.5"), (np.nan, "nan")])
+def test_other_floats_are_refused_by_name(model, wrong, word):
+    group = GROUP.astype(float)
+    group[4] = wrong
+    with pytest.raises(ValueError) as error:
+        Target(model, {"group": group, "y": Y})
+    assert str(error.value) == (
+        f"data: group[4] is {word}, and the model uses group as an index or a level, which is a whole number from 0 "
+        f"on. Give whole numbers, or leave out the rows that have none."
+    )

@@ -93,3 +93,43 @@ def test_sharded_objects_are_refused_with_their_place(values, message, mesh_of):
 def test_a_matrix_names_row_and_column():
     with pytest.raises(TypeError, match=r"data: x\[1, 1\] is None; a missing number"):
         as_argument(np.array([[1.0, 2.0], [3.0, None]], object))
+
+
+def line_through(x, y):
+    slope = phx.sample("slope", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+
+WORDS = "Give words as a pandas.Categorical, whose levels the model has as numbers 0, 1, ..., or as np.unique(x, "
+DAYS = "Give the time since one of them, in days."
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (["a", "b"], f"'slope * x' cannot be computed: the argument 'x' is a list of objects such as 'a', and not of "
+                     f"numbers. {WORDS}return_inverse=True)[1]."),
+        (("a", "b"), "the argument 'x' is a tuple of objects such as 'a', and not of numbers."),
+        ([date(2020, 1, 2)] * 2, f"is a list of objects such as datetime.date(2020, 1, 2), and not of numbers. {DAYS}"),
+        ([datetime(2020, 1, 2)] * 2, DAYS),
+        (date(2020, 1, 2), f"the argument 'x' is datetime.date(2020, 1, 2), and not a number. {DAYS}"),
+    ],
+)  # fmt: skip
+def test_lists_of_words_and_dates_are_refused_where_the_model_computes_with_them(x, words):
+    with pytest.raises(ValueError) as error:
+        phx.Target(line_through, {"x": x, "y": [1.0, 2.0]})
+    assert words in str(error.value)
+
+
+def test_decimals_are_numbers():
+    given = [phx.Target(line_through, {"x": x, "y": [1.0, 2.0]}) for x in ([Decimal("1.5"), 2], [1.5, 2.0])]
+    assert given[0].log_density({"slope": 1.0}) == given[1].log_density({"slope": 1.0})
+    phx.Target(line_through, {"x": Decimal("1.5"), "y": [1.0, 2.0]})
+
+
+def test_lists_of_words_that_the_model_does_not_compute_with_are_part_of_it():
+    def by_name(x, columns):
+        slope = phx.sample("slope", dist.Normal(0.0, 1.0))
+        phx.sample("y", dist.Normal(slope * x[columns[0]], 1.0), obs=jnp.zeros(2))
+
+    phx.Target(by_name, {"x": {"a": np.ones(2)}, "columns": ["a"]})

@@ -34,8 +34,26 @@ def test_a_model_without_random_variables():
 def test_a_model_with_nothing_latent():
     refuses(
         ValueError,
-        "The model <lambda> has no latent variables to infer: all of 'y' are observed.",
+        "The model <lambda> has no latent variables to infer: all of 'y' are observed or computed. "
+        "phx.predictive(model, data) returns their values without inference.",
         lambda: phx.sample("y", dist.Normal(0.0, 1.0), obs=1.0),
+    )
+
+
+def test_a_variable_of_one_possible_value():
+    refuses(
+        ValueError,
+        "The model <lambda> has no coordinates to move: its latent variables have shape 'p' (1,), and no element or "
+        "one possible value each. phx.predictive(model, data) returns their values without inference.",
+        lambda: phx.sample("p", dist.Dirichlet(jnp.ones(1))),
+    )
+
+
+def test_a_variable_named_as_the_log_density_in_tables():
+    refuses(
+        ValueError,
+        "Variable 'log_density': tables have the log density of each draw in a row of this name. Rename the variable.",
+        lambda: phx.sample("log_density", dist.Normal(0.0, 1.0)),
     )
 
 

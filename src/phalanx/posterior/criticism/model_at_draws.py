@@ -19,10 +19,11 @@ from jax.sharding import Mesh, NamedSharding
 from phalanx.density.given_names import GivenNames
 from phalanx.density.imputation import WHERE_MISSING, impute, of_given_entries
 from phalanx.density.indices import IndexCheck
+from phalanx.density.labels import any_labels_differ
 from phalanx.density.missing_entries import missing_name
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
-from phalanx.errors.model_errors import ModelError, asks_for_values, model_errors
+from phalanx.errors.model_errors import ModelError, asks_for_values, asks_for_whole_numbers, model_errors
 from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.axis_names import AxisNames
 from phalanx.inputs.dataframe_input import UserData
@@ -86,7 +87,10 @@ class ModelAtDraws:
         program = _program(asked, model, target)
         arguments, mesh = _arguments(asked, program, data, target, known)
         observed = None if target is None else {name for name, _ in target.shares.terms} - set(inferred)
-        return cls(asked, program, arguments, mesh, frozenset(at), observed)
+        found = cls(asked, program, arguments, mesh, frozenset(at), observed)
+        if data is not None and any_labels_differ(arguments):
+            found.axis_names()  # raises if the program combines entries whose labels differ
+        return found
 
     def place_arrays(self) -> tuple[Array, ...]:
         """Return the data, placed on the mesh."""
@@ -258,9 +262,10 @@ def _with_values(asked: str, program: Program, arguments: Arguments, mesh: Mesh)
         try:
             jax.eval_shape(run, given.whole_shapes())
         except ModelError as error:
-            if asks_for_values(error):
+            if asks_for_values(error) or asks_for_whole_numbers(error):
                 raise
-        except Exception:  # the evaluation itself reports it in its own words
-            return
+        except Exception as error:  # the evaluation itself reports others in its own words
+            if asks_for_whole_numbers(error):
+                raise
 
     return trace_with_values(arguments, drawn_anew)[0]
