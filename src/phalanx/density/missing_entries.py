@@ -6,7 +6,7 @@ from. Whole numbers, flags and categories have no NaN; their variable must obser
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -103,13 +103,15 @@ class MissingEntries:
         self.arguments, _ = trace_with_values(
             self.arguments, lambda given: jax.eval_shape(partial(self._nans, given), given.whole_shapes())
         )
-        nans = jax.jit(partial(self._nans, self.arguments))(self.arguments.arrays)
+        observe = jax.jit(partial(self._nans, self.arguments))
+        nans = observe(self.arguments.arrays)
         masks = {name: np.asarray(to_host(mask)) for name, mask in nans.items()}
         masks |= {n: self.masks[seen.argument or ""] for n, seen in self.seen.items() if seen.argument in self.masks}
         self.found = {name: mask for name, mask in masks.items() if mask.any()}
         for name, mask in self.found.items():
             self._check_variable(name, mask)
         self._check_observed()
+        self._check_shared(observe)
         self._check_uses()
         return self.found
 
@@ -175,6 +177,31 @@ class MissingEntries:
                     f"data: {argument} has {missing}, and no variable observes it as it is. {way_out(argument)}"
                 )
 
+    def _check_shared(self, observe: Callable[[Sequence[Array]], Mapping[str, Array]]) -> None:
+        """Raise if two variables observe the same missing entry, which would be two unknown values."""
+        by_argument = dict[str, str]()
+        for name in self.found:
+            argument = self.seen[name].argument or ""
+            if argument in self.masks and by_argument.setdefault(argument, name) != name:
+                _refuse_shared(argument, by_argument[argument], name)
+        names = [name for name in self.found if self.seen[name].argument not in self.masks]
+        arrays = list(self.arguments.arrays)
+        for number, array in enumerate(arrays if len(names) > 1 else ()):
+            if jnp.issubdtype(array.dtype, jnp.floating) and (missing := np.isnan(to_host(array))).any():
+                # the bits of an entry's number determine in which runs it is given
+                numbers = np.where(missing, np.cumsum(missing.ravel()).reshape(missing.shape), 0)
+                code = {name: np.zeros(self.found[name].shape, int) for name in names}
+                for bit in range(int(numbers.max()).bit_length()):
+                    given = jnp.where((numbers >> bit) & 1 == 1, jnp.nan_to_num(array), array)
+                    nans = observe([*arrays[:number], given, *arrays[number + 1 :]])
+                    for name, entries_of in code.items():
+                        entries_of += (self.found[name] & ~np.asarray(to_host(nans[name]))) << bit
+                owner = dict[int, str]()
+                for name, entries_of in code.items():
+                    for entry in np.unique(entries_of[entries_of > 0]).tolist():
+                        if owner.setdefault(entry, name) != name:
+                            _refuse_shared(self.arguments.names[number], owner[entry], name)
+
     def _check_uses(self) -> None:
         """Raise if the program uses values that stand for missing ones: of discrete variables, or without NaN."""
         stands = {name for name in self.found if name in self.discrete or self.seen[name].argument in self.masks}
@@ -210,11 +237,21 @@ class MissingEntries:
         if not source.startswith(_DATA):
             raise ValueError(
                 f"Variable {source!r} is discrete ({self.seen[source].kind}) and has missing entries, and {user!r} "
-                f"depends on its values. Only missing entries that nothing else depends on can be left out. Sum over "
-                f"them in the model, for instance with numpyro.distributions.MixtureSameFamily, or leave such rows out."
+                f"depends on its values. Only missing entries that nothing else depends on can be left out. Give the "
+                f"rows without it as arguments of their own, in which the model samples it without obs=, as "
+                f"{missing_name(source)!r}, and observes {user!r} under another name; phx.marginalize(model) sums over "
+                f"its values, if they are finitely many. Or leave such rows out."
             )
         name = source.removeprefix(_DATA)
         raise ValueError(f"data: {name} has missing entries, and {user!r} uses it as a covariate. {way_out(name)}")
+
+
+def _refuse_shared(argument: str, first: str, second: str) -> None:
+    raise ValueError(
+        f"data: {argument} has missing entries that the variables {first!r} and {second!r} both observe, and each "
+        f"would impute a value of its own. Observe them once, {argument} = phx.sample({first!r}, distribution, "
+        f"obs={argument}), and give the other density as phx.factor({second!r}, other.log_prob({argument}))."
+    )
 
 
 def way_out(argument: str) -> str:

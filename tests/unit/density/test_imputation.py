@@ -180,6 +180,30 @@ def with_this_name(y):
     phx.sample("y_missing", dist.Normal(0.0, 1.0), obs=0.0)
 
 
+def twice(x):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+    phx.sample("u", dist.Normal(mean, 1.0), obs=x)
+    phx.sample("v", dist.Normal(0.0, 1.0), obs=x)
+
+
+def twice_by_a_transform(x):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+    phx.sample("u", dist.Normal(mean, 1.0), obs=x[:2])
+    phx.sample("v", dist.Normal(0.0, 1.0), obs=jnp.exp(x[1:]))
+
+
+def counted_twice(x):
+    rate = phx.sample("rate", dist.Gamma(2.0, 1.0))
+    phx.sample("u", dist.Poisson(rate), obs=x)
+    phx.sample("v", dist.Poisson(2.0), obs=x)
+
+
+def columns(x):
+    mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+    phx.sample("u", dist.Normal(mean, 1.0), obs=x[:, 0])
+    phx.sample("v", dist.Normal(0.0, 1.0), obs=x[:, 1])
+
+
 WHOLE = np.ma.masked_array([1, 2, 3], [False, True, False])
 REFUSED = {
     "a covariate of real numbers": (covariate, {"x": [1.0, NAN], "y": [1.0, 2.0]}, r"x has 1 NaN.*obs=x"),
@@ -197,6 +221,11 @@ REFUSED = {
                       phx.sample("y", dist.Normal(n, 1.0), obs=y)),
         {"n": WHOLE, "y": np.ones(3)}, r"n has missing entries, and 'y' uses it as a covariate",
     ),
+    "an argument that two variables observe": (twice, {"x": [1.0, NAN, 2.0]}, r"x has .*'u' and 'v' both observe"),
+    "an entry that two variables observe": (
+        twice_by_a_transform, {"x": [1.0, NAN, 2.0]}, r"x has .*'u' and 'v' both observe",
+    ),
+    "whole numbers that two variables observe": (counted_twice, {"x": WHOLE}, r"x has .*'u' and 'v' both observe"),
     "an entry of a simplex": (on_the_simplex, {"p": [[0.2, 0.3, NAN]]}, r"'p' has 1 missing entry.*Dirichlet"),
     "an entry of a count": (counted_together, {"k": [[2.0, NAN, 1.0]]}, r"'k' has 1 missing entry.*Multinomial"),
     "a name that is taken": (with_this_name, {"y": [NAN, 1.0]}, r"'y_missing'.*rename"),
@@ -211,6 +240,15 @@ REFUSED = {
 def test_refused_by_name(model, data, words):
     with pytest.raises(ValueError, match=words):
         phx.compile(model, data, missing="impute")
+
+
+def test_two_variables_may_observe_entries_of_one_argument():
+    found = impute(columns, {"x": [[1.0, NAN], [NAN, 2.0], [3.0, 1.0], [NAN, NAN]]})
+    assert found.said == (
+        "missing: 2 missing entries of 'u', imputed as 'u_missing'.",
+        "missing: 2 missing entries of 'v', imputed as 'v_missing'.",
+    )
+    impute(twice_by_a_transform, {"x": [NAN, 1.0, NAN]})
 
 
 def test_bounds_by_row_are_refused_where_rows_are_sharded():
