@@ -46,7 +46,7 @@ def start(step_size: np.ndarray | float) -> DualAveraging:
     return DualAveraging(log_step_size, log_step_size, 0.0, 0, log_step_size)
 
 
-def update(state: DualAveraging, acceptance_rate: ArrayLike, target: float) -> DualAveraging:
+def update(state: DualAveraging, acceptance_rate: ArrayLike, target: ArrayLike) -> DualAveraging:
     """Return the state after a round with this acceptance rate, pooled over all chains."""
     count = state.count + 1
     weight = 1 / (count + T0)

@@ -5,6 +5,7 @@ All arithmetic is elementwise, so that one state may have numbers, or arrays wit
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,6 +23,10 @@ SEARCHES = 50
 
 LATE = 2
 """The last tuned windows, in which chains are no longer freed: from the first of them comes the metric that is kept."""
+
+FUTILE = 100.0
+"""Ratio of the largest step size at which the mean rate reaches the target to the smallest that is tried to free stuck
+chains. Chains that fail at a hundredth of it fail for another reason than their step, and a smaller one stops all."""
 
 Numbers = Flags = Any
 """A number or a truth value, or an array with one for each data set."""
@@ -59,10 +64,19 @@ class StepSizeSearch(NamedTuple):
 
 
 class StepSizeState(NamedTuple):
-    """State of the averaging, and of the search before it; None if no search is under way."""
+    """State of the tuning in one window.
+
+    Attributes:
+        averaging: state of dual averaging.
+        search: the search before it; None if no search is under way.
+        log_enough: logarithm of the largest step size tried whose mean rate reached the target.
+        gave_up: true if smaller steps have not freed the stuck chains, so that the rest of the window aims at the mean.
+    """
 
     averaging: DualAveraging
     search: StepSizeSearch | None = None
+    log_enough: Numbers = -np.inf
+    gave_up: Flags = False
 
 
 @dataclass(frozen=True)
@@ -99,18 +113,34 @@ class StepSize(Tuner):
 
     def update(self, state: StepSizeState, sums: Sums, tuning: PyTree, stage: Stage) -> StepSizeState:
         """Make another try of the search, or update the average."""
-        acceptance, target = sums.mean("acceptance_rate"), self.target
+        acceptance = sums.mean("acceptance_rate")
         if state.search is not None:
-            search = state.search.after(acceptance, target)
+            search = state.search.after(acceptance, self.target)
             ended = search.found & ~state.search.found
             averaging = where(ended, dual_averaging.start(search.step_size), state.averaging)
             return StepSizeState(averaging, None if search.found.all() else search)
         if not stage.tunes:
             return state
         if self.of_trajectories or (self.frees_chains and stage.window < stage.tuned - LATE):
-            target = harmonic_mean_of_normal_errors(target)
-            acceptance = harmonic_mean(sums.inverse_rates / sums.draws, target)
-        return state._replace(averaging=dual_averaging.update(state.averaging, acceptance, target))
+            return self._freeing(state, acceptance, sums.inverse_rates / sums.draws)
+        return state._replace(averaging=dual_averaging.update(state.averaging, acceptance, self.target))
+
+    def _freeing(self, state: StepSizeState, acceptance: Numbers, inverse: Numbers) -> StepSizeState:
+        """Return the state after a round of given means of rates and of their inverses, with steps that free chains.
+
+        One chain that fails at any step size would hold the harmonic mean below its target for ever, and the step size
+        would go to zero while all other chains accept each draw.
+        """
+        log_step_size = state.averaging.log_step_size
+        reaches = np.greater_equal(acceptance, self.target)
+        log_enough = np.where(reaches, np.maximum(state.log_enough, log_step_size), state.log_enough)
+        futile = log_step_size < log_enough - math.log(FUTILE)
+        again = dual_averaging.start(np.exp(np.where(futile, log_enough, log_step_size)))
+        averaging = where(futile, again, state.averaging)
+        gave_up, expected = state.gave_up | futile, harmonic_mean_of_normal_errors(self.target)
+        rate = np.where(gave_up, acceptance, harmonic_mean(inverse, expected))
+        updated = dual_averaging.update(averaging, rate, np.where(gave_up, self.target, expected))
+        return StepSizeState(where(futile, averaging, updated), None, log_enough, gave_up)
 
     def searches(self, state: StepSizeState) -> bool | Flags:
         """Return whether a search is under way."""

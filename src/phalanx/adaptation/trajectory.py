@@ -132,3 +132,24 @@ class TrajectoryLength(Tuner):
         """Set the length to try, or to keep."""
         length = np.asarray(state.averaged if stage.over else state.length, tuning.trajectory_length.dtype)
         return tuning._replace(trajectory_length=length, learns=np.bool_(not stage.over))
+
+
+class FixedLengthState(NamedTuple):
+    """State of a tuner that learns nothing."""
+
+
+@dataclass(frozen=True)
+class FixedLength(Tuner):
+    """Tuner that leaves `trajectory_length` as it is, and sets `learns` in warm-up as `TrajectoryLength` does."""
+
+    def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> FixedLengthState:
+        """Return the only state."""
+        return FixedLengthState()
+
+    def update(self, state: FixedLengthState, sums: Sums, tuning: PyTree, stage: Stage) -> FixedLengthState:
+        """Return the same state."""
+        return state
+
+    def apply(self, state: FixedLengthState, tuning: PyTree, stage: Stage) -> PyTree:
+        """Set whether warm-up goes on."""
+        return tuning._replace(learns=np.bool_(not stage.over))

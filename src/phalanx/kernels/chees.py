@@ -23,7 +23,7 @@ from jax.typing import DTypeLike
 
 from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.step_size import StepSize
-from phalanx.adaptation.trajectory import TrajectoryLength
+from phalanx.adaptation.trajectory import FixedLength, TrajectoryLength
 from phalanx.kernels.integrators.hamiltonian import Hamiltonian
 from phalanx.kernels.integrators.leapfrog import PhasePoint
 from phalanx.kernels.integrators.trajectory import Dynamics, draw_by_trajectory
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Tuning(NamedTuple):
     """Hyperparameters: the step size, the longest trajectory in units of time, the most leapfrogs, and the metric.
 
-    `learns` is true where the gradients of `Info` are computed.
+    `learns` is true in warm-up: the gradients of `Info` are computed, and trajectories that climb need not lead back.
     """
 
     step_size: Any
@@ -84,7 +84,9 @@ class SharedLength(Machine):
         """Make a draw of every lane."""
         time, steps = shared_length(now.draw[0], tuning, target.dtype)
         key = keys.of_draw(now.draw)
-        new, info, end = draw_by_trajectory(self.dynamics, key, now.at, steps, tuning.step_size, target, tuning.metric)
+        new, info, end = draw_by_trajectory(
+            self.dynamics, key, now.at, steps, tuning.step_size, target, tuning.metric, tuning.learns
+        )
 
         def gradients() -> tuple[Array, Array]:
             velocity = self.dynamics.velocity(end, target, tuning.metric)
@@ -218,7 +220,7 @@ def kernel_of(
         tuning=Tuning(first_step, length, hyperparameter(whole(name, "max_steps", max_steps)), None, np.bool_(False)),
         tuners=listed(
             Metric(metric),
-            TrajectoryLength() if trajectory_length is None else None,
+            TrajectoryLength() if trajectory_length is None else FixedLength(),
             StepSize(target_acceptance, "max_steps", of_trajectories=True) if step_size is None else None,
         ),
         statistics=Info._fields,

@@ -74,6 +74,27 @@ def test_a_few_stuck_chains_make_the_step_size_shrink_in_early_windows(stuck):
     assert tuned(0, 0, frees_chains=True) > 1  # none is stuck: the rate is above the target
 
 
+def settled(stiff: float, rounds: int = 60) -> float:
+    """Return the step size kept after a window in which one of 64 chains accepts exp(-stiff e), all others exp(-e)."""
+    tuner, stage = StepSize(TARGET, "max_steps", of_trajectories=True), Stage(0, 5, 5)
+    state = StepSizeState(dual_averaging.start(np.float64(BEST)))
+    for _ in range(rounds):
+        rates = np.exp(-state.averaging.step_size * np.where(np.arange(64) < 1, stiff, 1.0))
+        sums = Sums(64, {"acceptance_rate": rates.sum()}, (1 / np.maximum(rates, 0.01)).sum())
+        state = tuner.update(state, sums, None, stage)
+    return float(state.averaging.averaged)
+
+
+@pytest.mark.parametrize("stiff", [1e4, math.inf])
+def test_a_chain_that_no_step_size_frees_does_not_stop_the_others(stiff):
+    assert 0.8 * BEST < settled(stiff) < 1.25 * BEST
+
+
+@pytest.mark.parametrize("stiff", [4.0, 40.0])
+def test_a_chain_that_smaller_steps_free_is_freed(stiff):
+    assert math.exp(-stiff * settled(stiff)) > 0.02  # with the plain mean 1e-4 of the stiffer chain
+
+
 def test_chains_that_begin_far_away_arrive():
     """A regression in raw units, whose log densities begin at -1e6: with the plain mean eight of 64 chains stay."""
     random, rows = np.random.default_rng(0), 400

@@ -84,6 +84,38 @@ def test_a_way_that_numbers_do_not_resolve_is_not_taken():
     assert info["diverging"].any()
 
 
+def test_in_warm_up_a_trajectory_that_climbs_need_not_lead_back():
+    # from ten standard deviations a trajectory of four climbs by about 30, and draws directions too close together
+    def model():
+        phx.sample("x", dist.Normal(0.0, 1.0).expand([2]))
+
+    begin = {"x": np.full((200, 2), 7.0, np.float32)}
+    tuning: dict[str, Any] = {"step_size": np.float32(0.05), "trajectory_length": np.float32(4.0)}
+    drawer = Drawer(model, phx.mams(), 200, 1)
+    for learns, moves in ((False, False), (True, True)):
+        found, _ = drawer.after(begin, **tuning, learns=np.bool_(learns))
+        assert ((found["x"] != begin["x"]).any(1) == moves).mean() > 0.9
+
+
+def test_chains_that_begin_far_away_arrive_at_a_regression():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(1000, 1)).astype(np.float32)
+    y = (x @ [3.0] + random.normal(size=1000)).astype(np.float32)
+
+    def model(x, y):
+        scale = phx.sample("scale", dist.Exponential(1.0))
+        coefs = phx.sample("coefs", dist.Normal(0.0, 5.0).expand([1]).to_event(1))
+        phx.sample("y", dist.Normal(x @ coefs, scale), obs=y)
+
+    sizes = {"num_chains": 64, "num_warmup": 150, "num_samples": 50, "progress": False}
+    posterior = phx.mcmc(model, {"x": x, "y": y}, kernel=phx.mams(), **sizes)
+    error = 1 / np.sqrt((x**2).sum())
+    exact = float(x[:, 0] @ y / (x**2).sum())
+    assert abs(posterior.draws["coefs"].mean((1, 2)) - exact).max() < 3 * error
+    assert 0.8 < posterior.stats["acceptance_rate"].mean() < 0.98
+    assert posterior.stats["acceptance_rate"].mean(1).min() > 0.6
+
+
 @pytest.mark.parametrize(
     "name", ["mams", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nuts", "chees", "hmc", "rwmh"))]
 )

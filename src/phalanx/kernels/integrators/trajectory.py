@@ -54,7 +54,7 @@ class Dynamics(Protocol):
 
 def draw_by_trajectory(
     dynamics: Dynamics, key: Words, at: Point, num_steps: Integer[Array, ""], step_size: Float[Array, "*#lanes"],
-    target: LaneTarget, metric: LaneMetric,
+    target: LaneTarget, metric: LaneMetric, arrives: bool | Bool[Array, ""] = False,
 ) -> tuple[Point, Info, PhasePoint]:  # fmt: skip
     """Make a draw of every lane: a trajectory with a new momentum, and a Metropolis decision at its end.
 
@@ -66,6 +66,8 @@ def draw_by_trajectory(
         step_size: their length, one for all lanes or one for each, `(lanes,)`.
         target: the log density.
         metric: the inverse mass matrix.
+        arrives: true in warm-up. A trajectory that climbs need not lead back then: chains on their way to the posterior
+            have no distribution to keep, and would be held where they began.
 
     Returns:
         The lanes' next points, statistics of the draw, and the end of the trajectory.
@@ -80,7 +82,8 @@ def draw_by_trajectory(
     end = dynamics.leapfrog(phase, step_size, target, metric)
     energy = dynamics.kinetic_energy(begin, target, metric) - at.log_density
     error = dynamics.kinetic_energy(end, target, metric) - end.log_density - energy
-    error = jnp.where(dynamics.retraceable(begin, end), error, jnp.inf)
+    climbs = arrives & (end.log_density - at.log_density > 0)
+    error = jnp.where(dynamics.retraceable(begin, end) | climbs, error, jnp.inf)
     proposal = Point(end.position, end.log_density, end.gradient)
     new, info = decide(target.uniform(key), at, proposal, energy, error, num_steps)
     return new, info, end
