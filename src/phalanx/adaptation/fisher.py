@@ -19,8 +19,8 @@ from numpy.linalg import eigh  # SciPy's has threads of its own, which wait for 
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-WIDEST = 1e12
-"""Variances lie between this and its inverse, which float32 multiplies and squares without loss."""
+WIDEST = 1e30
+"""Variances lie between this and its inverse: float32 holds them and the squares of their roots."""
 
 CONDITION = 1e8
 """The largest ratio of variances along directions: beyond it, rounding in float32 outweighs the gain."""

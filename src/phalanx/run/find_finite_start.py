@@ -1,8 +1,17 @@
-"""Search for initial positions: given values, or random ones near zero, until log density and gradient are finite."""
+r"""Search for initial positions: given values, or random ones near zero, until log density and gradient are finite.
+
+Where data are in raw units, a random position near zero may have a log density of -1e12, which float32 resolves to 1e5.
+Chains are then held by rounding: a draw is accepted by the noise of the log density, and the step size shrinks until
+positions no longer change. So a chain first climbs from there by resilient propagation, which follows the signs of the
+gradient alone and thus works in any units: each coordinate has a step of its own, which grows while the sign stays and
+shrinks when it changes. The climb ends where it becomes slow. Given values are not changed.
+
+Source: Igel, Hüsken (2003), Empirical evaluation of the improved Rprop learning algorithms (iRprop-).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +23,7 @@ from phalanx.mesh.position import ByVariable, Vector, inner_products
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int, Key
+    from jaxtyping import Bool, Float, Int, Key
 
 ATTEMPTS = 20
 """Further attempts with a smaller radius each, if the log density is not finite."""
@@ -26,11 +35,24 @@ sqrt(exp(-x)) is not finite near zero once the exponential underflows."""
 FARTHEST = 10.0
 """Radius of the last attempt."""
 
+FAR = 1.0
+"""Rounding error of a starting log density, in nats, from which a chain climbs before it draws."""
+
+CLIMB, SLOW, PATIENCE = 300, 0.1, 10
+"""The most evaluations of a climb. It ends before where the last ten have not reduced the distance of the log density
+from zero by a tenth."""
+
+GROWTH, DECAY, FIRST_STEP = 1.5, 0.5, 0.1
+"""Factors of a coordinate's step where the sign of its gradient stays or changes, and its first step."""
+
 Misfits = dict[str, Array]
 """By variable, true if its given value has no unconstrained position."""
 
 Attempt = tuple[Point, Array, Misfits]
 """A position, true if it can be used, and misfits."""
+
+Carry = tuple[Array, Array, Array, Misfits, "RpropState"]
+"""Attempts so far, true if a log density was finite, true if a position can be used, misfits, and the climb."""
 
 
 class Given(NamedTuple):
@@ -45,44 +67,94 @@ class Given(NamedTuple):
     wanted: ByVariable
 
 
+class RpropState(NamedTuple):
+    """State of a climb by resilient propagation.
+
+    Attributes:
+        count: evaluations so far; `CLIMB` once it has ended.
+        position: the next position to evaluate.
+        best: the highest position, its log density and gradient.
+        gradient: the last gradient, zero where its sign had changed.
+        steps: length of each coordinate's next step.
+        mark: log density of the best position at the last check of the speed.
+    """
+
+    count: Int[Array, ""]
+    position: ByVariable
+    best: tuple[ByVariable, Total, ByVariable]
+    gradient: ByVariable
+    steps: ByVariable
+    mark: Float[Array, ""]
+
+    @classmethod
+    def at(cls, position: ByVariable, total: Total, gradient: ByVariable) -> RpropState:
+        """Begin at a position."""
+        steps = jax.tree.map(lambda x: jnp.full_like(x, FIRST_STEP), position)
+        zeros = jax.tree.map(jnp.zeros_like, position)
+        return cls(jnp.int32(0), position, (position, total, gradient), zeros, steps, total.value)
+
+    def after(self, total: Total, gradient: ByVariable, is_finite: Bool[Array, ""]) -> RpropState:
+        """Return the state after an evaluation at `position`."""
+        best = _choose(is_finite & (total - self.best[1] > 0), (self.position, total, gradient), self.best)
+        turns = jax.tree.map(lambda g, before: jnp.sign(g) * jnp.sign(before), gradient, self.gradient)
+        factors = jax.tree.map(lambda turn: jnp.where(turn > 0, GROWTH, jnp.where(turn < 0, DECAY, 1.0)), turns)
+        followed = jax.tree.map(lambda g, turn: jnp.where(turn < 0, 0.0, g).astype(g.dtype), gradient, turns)
+        # where the log density is not finite, go back and take shorter steps
+        factors = jax.tree.map(lambda factor: jnp.where(is_finite, factor, DECAY**3), factors)
+        begin, followed = _choose(is_finite, (self.position, followed), (best[0], best[2]))
+        steps = jax.tree.map(lambda step, factor: (step * factor).astype(step.dtype), self.steps, factors)
+        position = jax.tree.map(lambda x, g, step: x + jnp.sign(g) * step, begin, followed, steps)
+        count, height = self.count + 1, best[1].value
+        is_due = count % PATIENCE == 0
+        is_slow = is_due & (height - self.mark < SLOW * jnp.abs(height))
+        count, mark = jnp.where(is_slow, CLIMB, count), jnp.where(is_due, height, self.mark)
+        return RpropState(count, position, best, followed, steps, mark)
+
+
 def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], given: Given) -> Attempt:
     """Return a position with finite log density and gradient, true if the search succeeded, and misfits by variable.
 
-    Without `needs_gradient` only the log density must be finite, and the gradient is empty.
+    Without `needs_gradient` only the log density must be finite, the gradient is empty, and no chain climbs.
     """
-    layout = density.shares.layout
+    layout, zeros = density.shares.layout, density.shares.layout.zeros()
+    may_climb = needs_gradient and getattr(density.program, "start", None) is None
 
-    def attempt_at(attempt: Int[Array, ""]) -> Attempt:
+    def position_of(attempt: Int[Array, ""]) -> ByVariable:
         # The radius shrinks from 2 towards 0, where every constrained value is moderate, and then grows from 2.
         grown = INITIAL_RADIUS + (FARTHEST - INITIAL_RADIUS) * (attempt - ATTEMPTS) / FARTHER
         radius = jnp.where(attempt <= ATTEMPTS, INITIAL_RADIUS * (1 - attempt / ATTEMPTS), grown)
-        position = density.initial_position(random.fold_in(key, attempt), radius)
-        position, misfits = density.at_values(position, given.values, given.wanted)
-        fits = ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
-        if not needs_gradient:
-            total = density.total(position)
-            at = Point(layout.vector(position), total, Vector((), layout))
-            return at, jnp.isfinite(total.value) & fits, misfits
-        total, gradient = density.value_and_grad(position)
-        at = Point(layout.vector(position), total, layout.vector(gradient))
-        one_lane = jax.tree.map(lambda part: part[:, None], at.gradient)
+        return density.initial_position(random.fold_in(key, attempt), radius)
+
+    def missed(carry: Carry) -> Bool[Array, ""]:
+        attempt, steep, good, _, climb = carry
+        searches = ~good & (attempt <= ATTEMPTS + jnp.where(steep, FARTHER, 0))
+        return searches | (good & (climb.count < CLIMB))
+
+    def again(carry: Carry) -> Carry:
+        attempt, steep, good, _, climb = carry
+        position, misfits = density.at_values(
+            _choose(good, climb.position, position_of(attempt)), given.values, given.wanted
+        )
+        total, gradient = density.value_and_grad(position) if needs_gradient else (density.total(position), zeros)
+        one_lane = jax.tree.map(lambda part: part[:, None], layout.vector(gradient))
         (square,) = inner_products(layout.groups, (one_lane, one_lane))
-        return at, jnp.isfinite(total.value) & jnp.isfinite(square[0]) & fits, misfits
-
-    def missed(carry: tuple[Array, Array, Attempt]) -> Bool[Array, ""]:
-        attempt, steep, (_, good, _) = carry
-        return ~good & (attempt <= ATTEMPTS + jnp.where(steep, FARTHER, 0))
-
-    def again(carry: tuple[Array, Array, Attempt]) -> tuple[Array, Array, Attempt]:
-        attempt, steep, _ = carry
-        found = attempt_at(attempt)
-        return attempt + 1, steep | jnp.isfinite(found[0].log_density.value), found
+        fits = ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
+        is_finite = jnp.isfinite(total.value) & jnp.isfinite(square[0]) & fits
+        climb = _choose(good, climb._replace(position=position), RpropState.at(position, total, gradient))
+        climb = climb.after(total, gradient, is_finite)
+        is_far = jnp.abs(total.value) > FAR / jnp.finfo(total.value.dtype).eps
+        climb = climb._replace(count=jnp.where(good | (may_climb & is_far), climb.count, CLIMB))
+        return attempt + 1, steep | jnp.isfinite(total.value), good | is_finite, misfits, climb
 
     # the first attempt is made in the loop, too, so that the model is compiled once
-    zeros = layout.zeros()
-    height = jnp.zeros((), jnp.result_type(*zeros.values()))
-    total = Total(height, height)
-    nothing = Point(layout.vector(zeros), total, layout.vector(zeros if needs_gradient else {}))
-    no = jnp.zeros((), bool)
-    begun = jnp.int32(0), no, (nothing, no, dict.fromkeys(zeros, no))
-    return lax.while_loop(missed, again, begun)[2]
+    height, no = jnp.zeros((), jnp.result_type(*zeros.values())), jnp.zeros((), bool)
+    begun = jnp.int32(0), no, no, dict.fromkeys(zeros, no), RpropState.at(zeros, Total(height, height), zeros)
+    _, _, good, misfits, climb = lax.while_loop(missed, again, begun)
+    position, total, gradient = climb.best
+    slopes = layout.vector(gradient) if needs_gradient else Vector((), layout)
+    return Point(layout.vector(position), total, slopes), good, misfits
+
+
+def _choose(condition: Bool[Array, ""], a: Any, b: Any) -> Any:
+    """Return the tree `a` where the condition holds, else `b`."""
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)

@@ -68,3 +68,49 @@ def test_hostile_arguments_are_refused_by_name_before_compiling(name, value, mon
 def test_a_model_that_is_none(call, model):
     with pytest.raises(TypeError, match="^model: expected a function that calls phx.sample"):
         call(model, {"y": 1.0})
+
+
+def raw_units(x, y):
+    """Regression in raw units, whose log densities begin at -1e14."""
+    a = phx.sample("a", dist.Normal(0.0, 1e6))
+    b = phx.sample("b", dist.Normal(0.0, 10.0))
+    phx.sample("y", dist.Normal(a + b * x, phx.sample("s", dist.HalfNormal(1e6))), obs=y)
+
+
+def raw_data(seed):
+    random = np.random.default_rng(seed)
+    x = random.normal(1e6, 3e5, 200)
+    return {"x": x.astype(np.float32), "y": (2.5e5 + 1.7 * x + random.normal(0, 5e4, 200)).astype(np.float32)}
+
+
+SINGLE = {"num_warmup": 0, "num_samples": 1, "progress": False}
+"""A run of one draw; with a tiny step size, it shows where chains begin."""
+
+
+def test_a_chain_climbs_from_where_rounding_would_hold_it():
+    sampler = phx.compile(raw_units, raw_data(0), kernel=phx.hmc(num_steps=1, step_size=1e-12), num_chains=4)
+    first = sampler.run(0, **SINGLE)
+    assert (first.draws["s"] > 2e4).all() and (first.draws["s"] < 1e6).all()
+    given = {"a": 0.0, "b": 1.0, "s": 2.0}
+    held = sampler.run(0, init=given, **SINGLE)
+    for name, value in given.items():
+        np.testing.assert_allclose(held.draws[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_chains_of_a_model_in_usual_units_begin_at_random():
+    def model(y):
+        phx.sample("y", dist.Normal(phx.sample("x", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    first = phx.mcmc(model, {"y": np.ones(9, np.float32)}, kernel=phx.hmc(1, step_size=1e-6), num_chains=4, **SINGLE)
+    assert np.ptp(first.draws["x"]) > 0.2
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+def test_a_regression_in_raw_units_is_right(seed):
+    data = raw_data(seed)
+    posterior = phx.mcmc(raw_units, data, num_chains=4, num_warmup=300, num_samples=300, progress=False)
+    design = np.stack([np.ones(200), data["x"]], 1).astype(float)
+    _, (square,), *_ = np.linalg.lstsq(design, data["y"].astype(float))
+    noise = np.sqrt(square / 198)
+    assert abs(posterior.draws["s"].mean(1) - noise).max() < noise / 20  # one standard deviation of the posterior
+    assert np.max(posterior.summary()["r_hat"]) < 1.06
