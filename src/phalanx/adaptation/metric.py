@@ -24,6 +24,10 @@ KINDS = ("auto", "diagonal", "dense")
 RANK = 128
 """The most directions along which correlations are learned by default."""
 
+SPACINGS = 4.0
+"""Spacings of floats that are the least scale of a coordinate: chains that all begin at 2e11, where float32 has a
+spacing of 16,384, would never move along it with a scale of 1, and their draws would look like a constant."""
+
 
 class LowRankMetric(NamedTuple):
     """Metric as an argument of compiled blocks; `phalanx.kernels.metric.low_rank` has the formula.
@@ -141,8 +145,10 @@ def _known(metric: LowRankMetric, sizes: Sequence[int]) -> MetricState:
 
 
 def _scales(state: MetricState, seen: Sums) -> tuple[Float64[np.ndarray, "*sets _"], ...]:
+    """Return a variance for every coordinate, at least that of a few spacings of floats where the draws are."""
+    spacing = SPACINGS * np.finfo(state.metric.outside.dtype).eps
     return tuple(
-        scales(x.variance, g.variance, before)
+        np.maximum(scales(x.variance, g.variance, before), np.square(spacing * x.mean))
         for x, g, before in zip(seen.position, seen.gradient, state.variance, strict=True)
     )
 

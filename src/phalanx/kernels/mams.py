@@ -148,9 +148,9 @@ def mams(
     $\dot u = (I - u u^\top)\, \nabla \log \pi(x) / (d - 1)$. The end of the trajectory is accepted with probability
     $\min(1, e^{-\Delta E})$.
 
-    At constant speed the way from a distant start is long, and where log densities are about -1e7, rounding keeps
-    acceptance below its target: chains may then not reach the posterior in warm-up, and the verdict says so. Begin such
-    runs where a fit ends, `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`.
+    At constant speed the way from a distant start is long: chains may not reach the posterior in a short warm-up, and
+    the verdict says so. Begin such runs where a fit ends,
+    `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`.
 
     Args:
         step_size: length of a leapfrog; None tunes it in warm-up.

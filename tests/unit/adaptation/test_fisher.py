@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import phalanx as phx
 from phalanx.adaptation.fisher import CONDITION, correlations, scales, uncorrelated
+from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.moments import VectorMoments
+from phalanx.adaptation.tuner import Stage, Sums
 
 
 def gaussian(size, count, condition, seed=0):
@@ -104,6 +107,14 @@ def test_what_cannot_be_told_stays():
     before = np.array([3.0, 4.0, 5.0])
     np.testing.assert_array_equal(scales(np.array([0.0, np.nan, 4.0]), np.array([1.0, 1.0, 1.0]), before), [3, 4, 2])
     assert not uncorrelated(4, 4).correlated
+
+
+def test_a_coordinate_that_rounding_has_held_has_the_scale_of_a_few_floats():
+    tuner, stage = Metric("diagonal"), Stage(0, 5, 5, renews=True)
+    held = VectorMoments(40, np.array([2e11, 0.0]), np.zeros(2))
+    sums = Sums(40, {}, 40.0, (held,), (VectorMoments(40, np.zeros(2), np.ones(2)),))
+    state = tuner.init(phx.nuts().tuning, sums, stage)
+    np.testing.assert_allclose(state.variance[0], [(4 * 2.0**-23 * 2e11) ** 2, 1.0])
 
 
 def test_moments_of_batches_are_those_of_all():
