@@ -114,3 +114,25 @@ def test_a_regression_in_raw_units_is_right(seed):
     noise = np.sqrt(square / 198)
     assert abs(posterior.draws["s"].mean(1) - noise).max() < noise / 20  # one standard deviation of the posterior
     assert np.max(posterior.summary()["r_hat"]) < 1.06
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("unit_x", "unit_y"), [(1e-6, 1e-6), (1e-3, 1e-6), (1e3, 1e-6), (1e-6, 1e6), (1e-3, 1e6), (1e3, 1e6), (1e6, 1e6)]
+)
+def test_regressions_in_all_units_are_right(unit_x, unit_y):
+    def model(x, y):
+        a = phx.sample("a", dist.Normal(0.0, 10 * unit_y))
+        b = phx.sample("b", dist.Normal(0.0, 100 * unit_y / unit_x))
+        phx.sample("y", dist.Normal(a + b * x, phx.sample("s", dist.HalfNormal(10 * unit_y))), obs=y)
+
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        x = random.normal(1.0, 0.3, 200)
+        y = 0.2 + 1.7 * x + random.normal(0, 0.3, 200)
+        data = {"x": (unit_x * x).astype(np.float32), "y": (unit_y * y).astype(np.float32)}
+        posterior = phx.mcmc(model, data, num_chains=4, progress=False)
+        _, (square,), *_ = np.linalg.lstsq(np.stack([np.ones(200), x], 1), y)
+        noise = unit_y * np.sqrt(square / 198)
+        assert abs(posterior.draws["s"].mean(1) - noise).max() < noise / 20
+        assert np.max(posterior.summary()["r_hat"]) < 1.02
