@@ -29,6 +29,7 @@ from phalanx.density.finite_data import find_not_finite
 from phalanx.density.missing_entries import MissingEntries, missing_name, support_of_entries
 from phalanx.distributions.constraint_text import kind_of
 from phalanx.distributions.independent_entries import entries
+from phalanx.distributions.supports import support_of
 from phalanx.errors.words import count
 from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.missing import mark_missing
@@ -164,7 +165,7 @@ class PartlyGiven(Distribution):
 
     def __init__(self, name: str, distribution: Distribution):
         self.name, self.kind = name, kind_of(distribution)
-        self.support = distribution.support
+        self.support = support_of(distribution)
         super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
 
     support: Any = constraints.dependent

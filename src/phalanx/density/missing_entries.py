@@ -19,6 +19,7 @@ from numpyro.distributions import Distribution, Unit, constraints
 
 from phalanx.distributions.constraint_text import kind_of
 from phalanx.distributions.independent_entries import entries, entries_of_support
+from phalanx.distributions.supports import support_of
 from phalanx.errors.words import count
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.needed_values import trace_with_values
@@ -41,7 +42,7 @@ def missing_name(name: str) -> str:
 
 def support_of_entries(distribution: Distribution) -> Any:
     """Return the support of single entries; None if entries of an event have none of their own."""
-    support = entries_of_support(distribution.support)
+    support = entries_of_support(support_of(distribution))
     if support is constraints.real_vector:
         return constraints.real
     return None if support is None or support.event_dim else support
@@ -68,7 +69,7 @@ class Observed:
     @classmethod
     def of(cls, distribution: Distribution, argument: str | None) -> Observed:
         """Build the state of a variable."""
-        support, whole = support_of_entries(distribution), entries_of_support(distribution.support)
+        support, whole = support_of_entries(distribution), entries_of_support(support_of(distribution))
         is_discrete = whole is not None and whole.is_discrete
         is_whole = support is None or (is_discrete and bool(entries(distribution).event_shape))
         bounds = any(jnp.size(leaf) > 1 for leaf in jax.tree.leaves(support))

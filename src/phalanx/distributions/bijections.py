@@ -1,6 +1,7 @@
-"""Bijections from the real line onto supports: those of NumPyro except for the simplex and Cholesky factors.
+"""Bijections from the real line onto supports: NumPyro's, but for simplices, Cholesky factors and computed supports.
 
-Phalanx's bijection onto the simplex keeps more digits, and the one onto Cholesky factors needs no scatter.
+Phalanx's bijection onto the simplex keeps more digits, and the one onto Cholesky factors needs no scatter. Intervals
+may lack a bound in some rows, and images of supports are reached by the transforms themselves.
 """
 
 from __future__ import annotations
@@ -13,8 +14,15 @@ from jax import Array
 from jax.nn import log_sigmoid
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.constraints import Constraint
-from numpyro.distributions.transforms import ParameterFreeTransform, Transform
+from numpyro.distributions.transforms import (
+    ComposeTransform,
+    IndependentTransform,
+    ParameterFreeTransform,
+    SigmoidTransform,
+    Transform,
+)
 
+from phalanx.distributions.supports import AnyOf, Image, RealInterval
 from phalanx.mesh.specs import PyTree
 
 
@@ -22,8 +30,16 @@ def bijection_onto(support: Constraint) -> Transform:
     """Return the bijection from real vectors onto `support`.
 
     Raises:
-        NotImplementedError: when NumPyro has no bijection onto it.
+        NotImplementedError: when no bijection onto it is known.
     """
+    if isinstance(support, Image):
+        return ComposeTransform([bijection_onto(support.base), *support.transforms])
+    if isinstance(support, AnyOf):
+        return bijection_onto(support.hull)
+    if isinstance(support, RealInterval):
+        return OntoInterval(support.lower_bound, support.upper_bound)
+    if isinstance(support, constraints.independent):
+        return IndependentTransform(bijection_onto(support.base_constraint), support.reinterpreted_batch_ndims)
     if support is constraints.simplex:
         return StickBreaking()
     if support is constraints.lower_cholesky:
@@ -66,6 +82,56 @@ class StickBreaking(ParameterFreeTransform):
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape with one element less."""
         return (*shape[:-1], shape[-1] - 1)
+
+
+class OntoInterval(Transform[Array]):
+    r"""Bijection onto intervals whose bounds, elementwise, may be infinite.
+
+    Between finite bounds $x = a + (b - a) \sigma(u)$, above a lower one $a + e^u$, below an upper one $b - e^u$, and
+    without bounds $x = u$.
+
+    Args:
+        lower, upper: the bounds.
+    """
+
+    domain: Any = constraints.real
+
+    def __init__(self, lower: Any, upper: Any) -> None:
+        self.lower, self.upper = lower, upper
+
+    @property
+    def codomain(self) -> Any:
+        """The intervals."""
+        return RealInterval(self.lower, self.upper)
+
+    def __call__(self, x: Array) -> Array:
+        """Map real numbers into the intervals."""
+        a, b, below, above = self._ends()
+        grown = jnp.exp(jnp.where(below ^ above, x, 0.0))  # it would overflow in the branches that are not taken
+        half = jnp.where(below, a + grown, b - grown)
+        return jnp.where(below & above, a + (b - a) * SigmoidTransform()(x), jnp.where(below ^ above, half, x))
+
+    def _inverse(self, y: Array) -> Array:
+        a, b, below, above = self._ends()
+        from_a, to_b = jnp.where(below, y - a, 1.0), jnp.where(above, b - y, 1.0)  # log(1) for an absent bound
+        return jnp.where(below | above, jnp.log(from_a) + jnp.where(below, -1.0, 1.0) * jnp.log(to_b), y)
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: PyTree = None) -> Array:
+        """Return the log determinant, elementwise."""
+        a, b, below, above = self._ends()
+        width = jnp.where(below & above, b - a, 1.0)
+        bounded = jnp.log(width) + log_sigmoid(x) + log_sigmoid(-x)
+        return jnp.where(below & above, bounded, jnp.where(below ^ above, x, jnp.zeros_like(x)))
+
+    def _ends(self) -> tuple[Array, Array, Array, Array]:
+        """Return the bounds, zero in place of infinite ones, and which of them are finite."""
+        lower, upper = (jnp.asarray(bound, jnp.result_type(float)) for bound in (self.lower, self.upper))
+        below, above = jnp.isfinite(lower), jnp.isfinite(upper)
+        return jnp.where(below, lower, 0.0), jnp.where(above, upper, 0.0), below, above
+
+    def tree_flatten(self) -> tuple[PyTree, PyTree]:
+        """Return the bounds, for JAX."""
+        return (self.lower, self.upper), (("lower", "upper"), {})
 
 
 class LowerCholesky(ParameterFreeTransform):

@@ -22,6 +22,7 @@ from numpyro.distributions.constraints import Constraint
 from phalanx.distributions.precise import precise
 from phalanx.distributions.row_blocks import rows_of_block, sum_over_rows
 from phalanx.distributions.row_sums import total_of
+from phalanx.distributions.supports import support_of, within_support, zero_outside
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.space import only_rows
 from phalanx.mesh.total import Total
@@ -80,7 +81,7 @@ class Blocked(Distribution):
     @property
     def support(self) -> Constraint | None:
         """Support of the rows' values."""
-        return self.whole.support
+        return support_of(self.whole)
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw all rows."""
@@ -88,7 +89,7 @@ class Blocked(Distribution):
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """Return the log densities, row by row."""
-        return jnp.asarray(precise(self.whole).log_prob(value))
+        return jnp.asarray(precise(within_support(self.whole)).log_prob(value))
 
     def total(self, value: Array, real: Array | None = None, lanes: int = 1, scale: Any = 1.0) -> Total:
         """Return the sum of the rows' log densities.
@@ -105,7 +106,9 @@ class Blocked(Distribution):
 
         def of_block(real: Array | None, leaves: list[Array]) -> Total:
             value, rows = jax.tree.unflatten(tree, leaves)
-            log_prob = jnp.asarray(self._of(rows).log_prob(value))
+            distribution = self._of(rows)
+            log_prob = within_support(distribution).log_prob(value)
+            log_prob = zero_outside(distribution, value, jnp.asarray(log_prob))
             log_prob = log_prob if isinstance(scale, float) and scale == 1.0 else scale * log_prob
             return total_of(log_prob if real is None else only_rows(real, log_prob))
 

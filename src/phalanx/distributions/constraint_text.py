@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 from numpyro.distributions.constraints import Constraint
+from numpyro.distributions.transforms import Transform
 
 
 def is_computed(constraint: Constraint) -> bool:
@@ -27,8 +28,8 @@ def in_words(support: Constraint | None) -> str:
 
 def _leaves(held: object) -> Iterator[object]:
     """Yield the leaves of attributes, for a user's constraint may lack the methods that flatten it."""
-    for leaf in jax.tree.leaves(held, is_leaf=lambda node: isinstance(node, Constraint)):
-        if isinstance(leaf, Constraint):
+    for leaf in jax.tree.leaves(held, is_leaf=lambda node: isinstance(node, Constraint | Transform)):
+        if isinstance(leaf, Constraint | Transform):
             yield from _leaves(vars(leaf))
         else:
             yield leaf

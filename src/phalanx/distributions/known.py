@@ -9,12 +9,14 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, Unit
 from numpyro.distributions.constraints import Constraint
 
+from phalanx.distributions.supports import support_of
+
 
 class Known(Distribution):
     """Distribution whose log density is known and does not depend on the value."""
 
     def __init__(self, distribution: Distribution, log_prob: Array) -> None:
-        self._known, self._support = log_prob, distribution.support
+        self._known, self._support = log_prob, support_of(distribution)
         super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
 
     @property

@@ -56,10 +56,13 @@ def at_logit(distribution: Distribution, logit: Array, value: Array) -> Distribu
     return distribution if log_prob is None else Known(distribution, log_prob)
 
 
-def is_logit(transform: Transform) -> bool:
-    """Return whether a bijection is the sigmoid, or an affine transform of it, from the lower end to the upper."""
-    first, *rest = _flat([transform])
-    return isinstance(first, SigmoidTransform) and all(isinstance(part, AffineTransform) for part in rest)
+def logit_of(transform: Transform, unconstrained: Array) -> Array | None:
+    """Return the logit from the lower end of an interval to the upper; None if the bijection onto it is no sigmoid."""
+    first, *others = _flat([transform])
+    if not isinstance(first, SigmoidTransform) or not all(isinstance(part, AffineTransform) for part in others):
+        return None
+    turns = sum(_turns(part) for part in others if isinstance(part, AffineTransform))
+    return -unconstrained if turns % 2 else unconstrained
 
 
 def _log_prob(distribution: Distribution, logit: Array, value: Array) -> Array | None:

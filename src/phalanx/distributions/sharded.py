@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution
 
 from phalanx.distributions.precise import precise
+from phalanx.distributions.supports import support_of
 from phalanx.mesh.compatibility.jax_internals import tracked_axes
 
 
@@ -53,7 +54,7 @@ class Sharded(Distribution):
     @property
     def support(self):  # pyright: ignore[reportIncompatibleVariableOverride]  # numpyro declares an attribute
         """Support of one device's piece."""
-        return self.distribution.support
+        return support_of(self.distribution)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Draw a piece per device from one key, different on every device."""

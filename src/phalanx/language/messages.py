@@ -275,7 +275,10 @@ def _variable(message: Message) -> RandomVariable:
         logit = residual = None
     if value is not None and (message["cond_indep_stack"] or "phalanx" not in message):
         shape = (*distribution.batch_shape, *distribution.event_shape)
-        value, logit, residual = (x if x is None else _broadcast(x, shape) for x in (value, logit, residual))
+        rows, dims = len(distribution.batch_shape), {dim for _, dim, _ in plates}
+        value, logit, residual = (
+            x if x is None else _broadcast(x, shape, rows, dims) for x in (value, logit, residual)
+        )
     scale = 1.0 if message["scale"] is None else message["scale"]
     axes, key = own.get("axes", ()), kwargs.get("rng_key")
     observed = bool(message["is_observed"])
@@ -290,16 +293,30 @@ def _no_value(**_: Any) -> None:
     """Return None, the value of a parameter before a handler or its initial value sets it."""
 
 
-def _broadcast(value: ArrayLike, shape: tuple[int, ...]) -> ArrayLike:
-    """Return `value`, broadcast to the shape of its plate where it has fewer elements."""
+def _broadcast(value: ArrayLike, shape: tuple[int, ...], batch_dims: int, plates: set[int]) -> ArrayLike:
+    """Return `value`, broadcast to a variable's shape where it has fewer elements: along plates, or if it is a number.
+
+    Args:
+        value: the value.
+        shape: the shape, batch + event.
+        batch_dims: number of batch dimensions.
+        plates: dimensions of the plates, counted from the end of the batch.
+    """
     given = jnp.shape(value)
     if len(given) > len(shape) or given == shape:
         return value
-    fits = all(mine in (1, theirs) for mine, theirs in zip(given[::-1], shape[::-1], strict=False))
-    if not fits:
+    filled = (1,) * (len(shape) - len(given)) + given
+    lacking = [dim for dim, (mine, theirs) in enumerate(zip(filled, shape, strict=True)) if mine != theirs]
+    if any(filled[dim] != 1 for dim in lacking):
         return value  # the check of shapes reports it
-    value = jnp.reshape(jnp.asarray(value), (1,) * (len(shape) - len(given)) + given)
-    return jnp.broadcast_to(value, shape)
+    along = {dim - batch_dims for dim in lacking}
+    if given and not along <= plates:
+        return value
+    # rows that the value has in another dimension than the plate
+    elsewhere = [n for dim, n in enumerate(filled[:batch_dims]) if n > 1 and dim - batch_dims not in plates]
+    if any(shape[dim] in elsewhere for dim in lacking):
+        return value
+    return jnp.broadcast_to(jnp.reshape(jnp.asarray(value), filled), shape)
 
 
 def _replace(message: Message, by: Message) -> None:

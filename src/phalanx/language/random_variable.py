@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.distributions import Distribution, Unit
+from numpyro.distributions import Distribution, ExpandedDistribution, Independent, MaskedDistribution, Unit
 
 from phalanx.distributions.blocked import Blocked
+from phalanx.distributions.constraint_text import kind_of
 from phalanx.distributions.independent_entries import entries
 from phalanx.distributions.location_scale import at_residual
 from phalanx.distributions.logit_density import at_logit
 from phalanx.distributions.precise import precise
 from phalanx.distributions.row_sums import total_of
+from phalanx.distributions.supports import within_support, zero_outside
 from phalanx.inputs.dataframe_input import as_named_array
 from phalanx.inputs.dtype_checks import to_jax_dtype
+from phalanx.mesh.compatibility.numpyro_internals import mask_of
 from phalanx.mesh.space import only_rows
 from phalanx.mesh.total import Total
 
@@ -72,7 +76,7 @@ class RandomVariable:
         """Return the log density of the value by element, of shape sample + batch; zero without a distribution."""
         if self.distribution is None:
             return jnp.zeros(())
-        distribution = self.distribution
+        distribution = within_support(self.distribution)
         if self.logit is not None:
             distribution = at_logit(distribution, self.logit, self.value)
         if self.residual is not None:
@@ -87,6 +91,8 @@ class RandomVariable:
                 f"Implement log_prob, or sample the noise that it is computed from and compute it with "
                 f"phx.deterministic."
             ) from error
+        if self.observed and not isinstance(self.distribution, Unit | Blocked):
+            log_prob = zero_outside(self.distribution, self.value, log_prob)
         return log_prob if isinstance(self.scale, float) and self.scale == 1.0 else self.scale * log_prob
 
     def row_log_prob(self) -> Array:
@@ -111,13 +117,27 @@ class RandomVariable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the value: sample + batch + event."""
-        return jnp.shape(self.value)
+        """Shape of the value: sample + batch + event; before there is a value, the shape that it will have."""
+        return jnp.shape(self._some_value)
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Type of the value's elements."""
-        return jnp.result_type(self.value)
+        """Type of the value's elements; before there is a value, the type that it will have."""
+        return jnp.result_type(self._some_value)
+
+    @property
+    def _some_value(self) -> Any:
+        """The value; before there is one, the shape and type of a draw."""
+        distribution, parameter = self.distribution, self.parameter
+        if self.value is not None or (distribution is None and parameter is None):
+            return self.value
+        if distribution is None:
+            return jax.eval_shape(lambda: parameter.start(self.name, jax.random.key(0)))
+        shape = (*distribution.batch_shape, *distribution.event_shape)
+        try:
+            return jax.eval_shape(lambda: jnp.asarray(distribution.sample(jax.random.key(0))))
+        except NotImplementedError:  # a distribution that cannot be drawn from
+            return jax.ShapeDtypeStruct(shape, jnp.result_type(float))
 
     @property
     def is_latent(self) -> bool:
@@ -148,7 +168,9 @@ class RandomVariable:
         value = jnp.asarray(self._given())
         if self.distribution is None:
             return replace(self, value=value)
-        return replace(self, value=value, distribution=self._distribution_of(jnp.shape(value)))
+        distribution = self._distribution_of(jnp.shape(value))
+        self._check_scale(jnp.shape(value)[: jnp.ndim(value) - len(distribution.event_shape)])
+        return replace(self, value=value, distribution=distribution)
 
     def _given(self) -> Any:
         """Return the value; a table, list or tensor becomes an array and is checked like data."""
@@ -185,7 +207,34 @@ class RandomVariable:
         if given[max(0, ends) :] != event or found != stretched or len(found) != len(batch):
             raise ValueError(
                 f"Variable {self.name!r}: the value has shape {given}, but its distribution "
-                f"{type(self.distribution).__name__} needs shape {(*batch, *event)} (batch {batch} + event {event}), "
-                f"or that with sample dimensions in front. Reshape the value or the distribution's parameters."
+                f"{kind_of(self.distribution)} needs shape {(*batch, *event)} (batch {batch} + event {event}"
+                f"{self._widened(batch)}), or that with sample dimensions in front. Reshape the value or the "
+                f"distribution's parameters."
             )
         return self.distribution if found == batch else self.distribution.expand(found)
+
+    def _widened(self, batch: tuple[int, ...]) -> str:
+        """Return words about masks and plates that widen the distribution to `batch`; empty if none does."""
+        inner: Any = self.distribution
+        widening: list[str] = []
+        while isinstance(inner, Independent | ExpandedDistribution | MaskedDistribution):
+            if isinstance(inner, MaskedDistribution) and jnp.ndim(mask := mask_of(inner)):
+                widening.append(f"a mask of shape {jnp.shape(mask)}")
+            inner = inner.base_dist
+        assert self.distribution is not None
+        whole = (*inner.batch_shape, *inner.event_shape)
+        mine = tuple(whole[: len(whole) - len(self.distribution.event_shape)])
+        widening += [f"the plate {name!r} of size {size} at dim {dim}" for name, dim, size in self.plates]
+        if not widening or mine == batch:
+            return ""
+        return f"; it has {mine} by itself, and is widened by {' and '.join(widening)}"
+
+    def _check_scale(self, terms: tuple[int, ...]) -> None:
+        """Raise if the scale has more elements than the log density, whose terms it would repeat."""
+        shape = jnp.shape(self.scale)
+        pairs = zip(reversed(shape), reversed(terms), strict=False)
+        if len(shape) > len(terms) or any(mine not in (1, term) for mine, term in pairs):
+            raise ValueError(
+                f"Variable {self.name!r}: its log density, of shape {terms}, is scaled by factors of shape {shape}, "
+                f"which would repeat its terms. Give one number, or one for each term."
+            )

@@ -13,6 +13,7 @@ from jax import Array, ShapeDtypeStruct
 from jax.extend.core import ClosedJaxpr
 
 from phalanx.distributions.constraint_text import in_words
+from phalanx.distributions.supports import support_of
 from phalanx.errors.model_errors import check_nothing_leaked
 from phalanx.inputs.arguments import Arguments, Layout
 from phalanx.language.random_variable import RandomVariable
@@ -35,6 +36,7 @@ class TracedProgram:
     doubts: dict[tuple[str, str], Doubt]
     without_bijection: tuple[str, ...]
     observed: dict[str, RandomVariable]
+    supports: dict[str, str]
 
     def __init__(
         self,
@@ -52,6 +54,10 @@ class TracedProgram:
             run = run_unconstrained(program, None, layout.join(arrays), any_latent=checking)
             self.variables = run.variables  # only names, shapes and supports are used after the trace
             self.observed = run.observed
+            # a bound that is computed from others exists only within the trace
+            self.supports = {
+                name: in_words(support_of(v.distribution)) for name, v in run.variables.items() if v.is_latent
+            }
             self.doubts = doubts_of(run) if checking else {}  # only the texts are used after the trace
             self.without_bijection = tuple(name for name in run.position if name not in run.log_dets)
             looked = outputs_of(self.doubts) if checking else run.in_support()
@@ -83,7 +89,7 @@ class TracedProgram:
                 self.position[name].shape,
                 self.position[name].dtype,
                 shape=v.shape,
-                support=in_words(v.distribution.support),
+                support=self.supports[name],
             )
             for name, v in self.variables.items()
             if v.distribution is not None and v.is_latent

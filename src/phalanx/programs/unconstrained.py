@@ -20,9 +20,10 @@ from phalanx.distributions.bijections import bijection_onto
 from phalanx.distributions.constraint_text import in_words, kind_of
 from phalanx.distributions.independent_entries import entries_of_support
 from phalanx.distributions.location_scale import LocationScale, PartlyCentred, location_scale
-from phalanx.distributions.logit_density import is_logit
+from phalanx.distributions.logit_density import logit_of
 from phalanx.distributions.row_sums import total_of
 from phalanx.distributions.sharded import Sharded
+from phalanx.distributions.supports import AnyOf, support_of
 from phalanx.errors.model_errors import model_errors
 from phalanx.language.handlers import tape
 from phalanx.language.random_variable import RandomVariable
@@ -109,8 +110,9 @@ class Evaluation:
         """Return for each observed variable whether its values are in the support of its distribution."""
         found: dict[str, Array] = {}
         for name, variable in self.variables.items():
-            support = getattr(variable.distribution, "support", None)
-            if variable.observed and support is not None and not isinstance(variable.distribution, Unit):
+            if not variable.observed or variable.distribution is None or isinstance(variable.distribution, Unit):
+                continue
+            if (support := support_of(variable.distribution)) is not None:
                 found[name] = jnp.asarray(support(variable.value))
         return found
 
@@ -147,7 +149,7 @@ def run_unconstrained(
         value = jnp.asarray(transform(given))
         used[variable.name] = given
         log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(given, value))
-        logit = given if is_logit(transform) else None
+        logit = logit_of(transform, given)
         first = transform.parts[0] if isinstance(transform, ComposeTransform) else transform
         residual = first.residual(given) if isinstance(first, PartlyCentred) else None
         return _with_value(replace(variable, logit=logit, residual=residual), value)
@@ -286,19 +288,28 @@ def transform_of(variable: RandomVariable) -> Transform:
     distribution = variable.distribution
     assert distribution is not None  # deterministic values have no distribution, but they are given
     kind = kind_of(distribution)
-    if distribution.support is None or distribution.support.is_discrete:
+    support = support_of(distribution)
+    if support is None or support.is_discrete:
         raise ValueError(
             f"Variable {variable.name!r} is discrete ({kind}), and gradient-based and random-walk kernels move "
             f"continuous positions. Sum it out of the model, phx.marginalize(model), if it has finitely many values; "
             f"or observe it with obs=."
         )
+    entries = entries_of_support(support)
     try:
-        bijection = bijection_onto(entries_of_support(distribution.support))
+        bijection = bijection_onto(entries)
         return bijection if variable.centring is None else _centred(variable, bijection)
-    except NotImplementedError:
+    except NotImplementedError as error:
+        if isinstance(entries, AnyOf):
+            raise ValueError(
+                f"Variable {variable.name!r}: no bijection is known from the real line onto the support of {kind}: "
+                f"{error}. Sample the component, phx.sample('{variable.name}_component', dist.Categorical(p)), and "
+                f"each component's value under a name of its own, choose one by jnp.where, and sum the component out "
+                f"with phx.marginalize(model); or observe {variable.name!r} with obs=."
+            ) from None
         raise ValueError(
             f"Variable {variable.name!r}: no bijection is known from the real line onto the support of {kind}, "
-            f"{in_words(distribution.support)}. Sample other variables and compute it from them, for a direction a "
+            f"{in_words(support)}. Sample other variables and compute it from them, for a direction a "
             f"vector of normals divided by its norm (numpyro.handlers.reparam does so for some distributions), or "
             f"observe it with obs=."
         ) from None

@@ -17,22 +17,15 @@ from jax import Array, lax, random
 from jax.extend.core import ClosedJaxpr, Var
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
-from numpyro.distributions import (
-    Distribution,
-    ExpandedDistribution,
-    Independent,
-    MaskedDistribution,
-    Unit,
-    constraints,
-)  # fmt: skip
+from numpyro.distributions import Distribution, MaskedDistribution, Unit, constraints
 
 from phalanx.distributions.constraint_text import kind_of
+from phalanx.distributions.supports import is_outside, support_of
 from phalanx.errors import words
 from phalanx.inputs.arguments import Arguments
 from phalanx.jaxprs.copies import copied_inputs
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
-from phalanx.mesh.compatibility.numpyro_internals import mask_of
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
@@ -218,7 +211,7 @@ def doubts(run: Evaluation, other: Evaluation) -> dict[tuple[str, str], Doubt]:
     """Return the doubts by variable and parameter, given evaluations at two positions; flags are set if both agree."""
     found, elsewhere = doubts_of(run), doubts_of(other)
     return {
-        key: doubt if key[1] == VALUE else doubt._replace(bad=doubt.bad & _same(doubt, elsewhere[key]))
+        key: doubt._replace(bad=doubt.bad & _same(doubt, elsewhere[key]) & _same_support(run, other, key))
         for key, doubt in found.items()
     }
 
@@ -243,28 +236,28 @@ def _same(doubt: Doubt, other: Doubt) -> Array:
     """Return which values are the same at another position."""
     if doubt.values.shape != other.values.shape:
         return jnp.zeros(doubt.bad.shape, bool)
-    same = doubt.values == other.values
+    # NaN is the same as NaN
+    same = (doubt.values == other.values) | ((doubt.values != doubt.values) & (other.values != other.values))
     return jnp.all(same, axis=tuple(range(doubt.bad.ndim, same.ndim)))
 
 
+def _same_support(run: Evaluation, other: Evaluation, key: tuple[str, str]) -> Array:
+    """Return whether the support of an observed value is the same at another position; true of parameters."""
+    name, parameter = key
+    if parameter != VALUE:
+        return jnp.bool_(True)
+    bounds, elsewhere = (jax.tree.leaves(support_of(r.variables[name].distribution)) for r in (run, other))
+    same = [jnp.all(jnp.equal(a, b)) for a, b in zip(bounds, elsewhere, strict=True)]
+    return jnp.stack(same).all() if same else jnp.bool_(True)
+
+
 def _of_value(variable: RandomVariable) -> Doubt | None:
-    support = getattr(variable.distribution, "support", None)
-    if support is None or isinstance(variable.distribution, Unit):
+    if variable.distribution is None or isinstance(variable.distribution, Unit):
         return None
-    bad = _outside(variable.distribution, variable.value)
+    if (support := support_of(variable.distribution)) is None:
+        return None
+    bad = is_outside(variable.distribution, variable.value)
     return Doubt(jnp.asarray(variable.value), bad, in_words(support), kind_of(variable.distribution))
-
-
-def _outside(distribution: Any, value: ArrayLike) -> Array:
-    """Return which values are outside of a distribution's support; masked values never are."""
-    if isinstance(distribution, MaskedDistribution):
-        return _outside(distribution.base_dist, value) & jnp.asarray(mask_of(distribution))
-    if isinstance(distribution, ExpandedDistribution):
-        return _outside(distribution.base_dist, value)
-    if isinstance(distribution, Independent):
-        bad = _outside(distribution.base_dist, value)
-        return jnp.any(bad, axis=tuple(range(max(bad.ndim - distribution.reinterpreted_batch_ndims, 0), bad.ndim)))
-    return jnp.logical_not(distribution.support(value))
 
 
 def _of_parameters(distribution: Any) -> Iterator[tuple[str, Doubt]]:

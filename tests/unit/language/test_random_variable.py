@@ -7,11 +7,13 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from hypothesis import given as given_cases
 from hypothesis import settings
 from hypothesis import strategies as st
+from numpyro import handlers
 from numpyro.distributions import constraints
 
 import phalanx as phx
@@ -137,3 +139,118 @@ def test_what_has_no_distribution_counts_nothing():
         phx.deterministic("d", jnp.ones(3))
     assert variables["d"].log_prob() == 0
     assert variables["d"].shape == (3,)
+
+
+# -- values, plates, masks and scales that do not fit each other -------------------------------------------------------
+
+X, Y, B = np.linspace(-1, 1, 20)[:, None], np.linspace(-2, 2, 20), 0.5
+NORMAL = dist.Normal
+
+
+def repeated_by_plate():
+    with numpyro.plate("n", 20):
+        numpyro.sample("y", NORMAL(B * X, 1.0), obs=Y)
+
+
+def repeated_column():
+    with numpyro.plate("n", 20):
+        phx.sample("y", NORMAL(B * X, 1.0), obs=Y[:, None])
+
+
+def repeated_by_mask():
+    with handlers.mask(mask=X > -2), numpyro.plate("n", 20):
+        numpyro.sample("y", NORMAL(B * X[:, 0], 1.0), obs=Y)
+
+
+def repeated_without_plate():
+    numpyro.sample("y", NORMAL(B * X + 0 * Y, 1.0), obs=Y)
+
+
+def repeated_vectors():
+    with numpyro.plate("n", 20):
+        numpyro.sample("y", NORMAL(B * X[..., None], jnp.ones(2)).to_event(1), obs=np.stack([Y, Y], -1))
+
+
+def repeated_by_scale():
+    phx.scale(lambda: phx.sample("y", NORMAL(B * X[:, 0], 1.0), obs=Y), np.ones((20, 1)))()
+
+
+def repeated_event():
+    phx.scale(lambda: phx.sample("y", NORMAL(B * X[:, 0], 1.0).to_event(1), obs=Y), np.ones(20))()
+
+
+PLATE = "the plate 'n' of size 20 at dim -1"
+REPEATED = {
+    repeated_by_plate: f"the value has shape (20,), but its distribution Normal needs shape (20, 20) (batch (20, 20) + "
+    f"event (); it has (20, 1) by itself, and is widened by {PLATE}), or",
+    repeated_column: f"the value has shape (20, 1), but its distribution Normal needs shape (20, 20) (batch (20, 20) + "
+    f"event (); it has (20, 1) by itself, and is widened by {PLATE}), or",
+    repeated_by_mask: "the value has shape (20,), but its distribution Normal needs shape (20, 20) (batch (20, 20) + "
+    f"event (); it has (20,) by itself, and is widened by a mask of shape (20, 20) and {PLATE}), or",
+    repeated_without_plate: "the value has shape (20,), but its distribution Normal needs shape (20, 20) (batch",
+    repeated_vectors: "the value has shape (20, 2), but its distribution Normal needs shape (20, 20, 2) (batch (20,",
+    repeated_by_scale: "its log density, of shape (20,), is scaled by factors of shape (20, 1), which would repeat its "
+    "terms. Give one number, or one for each term.",
+    repeated_event: "its log density, of shape (), is scaled by factors of shape (20,), which would repeat its terms.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", REPEATED)
+def test_terms_are_not_repeated(program):
+    with jax.numpy_rank_promotion("allow"), pytest.raises(ValueError) as caught:
+        phx.log_joint(program)({})
+    assert str(caught.value).startswith(f"Variable 'y': {REPEATED[program]}")
+
+
+def groups():
+    with numpyro.plate("g", 4, dim=-2):
+        b = numpyro.sample("b", NORMAL(0.0, 5.0))
+        with numpyro.plate("n", 20, dim=-1):
+            numpyro.sample("y", NORMAL(b * X[:, 0], 1.0), obs=Y)
+
+
+def number():
+    with numpyro.plate("n", 20):
+        numpyro.sample("y", NORMAL(B, 1.0), obs=0.0)
+
+
+def columns():
+    with numpyro.plate("r", 20, dim=-2):
+        numpyro.sample("y", NORMAL(B * X, 1.0), obs=Y[:, None])
+        with numpyro.plate("c", 3, dim=-1), handlers.scale(scale=np.ones((20, 1))):
+            numpyro.sample("z", NORMAL(B * X, 1.0), obs=np.ones((20, 3)))
+
+
+def more_rows():
+    with numpyro.plate("n", 20):
+        numpyro.sample("y", NORMAL(B * X[:, 0] + np.arange(5.0)[:, None], 1.0), obs=np.ones((5, 20)))
+
+
+@pytest.mark.parametrize("program, terms", [(groups, 80), (number, 20), (columns, 80), (more_rows, 100)])
+def test_plates_widen_what_has_no_size_of_its_own(program, terms):
+    with jax.numpy_rank_promotion("allow"):
+        variables = phx.trace(phx.seed(program, 0))()
+    observed = [variable for variable in variables.values() if variable.observed]
+    assert sum(variable.log_prob().size for variable in observed) == terms
+
+
+def test_a_tracer_sees_the_shape_before_the_value():
+    seen = {}
+
+    def look(variable, forward):
+        seen[variable.name] = variable.shape, variable.dtype
+        return forward(variable)
+
+    def program():
+        with numpyro.plate("g", 8):
+            numpyro.sample("z", NORMAL(0.0, 1.0))
+        phx.sample("n", dist.Poisson(2.0).expand([3]))
+        phx.sample("v", dist.Dirichlet(jnp.ones(4)))
+        phx.sample("y", NORMAL(jnp.zeros(2), 1.0), obs=np.zeros(2))
+        phx.param("p", lambda key: jax.random.normal(key, (5,)))
+
+    with phx.tracing(look):
+        phx.trace(phx.seed(program, 0))()
+    real, whole = jnp.dtype(jnp.result_type(float)), jnp.dtype(jnp.result_type(int))
+    assert seen["z"] == ((8,), real) and seen["v"] == ((4,), real) and seen["p"] == ((5,), real)
+    assert seen["n"] == ((3,), whole) and seen["y"][0] == (2,)

@@ -15,6 +15,7 @@ from numpyro.distributions import Distribution, ExpandedDistribution, Independen
 
 from phalanx.diagnostics import Finding
 from phalanx.distributions.constraint_text import in_words
+from phalanx.distributions.supports import support_of
 from phalanx.language import refusals
 from phalanx.language.parameters import Parameter, initialized, with_parameters
 from phalanx.language.random_variable import RandomVariable
@@ -69,7 +70,7 @@ class Met(NamedTuple):
         return Alignment(
             parameters={name: parameter for name, (parameter, _) in self.of_guide.items()},
             scored=[name for name, v in latent.items() if not getattr(v.distribution, "has_rsample", False)],
-            described={name: f"{in_words(model.support)} {model.shape()}" for name, (_, model) in supports.items()},
+            described={name: f"{in_words(support_of(model))} {model.shape()}" for name, (_, model) in supports.items()},
             left_out=coverage.findings(supports),
         )
 
@@ -348,7 +349,7 @@ def _some_value(variable: RandomVariable) -> Array:
     assert distribution is not None
     zeros = jnp.zeros((*distribution.batch_shape, *distribution.event_shape))
     try:
-        return distribution.support.feasible_like(zeros)  # pyright: ignore[reportOptionalMemberAccess]
+        return support_of(distribution).feasible_like(zeros)  # pyright: ignore[reportOptionalMemberAccess]
     except (NotImplementedError, AttributeError):
         return zeros
 

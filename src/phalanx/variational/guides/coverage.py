@@ -21,13 +21,14 @@ from numpyro.distributions import (
 )  # fmt: skip
 
 from phalanx.diagnostics import Finding
+from phalanx.distributions.supports import AnyOf, support_of
 
 
 def left_out(name: str, guide: Distribution, model: Distribution) -> str:
     """Return words for the part of a variable's support in the model that the guide's lacks; empty if it has all."""
     if is_point(guide):
         return f"{name!r} is always at one point"
-    mine, theirs = bounds_of(getattr(guide, "support", None)), bounds_of(getattr(model, "support", None))
+    mine, theirs = bounds_of(support_of(guide)), bounds_of(support_of(model))
     if mine is None or theirs is None:
         return ""
     (low, high), (lowest, highest) = mine, theirs
@@ -61,6 +62,8 @@ def bounds_of(support: Any) -> tuple[float | None, float | None] | None:
         support = support.base_constraint
     if support is constraints.real:
         return -math.inf, math.inf
+    if isinstance(support, AnyOf) and not support.is_discrete and not support.has_points:
+        return bounds_of(support.hull)
     if support is constraints.boolean:
         return 0.0, 1.0
     if not (hasattr(support, "lower_bound") or hasattr(support, "upper_bound")):
