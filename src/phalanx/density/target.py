@@ -29,6 +29,7 @@ from phalanx.mesh.output import warn
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.mesh.specs import PyTree
+from phalanx.programs.closure_key import check_function
 from phalanx.programs.declared_axis import giving_own_rows
 from phalanx.programs.shares import Shares
 from phalanx.programs.traced_program import TracedProgram, check_latents
@@ -132,6 +133,7 @@ class Target:
             check_labels(whole, arguments)
             IndexCheck.of(whole).check_or_warn(arguments)
         check_latents(model, whole)
+        check_function(whole)
         self.shares: Shares
         self.shares, local = read_shares(model, arguments, sizes, whole)
         self.rows = read_sharding_check(model, arguments, sizes, self.shares, whole, local)

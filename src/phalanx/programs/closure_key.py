@@ -5,12 +5,18 @@ A compiled program contains these values as they were at its trace. The key chan
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from inspect import isfunction, ismethod
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+
 from phalanx.jaxprs.canonical import LIBRARIES, Form, form_of, is_of_a_library
+from phalanx.jaxprs.source_lines import source_line_of
+from phalanx.jaxprs.walking import all_equations
 from phalanx.programs.traced_program import TracedProgram
 
 
@@ -37,6 +43,44 @@ def captured_words(whole: TracedProgram) -> str:
 @dataclass(frozen=True)
 class OfThisProcess:
     """Part of a key that other processes cannot compare."""
+
+
+def check_function(whole: TracedProgram) -> None:
+    """Raise if a second trace of a program computes with other constants: it draws random numbers or reads a clock.
+
+    Raises:
+        ValueError: naming the line with the first constant that differs.
+    """
+    first = form_of(whole.at_zero)
+    if first is None:
+        return
+    again = TracedProgram(whole.program, whole.layout, whole.shapes, dict(whole.axis_env))
+    second = form_of(again.at_zero)
+    # a program with other variables, or other shapes, is refused where its density is traced
+    is_other = [*again.terms] != [*whole.terms] or jax.tree.map(jnp.shape, again.position) != jax.tree.map(
+        jnp.shape, whole.position
+    )
+    if second is None or first == second or is_other:
+        return
+    line = next(filter(None, map(source_line_of, _differing(whole.at_zero, again.at_zero))), None)
+    raise ValueError(
+        f"The model {getattr(whole.program, '__name__', whole.program)} is another one each time it runs"
+        f"{'' if line is None else f', by line {line.line} of {line.file}'}: it computes with other constants. Remove "
+        f"random numbers of NumPy or Python, counters and clocks from it: pass them as data, or sample them with "
+        f"phx.sample."
+    )
+
+
+def _differing(program: ClosedJaxpr, other: ClosedJaxpr) -> Iterator[JaxprEqn]:
+    """Yield the equations that read other constants than those of another trace."""
+    consts = [dict(zip(p.jaxpr.constvars, p.consts, strict=True)) for p in (program, other)]
+    for mine, theirs in zip(all_equations(program), all_equations(other), strict=False):
+        values = [
+            [atom.val if isinstance(atom, Literal) else known.get(atom) for atom in equation.invars]
+            for equation, known in zip((mine, theirs), consts, strict=True)
+        ]
+        if form_of(values[0]) != form_of(values[1]) or mine.primitive is not theirs.primitive:
+            yield mine
 
 
 def draws_key(whole: TracedProgram) -> Hashable:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import types
 from functools import partial
 from typing import Any
@@ -366,3 +368,22 @@ def test_without_a_gradient_rules_of_derivatives_count_for_nothing():
         return captured(TracedProgram.of_whole(model, arguments, {"data": 2}), differentiated=False)
 
     assert of(2.0) == of(3.0)
+
+
+COUNT = itertools.count()
+
+
+@pytest.mark.parametrize("other", [np.random.default_rng(0).normal, random.random, lambda: next(COUNT)])
+def test_a_model_with_other_constants_in_each_trace_is_refused_by_line(other):
+    def model():
+        mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+        phx.sample("y", dist.Normal(mean + other(), 1.0), obs=0.0)
+
+    line = model.__code__.co_firstlineno + 2
+    with pytest.raises(ValueError) as caught:
+        phx.Target(model)
+    assert str(caught.value) == (
+        f"The model model is another one each time it runs, by line {line} of {__file__}: it computes with other "
+        f"constants. Remove random numbers of NumPy or Python, counters and clocks from it: pass them as data, or "
+        f"sample them with phx.sample."
+    )
