@@ -23,6 +23,11 @@ AREAS = {
 
 EXCEPTIONS = {
     "phx.spmd": "inputs come before outputs, as in jax.shard_map",
+    "phx.make_mesh": "the axes in their order everywhere: chain, data, model",
+    "phx.param": "a constraint is one of NumPyro's, a spec of JAX's: others are refused",
+    "phx.hmc": "a number of steps is whole, a step size is not",
+    "phx.Fit.sample": "a seed comes before a number, as in all calls that draw",
+    "phx.Fits.sample": "a seed comes before a number, as in all calls that draw",
     "phx.Sampler.run": "a seed is a whole number, data are a dict",
     "phx.ensembles.learner": "a loss is a function, an optimiser one of optax's: others are refused",
     "phx.Target.of": "called by Phalanx",

@@ -37,8 +37,8 @@ def draw(key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Poi
 
 def hmc(
     num_steps: int = 10,
-    *,
     step_size: float | None = None,
+    *,
     initial_step_size: float = 0.1,
     target_acceptance: float = 0.8,
     tuned_steps: int | None = None,

@@ -64,7 +64,6 @@ def param(
     name: str,
     init: PyTree | Callable[[Array], PyTree],
     constraint: Constraint = constraints.real,
-    *,
     spec: Spec = None,
 ) -> PyTree:
     """Declare a parameter, a named value that `phx.fit` learns in a guide or in a model, and return its value.

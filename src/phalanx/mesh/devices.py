@@ -22,7 +22,7 @@ _is_chosen = False
 """True once the user has chosen the number of CPU devices."""
 
 
-def make_mesh(chain: int | None = None, *, data: int = 1, model: int = 1, devices: Iterable[Any] | None = None) -> Mesh:
+def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: Iterable[Any] | None = None) -> Mesh:
     """Arrange devices in a mesh with the axes `chain`, `data` and `model`.
 
     Args:

@@ -127,7 +127,7 @@ class Fit(Pickled):
         """True if learning ended because the guide no longer changed."""
         return not self.unsettled
 
-    def sample(self, *, seed: int = 0, n: int = 1000, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def sample(self, seed: int = 0, n: int = 1000, *, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Draw from the guide.
 
         Args:

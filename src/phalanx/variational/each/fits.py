@@ -101,7 +101,7 @@ class Fits(Pickled):
         return self.fit_of(number_of_set("fits", name, self.sets, self.failed, "fitted"))
 
     def sample(
-        self, *, seed: int = 0, n: int = 1000, names: Sequence[str] | str | None = None
+        self, seed: int = 0, n: int = 1000, *, names: Sequence[str] | str | None = None
     ) -> dict[str, np.ndarray]:
         """Draw from the guide of each data set.
 
