@@ -54,7 +54,7 @@ def check_function(whole: TracedProgram) -> None:
     first = form_of(whole.at_zero)
     if first is None:
         return
-    again = TracedProgram(whole.program, whole.layout, whole.shapes, dict(whole.axis_env))
+    again = whole.again()
     second = form_of(again.at_zero)
     # a program with other variables, or other shapes, is refused where its density is traced
     is_other = [*again.terms] != [*whole.terms] or jax.tree.map(jnp.shape, again.position) != jax.tree.map(

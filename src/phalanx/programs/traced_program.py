@@ -47,6 +47,7 @@ class TracedProgram:
         checking: bool = False,
     ):
         self.program, self.layout, self.shapes = program, layout, tuple(shapes)
+        self.checking = checking
         self.axis_env = list(sizes.items())
         self.axis_names = tuple(sizes)
 
@@ -73,6 +74,10 @@ class TracedProgram:
     def start(self) -> Mapping[str, Any] | None:
         """Values at which the program starts chains, if it defines them."""
         return getattr(self.program, "start", None)
+
+    def again(self) -> TracedProgram:
+        """Return a second trace of the program."""
+        return TracedProgram(self.program, self.layout, self.shapes, dict(self.axis_env), self.checking)
 
     @classmethod
     def of_whole(

@@ -238,6 +238,7 @@ def fit(
     compiler = Compiler(matmul_precision, pair.problem.mesh)
     data_checks = DataChecks(pair, compiler)
     unseen = data_checks.unseen(pair.problem.arguments)
+    pair.problem.check_function()
     pair.problem.check_finite()
     arrays = pair.problem.place_arrays() if stream is None else stream.begin(pair.problem, data_checks)
     with waiting(progress, "compiling"):

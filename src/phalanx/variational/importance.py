@@ -79,6 +79,7 @@ def importance(
     pair.problem.check_same("phx.importance", proposal=pair.guide.name, seed=seed)
     compiler, arrays = Compiler(), pair.problem.place_arrays()
     known = pair.learned  # traces both programs first: errors in a program come before errors in values
+    pair.problem.check_function()
     pair.problem.check_finite()
     DataChecks(pair, compiler).check_now(pair.problem.arguments)
     free = FirstParameters.of(pair, compiler, int(seed), arrays, init)()

@@ -138,6 +138,7 @@ def maximize(
     problem.check_same("phx.maximize", init=sorted(init or {}), seed=seed, matmul_precision=matmul_precision)
     guide = laplace()
     checks.check_coordinates(problem, guide.name)
+    problem.check_function()
     problem.check_finite()
     DataChecks(Pair(problem, guide), Compiler()).check_now(problem.arguments)
     if problem.parameters:

@@ -13,6 +13,7 @@ from functools import cached_property, wraps
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import Array, random
 from jax.sharding import Mesh, NamedSharding
 
@@ -36,14 +37,18 @@ from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import RowSharding
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.virtual_mesh import alone
-from phalanx.programs.closure_key import captured, captured_words, draws_key
+from phalanx.programs.closure_key import captured, captured_words, check_function, draws_key
 from phalanx.programs.shares import Latent
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
+from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.describe import call_words
 
 Values = Mapping[str, Any]
 T = TypeVar("T")
+
+CHECKED: LRUCache[bool] = LRUCache(256)
+"""Keys of the traces of models that were traced twice with the same constants."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,19 @@ class Problem:
             self.at_start, self.arguments, axes_but_chain(self.mesh), any_latent=True,
             minibatch=None if self.is_streamed else self.minibatch,
         )  # fmt: skip
+
+    def check_function(self) -> None:
+        """Raise if the model computes with other constants in each trace; its parameters may begin at any values."""
+        key = captured(self.whole, differentiated=False)
+        if CHECKED.look_up(key):
+            return
+        whole = self.whole
+        if self.parameters:
+            ones = jax.tree.map(lambda t: jnp.ones(t.shape, t.dtype), self.parameter_types)
+            fixed = wraps(self.model)(with_parameters(self.model, ones))
+            whole = TracedProgram.of_whole(fixed, self.arguments, axes_but_chain(self.mesh), checking=True)
+        check_function(whole)
+        CHECKED.keep(key, True)
 
     def at_zero(self, params: Values, data: Values) -> Evaluation:
         """Run the model with its unconstrained values at zero, also if variables have no bijection."""

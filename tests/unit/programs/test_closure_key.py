@@ -20,8 +20,10 @@ from jax.experimental import io_callback
 
 import phalanx as phx
 from phalanx.inputs.arguments import split_arguments
-from phalanx.programs.closure_key import captured
+from phalanx.programs.closure_key import captured, check_function
 from phalanx.programs.traced_program import TracedProgram
+from phalanx.run.compile.lru_cache import LRUCache
+from phalanx.variational import problem
 
 
 def traced(model, fill=1.0):
@@ -387,3 +389,43 @@ def test_a_model_with_other_constants_in_each_trace_is_refused_by_line(other):
         f"constants. Remove random numbers of NumPy or Python, counters and clocks from it: pass them as data, or "
         f"sample them with phx.sample."
     )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: phx.fit(model, phx.guides.mean_field(), num_steps=2, progress=False),
+        phx.maximize,
+        lambda model: phx.smc(model, num_particles=16, progress=False),
+        lambda model: phx.importance(model, phx.guides.mean_field()),
+    ],
+)
+def test_every_method_refuses_a_model_with_other_constants_in_each_trace(call):
+    def model():
+        mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+        phx.sample("y", dist.Normal(mean + next(COUNT), 1.0), obs=0.0)
+
+    line = model.__code__.co_firstlineno + 2
+    with pytest.raises(ValueError, match=f"is another one each time it runs, by line {line} of"):
+        call(model)
+
+
+def test_parameters_may_begin_at_random_values_and_a_model_is_traced_again_once(monkeypatch):
+    traces = []
+    monkeypatch.setattr(problem, "check_function", lambda whole: traces.append(check_function(whole)))
+    monkeypatch.setattr(problem, "CHECKED", LRUCache(2))
+    arguments = split_arguments(started, {})
+    for _ in range(2):
+        problem.Problem(started, arguments, phx.make_mesh(1)).check_function()
+    problem.Problem(centred, arguments, phx.make_mesh(1)).check_function()
+    problem.Problem(centred, arguments, phx.make_mesh(1)).check_function()
+    assert len(traces) == 3  # values at which a parameter begins make another trace
+
+
+def started():
+    scale = phx.param("scale", np.random.default_rng().uniform(1.0, 2.0), dist.constraints.positive)
+    phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), scale), obs=0.0)
+
+
+def centred():
+    phx.sample("mean", dist.Normal(0.0, 1.0))
