@@ -178,7 +178,12 @@ def same_dim():
         numpyro.sample("x", dist.Normal(0.0, 1.0))
 
 
+def continuous_base():
+    numpyro.sample("x", dist.ZeroInflatedDistribution(dist.Gamma(2.0, 1.0), gate=0.5), obs=1.0)
+
+
 REFUSED = [
+    (continuous_base, "The base of a zero-inflated distribution must be discrete. For positive numbers with zeros"),
     (latent_in_scan, "Variable 'state' is latent inside of numpyro.contrib.control_flow (scan)"),
     (latent_in_cond, "Variable 'side' is latent in a branch of numpyro.contrib.control_flow.cond"),
     (subsampled, "plate 'rows': 3 of 8 rows would be drawn at random"),

@@ -267,6 +267,12 @@ def explain_assertion(error: AssertionError) -> None:
     hint = ""
     if "occupied_dims" in (frames[-1].line or ""):
         hint = " Two plates, one inside of the other, have the same dim: give them different ones, or omit dim."
+    if "is_discrete" in (frames[-1].line or "") and any("ZeroInflated" in (frame.line or "") for frame in frames):
+        hint = (
+            " The base of a zero-inflated distribution must be discrete. For positive numbers with zeros use "
+            "dist.HurdleLogNormal, dist.HurdleGamma or dist.HurdleDistribution(base, gate=p); for a base with negative "
+            "numbers observe y == 0 by dist.Bernoulli(p), and by the base those entries of y that are not zero."
+        )
     raise ValueError(
         f"NumPyro refuses line {own.lineno} of {own.filename}, {own.line!r}, by its own {frames[-1].line!r}.{hint}"
     ) from error
