@@ -6,7 +6,8 @@ random near zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.mesh.virtual_mesh import on_virtual_mesh
 from phalanx.posterior.posterior import Posterior
+from phalanx.programs.shares import Latent
 from phalanx.run.find_finite_start import Given
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ UNUSED_DRAW = 2**32 - 1
 """Draw number of the keys for initial values; no run has as many draws."""
 
 PRIOR = "prior"
+
+SIMPLEX = re.compile(r"Simplex\(\)|IndependentConstraint\(Simplex\(\), \d+\)")
+"""Text of the support of variables that lie on a simplex."""
 
 
 @dataclass(frozen=True)
@@ -153,13 +158,16 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
     if hasattr(init, "starts"):
         return _checked("draws of a fit", _of_fit(init.starts(num_chains, seed), target), shapes, num_chains)
     if isinstance(init, Mapping):
-        return _checked("values", init, shapes, num_chains, of_chains=False)
+        initial = _checked("values", init, shapes, num_chains, of_chains=False)
+        check_inside_simplex(init, target.shares.latents)
+        return initial
     keys = jax.vmap(lambda chain: random.fold_in(random.fold_in(random.key(seed), chain), UNUSED_DRAW))
     if isinstance(init, str) and init == PRIOR:
         return _checked("draws from the prior", prior(keys(np.arange(num_chains))), shapes, num_chains)
     if callable(init):
         name = getattr(init, "__name__", type(init).__name__)
         made = _of_function(init, keys(np.arange(num_chains)), target)
+        check_inside_simplex(made, target.shares.latents)
         return _checked(f"values of {name}", made, shapes, num_chains)
     raise _no_kind(init)
 
@@ -171,12 +179,31 @@ def check_kind(init: object) -> None:
         raise _no_kind(init)
 
 
-def check_values(init: object, shapes: Mapping[str, tuple[int, ...]], num_chains: int) -> None:
-    """Raise unless the values of a dict fit the latent variables, whose shapes are given."""
+def check_inside_simplex(values: Mapping[str, Any], latents: Sequence[Latent]) -> None:
+    """Raise if the value of a variable on a simplex has a zero.
+
+    Draws of a sparse Dirichlet round to zero, so that the bijection takes zeros for the smallest positive number; a
+    chain would start where the density is flat.
+    """
+    for latent in latents:
+        if latent.name not in values or not SIMPLEX.fullmatch(latent.support):
+            continue
+        value = np.ma.getdata(values[latent.name])
+        if len(zeros := np.argwhere(value == 0)) and value.shape[-1:] == latent.shape[-1:]:
+            entry = ", ".join(map(str, zeros[0]))
+            raise ValueError(
+                f"init: entry [{entry}] of the value of variable {latent.name!r} is 0, which is on the boundary of the "
+                f"simplex and has no unconstrained position. Give positive numbers that sum to 1."
+            )
+
+
+def check_values(init: object, latents: Sequence[Latent], num_chains: int) -> None:
+    """Raise unless the values of a dict fit the latent variables."""
     if isinstance(init, Superchains):
-        check_values(init.init, shapes, num_chains)
+        check_values(init.init, latents, num_chains)
     elif isinstance(init, Mapping):
-        _checked("values", init, shapes, num_chains, of_chains=False)
+        _checked("values", init, {latent.name: latent.shape for latent in latents}, num_chains, of_chains=False)
+        check_inside_simplex(init, latents)
 
 
 def _no_kind(init: object) -> TypeError:

@@ -356,7 +356,7 @@ def _compile(
     # the trace of a user's kernel or reducer is of one chain, which another process may have edited for many
     of_ours = executable_cache.is_ours(kernel) and executable_cache.is_ours(reductions)
     executables, compilations = executable_cache.EXECUTABLES.look_up(key), 0
-    check_values(run.init, {latent.name: latent.shape for latent in whole.latents()}, num_chains)
+    check_values(run.init, whole.latents(), num_chains)
     if executables is None:
         check_latents(model, whole)
         check_finite_data(model, arguments, axes_but_chain(mesh), gradient=kernel.machine.uses_gradient)

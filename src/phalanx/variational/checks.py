@@ -16,6 +16,7 @@ from phalanx.errors.names import hint
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.shares import Latent
 from phalanx.programs.unconstrained import refuse_point, transform_of
+from phalanx.run.init_values import check_inside_simplex
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
 from phalanx.variational.guides.coordinates import size_of
@@ -365,6 +366,7 @@ def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[
             raise ValueError(
                 f"init: the value of variable {latent.name!r} has shape {given}, and the variable {latent.shape}."
             )
+    check_inside_simplex(init, latents)
 
 
 def check_found(pair: Pair, given: Mapping[str, Any], num_steps: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -260,3 +261,26 @@ def test_a_run_begins_with_the_tuning_of_another():
     phx.mcmc(level, data, **sizes, num_warmup=60, num_samples=1, on_block=lambda block: begun.append(block.so_far()))  # pyright: ignore[reportOptionalCall]
     with pytest.raises(ValueError, match="still in warm-up"):
         phx.mcmc(level, data, **sizes, num_warmup=0, tuning=begun[0])
+
+
+@pytest.mark.parametrize(
+    "value, entry", [([1.0, 0.0, 0.0], "1"), ([0.5, 0.5, 0.0], "2"), ([[0.2, 0.3, 0.5], [0.0, 0.0, 1.0]], "1, 0")]
+)
+def test_a_start_on_the_boundary_of_a_simplex_is_refused(value, entry):
+    def model():
+        phx.sample("p", dist.Dirichlet(jnp.ones(np.shape(value))).to_event(np.ndim(value) - 1))
+
+    words = (
+        f"init: entry [{entry}] of the value of variable 'p' is 0, which is on the boundary of the simplex and has no "
+        f"unconstrained position. Give positive numbers that sum to 1."
+    )
+    starts = {"p": np.array(value)}
+    calls = [
+        lambda: phx.mcmc(model, init=starts, num_samples=1, progress=False),
+        lambda: phx.fit(model, phx.guides.mean_field(), init=starts, num_steps=1, progress=False),
+        lambda: phx.maximize(model, init=starts),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value) == words
