@@ -7,7 +7,7 @@ entries of these are drawn. Each draw has noise of its own from a key of (seed, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
+from phalanx.mesh.output import warn
 from phalanx.posterior.criticism.dependence import VariableDependence, to_draw
 from phalanx.posterior.criticism.held_values import HeldValues, with_held_value
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
@@ -103,6 +104,7 @@ def predictive(
     held = HeldValues.of(program, _given(dependence, given), dependence, values, None if is_own else target, is_own)
     again = _PredictedDraw(program, held.stale if at and not is_own else frozenset(), held.missing)
     found = evaluate(program, again, values, sizes, seed=seed, keep=keep, reducers=reducers, numbers=numbers)
+    _warn_of_largest(found, held.missing)
     lasting = [
         dim for name, values in draws.items() if name in latents for dim in of_run.dims_of(name, values.ndim - 2)
     ]
@@ -115,6 +117,20 @@ def predictive(
         return {name: tuple(ours or theirs for ours, theirs in axes) for name, axes in both.items()}
 
     return PredictiveDraws(found, found.reduced, labels)
+
+
+def _warn_of_largest(draws: Mapping[str, np.ndarray], held: Collection[str]) -> None:
+    """Warn of draws at the ends of int32, to which JAX moves numbers beyond."""
+    ends = np.iinfo(np.int32)
+    for name, values in draws.items():
+        if values.dtype != np.int32 or name in held:
+            continue
+        if count := int(np.count_nonzero((values == ends.max) | (values == ends.min))):
+            warn(
+                f"predictive: {count:,} of {values.size:,} numbers drawn of {name!r} are the largest or smallest that "
+                f"int32 holds, {ends.max:,} or {ends.min:,}, in place of those beyond. Turn on 64 bits before JAX "
+                f"computes, jax.config.update('jax_enable_x64', True), or count in a larger unit."
+            )
 
 
 def _given(dependence: VariableDependence, given: str | Sequence[str] | None) -> frozenset[str]:

@@ -560,3 +560,17 @@ def test_entries_have_the_names_of_the_data_they_are_drawn_for():
     named = pd.DataFrame(X, columns=[*terms], index=pd.Index([f"flat {n}" for n in range(ROWS)], name="flat"))
     found = phx.predictive(model, {"x": named}, num_draws=2)
     assert found.labels["w"] == (terms,) and found.labels["y"] == (tuple(named.index),)
+
+
+def test_counts_beyond_32_bits_are_reported():
+    def model(y=None, rate=1e10):
+        phx.sample("y", dist.Poisson(rate).expand([2]), obs=y)
+
+    words = (
+        "predictive: 10 of 10 numbers drawn of 'y' are the largest or smallest that int32 holds, 2,147,483,647 or "
+        "-2,147,483,648, in place of those beyond. Turn on 64 bits before JAX computes, "
+        "jax.config.update('jax_enable_x64', True), or count in a larger unit."
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(words)}$"):
+        phx.predictive(model, num_draws=5)
+    phx.predictive(model, {"rate": 1e9}, num_draws=5)
