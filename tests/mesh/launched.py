@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from jax.experimental import multihost_utils
 from tests.mesh.in_processes import SIZES, X, Y, data, regression
 
 import phalanx as phx
+from phalanx.mesh import failure
 
 NUMBER = phx.initialize() if __name__ == "__main__" else 0
 LAST = jax.process_count() - 1 if __name__ == "__main__" else 0
@@ -43,6 +45,22 @@ def end_at_different_times() -> None:
     exchange()
     time.sleep(1.5 * NUMBER)
     print("done\nwithout a line", end="")
+
+
+def leave_early(way: str) -> None:
+    """End the last process with status 0 while the others exchange arrays, or compute for longer than they may wait."""
+    failure.PATIENCE = 2.0
+    exchange()
+    if NUMBER == LAST:
+        sys.exit(0) if way == "sys.exit" else os._exit(0) if way == "os._exit" else None
+    while NUMBER != LAST and way.endswith("exit"):
+        exchange()
+    until = time.monotonic() + 3 * failure.PATIENCE
+    while NUMBER != LAST and way == "compute" and time.monotonic() < until:
+        sum(range(10_000))
+    if NUMBER != LAST and way == "wait for a program":
+        subprocess.run(["sleep", str(3 * failure.PATIENCE)], check=True)
+    print("done")
 
 
 def own_scale(y):
@@ -121,7 +139,7 @@ def rows(folder: str) -> None:
     np.savez(f"{folder}-{NUMBER}.npz", **data(phx.make_mesh(chain=1, data=4)))  # pyright: ignore[reportArgumentType]
 
 
-SCENARIOS = {f.__name__: f for f in (fail, end_at_different_times, differ, alone, sample, leave, rows)}
+SCENARIOS = {f.__name__: f for f in (fail, end_at_different_times, leave_early, differ, alone, sample, leave, rows)}
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](*sys.argv[2:])

@@ -49,6 +49,26 @@ def test_a_normal_end_is_one_even_where_processes_end_at_different_times(tmp_pat
     assert lines == ["[0] done", "[0] without a line", "[1] done", "[1] without a line"]
 
 
+@pytest.mark.parametrize("way", ["sys.exit", pytest.param("os._exit", marks=pytest.mark.slow)])
+def test_a_process_that_ends_while_another_one_waits_for_it_is_named(tmp_path, way):
+    status, out, err = run(tmp_path, "leave_early", way)
+    assert status == 1 and "done" not in out
+    assert err.splitlines()[-1] == "phalanx: launch: process 1 ended before the others; the others were ended."
+    said = {
+        "sys.exit": "process 1 has ended early, and process 0 has stood still for 2 s since.",
+        "os._exit": "process 1 no longer responds.",
+    }
+    assert f"[0] phalanx: {said[way]} Process 0 ends, too." in err.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["compute", "wait for a program"])
+def test_a_process_that_works_on_after_the_others_is_left_alone(tmp_path, way):
+    status, out, err = run(tmp_path, "leave_early", way)
+    assert status == 0, err
+    assert sorted(line for line in out.splitlines() if "Gloo" not in line) == ["[0] done", "[1] done"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "way, status, said",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from phalanx.mesh.failure import ENDED_BY_ANOTHER
+from phalanx.mesh.failure import ENDED_BY_ANOTHER, ENDED_EARLY
 from phalanx.mesh.output import STDERR, STDOUT, Output
 from phalanx.mesh.processes import COORDINATOR, NUM_PROCESSES, PROCESS_ID, PROXIES
 
@@ -116,7 +116,9 @@ class Supervised:
             if self._stopped_since:
                 return self._of_stopped(next(iter(self._stopped_since)))
             time.sleep(PAUSE)
-        return None
+        # os._exit(0) leaves no message; at an orderly end each process waits for all
+        ended = (number for number, process in enumerate(self._processes) if process.poll() == 0)
+        return next((Failure(number, _words(ENDED_EARLY), 1) for number in ended), None)
 
     def _failure(self) -> Failure | None:
         """Return a failure, rather one of a process that was not ended by another."""
@@ -169,6 +171,8 @@ def _forward(pipe: IO[bytes], stream: Output, prefix: str) -> None:
 
 
 def _words(code: int) -> str:
+    if code == ENDED_EARLY:
+        return "ended before the others"
     if code > 0:
         return f"ended with status {code}"
     # real-time signals but the first and the last have no name
@@ -176,6 +180,8 @@ def _words(code: int) -> str:
 
 
 def _status(code: int) -> int:
+    if code == ENDED_EARLY:
+        return 1
     return code if code > 0 else 128 - code
 
 

@@ -2,7 +2,8 @@
 
 A process that fails leaves a message in a store that all processes share; a thread in each of the others reads it,
 prints one line, and ends its process. A process that dies or is stopped leaves none: JAX ends the others when its
-heartbeat stops, and the thread says beforehand which process is silent.
+heartbeat stops, and the thread says beforehand which process is silent. A process that ends normally may leave others
+that wait for it in an operation on all devices; one that has stood still for a minute since ends all.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from phalanx.mesh.output import STDERR, STDOUT
 ENDED_BY_ANOTHER = 75
 """Exit status of a process that ends because another one failed."""
 
+ENDED_EARLY = 76
+"""Exit status of a process that has ended normally while another one waited for it."""
+
 BEAT = 1.0
 """Seconds between two signs of life of a process."""
 
@@ -33,7 +37,10 @@ SILENCE = 4.0
 """Seconds without a sign of life after which a process counts as silent: fewer than JAX waits for its heartbeat."""
 
 PATIENCE = 60.0
-"""Seconds that a process waits at its end for others before it says so."""
+"""Seconds that a process waits at its end for others before it says so, and that one of these may stand still."""
+
+IDLE = 0.05
+"""Share of a core below which a process stands still: its signs of life take about 0.01."""
 
 FAILED, ALIVE, ENDED = "failed", "alive", "ended"
 """Keys of the store: the first failure, and folders with an entry for each process."""
@@ -64,6 +71,7 @@ class Peers:
     def __init__(self, store: SharedStore, number: int, count: int) -> None:
         self._store, self._number, self._count = store, number, count
         self._stopped = threading.Event()
+        self._is_ending = False
         self._said: set[str] = set()
         self._threads = [
             threading.Thread(target=loop, name=f"phalanx-{loop.__name__.strip('_')}", daemon=True)
@@ -85,6 +93,8 @@ class Peers:
         self._exit(status)
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if self._is_ending:  # another thread ends this process, and has said why
+            time.sleep(2 * BEAT)
         self._before(kind, error, trace)
         if isinstance(error, AgreedInterrupt):
             return
@@ -118,6 +128,7 @@ class Peers:
 
     def _exit(self, status: int) -> NoReturn:
         """End this process at once: a normal end would wait for the others."""
+        self._is_ending = True
         if self._number == 0:  # with it the store ends, which the others have to read
             time.sleep(BEAT)
         STDOUT.flush()
@@ -141,18 +152,35 @@ class Peers:
 
     def _listen(self) -> None:
         seen: dict[str, tuple[str, float]] = {}
+        last = moved = time.monotonic()
+        used = time.process_time()
         while not self._stopped.is_set():
             try:
                 self._end_by(self._store.get(FAILED, BEAT))
                 beats = self._beats()
+                ended = self._store.under(ENDED)
             except ConnectionError:
                 if self._stopped.wait(BEAT) or not self._store.is_open:
                     return
                 self._end_with("process 0 cannot be reached")
             now = time.monotonic()
+            stands_still = time.process_time() - used < IDLE * (now - last) and not _has_children()
+            if not ended or str(self._number) in ended or not stands_still:
+                moved = now
+            elif now - moved > PATIENCE:
+                self._end_for(min(ended, key=lambda number: float(ended[number])))
+            last, used = now, time.process_time()
             seen |= {n: (beat, now) for n, beat in beats.items() if n not in seen or seen[n][0] != beat}
             for number in (n for n, (_, since) in seen.items() if now - since > SILENCE):
                 self._say(f"process {number} has not responded for {SILENCE:.0f} s; it may be dead or stopped")
+
+    def _end_for(self, early: str) -> NoReturn:
+        """End all, since this process waits for one that has ended."""
+        words = f"has ended early, and process {self._number} has stood still for {PATIENCE:.0f} s since"
+        message = json.dumps([int(early), words])
+        with suppress(ConnectionError, jax.errors.JaxRuntimeError):
+            self._store.set(FAILED, message)
+        self._end_with(f"process {early} {words}")
 
     def _beats(self) -> Mapping[str, str]:
         """Return the signs of life to watch: the first process watches all, and all watch the first."""
@@ -164,8 +192,11 @@ class Peers:
         """Wait at the normal end of this process for that of the others; then stop watching."""
         began = time.monotonic()
         try:
-            self._store.set(f"{ENDED}/{self._number}", "")
+            self._store.set(f"{ENDED}/{self._number}", str(time.time()))
             while self._store.is_open and len(ended := self._store.under(ENDED)) < self._count:
+                if (message := self._store.get(FAILED, 0.01)) is not None:
+                    self._end_by(message)
+                    self._exit(ENDED_EARLY)  # the message names this process
                 if time.monotonic() - began > PATIENCE:
                     others = ", ".join(sorted(set(map(str, range(self._count))) - set(ended), key=int))
                     self._say(f"process {self._number} has ended, and waits for process {others}")
@@ -175,3 +206,11 @@ class Peers:
         self._stopped.set()
         for thread in self._threads:  # one within JAX's code would crash the interpreter's end
             thread.join(3 * BEAT)
+
+
+def _has_children() -> bool:
+    """Return whether a program runs that this process has started, and may wait for."""
+    with suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    return False
