@@ -25,6 +25,7 @@ from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import mesh_of
 from phalanx.language.tracing import Program
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
+from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.output import warn
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import GLOBAL, RowSharding
@@ -257,6 +258,7 @@ class Target:
         """Return `f(density, tree)` as a function of whole arrays by name, whose rows are padded."""
 
         def call(tree: Mapping[str, Any]) -> Any:
+            refuse_fork()
             specs = {name: self.sharding(name).spec() for name in tree}
             placed = {
                 name: to_devices(self._pad(name, jnp.asarray(leaf)), NamedSharding(self.mesh, specs[name]))

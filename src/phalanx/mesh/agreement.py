@@ -15,6 +15,7 @@ import jax
 
 from phalanx.mesh.compatibility.shared_store import SharedStore
 from phalanx.mesh.failure import ENDED, FAILED
+from phalanx.mesh.forks import refuse_fork
 
 CONTENT, ROWS = "the content of ", "rows "
 """Prefixes of the names of checksums. Checksums of rows are compared among the processes that hold them."""
@@ -44,9 +45,11 @@ def check_same(call: str, items: Callable[[], Mapping[str, str]] = dict) -> None
         items: returns what must be equal, by name: words, or checksums.
 
     Raises:
-        RuntimeError: when another process has ended, which this one would wait for.
+        RuntimeError: when another process has ended, which this one would wait for, or this one was forked after JAX
+            had started.
         ValueError: when something differs. The message names it, and the processes.
     """
+    refuse_fork()
     store = SharedStore.joined()
     if store is None or jax.process_count() == 1:
         return

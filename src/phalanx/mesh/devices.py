@@ -12,6 +12,7 @@ from jax.sharding import AxisType, Mesh
 
 from phalanx.mesh.compatibility.jax_internals import settings
 from phalanx.mesh.compatibility.jax_release import check_jax
+from phalanx.mesh.forks import refuse_fork
 
 CHAIN = "chain"
 """The mesh axis that chains are sharded over. One chain's model and data are sharded over the other axes."""
@@ -122,7 +123,11 @@ def use_every_core() -> str | None:
 
     A number of devices that the user has chosen is kept, without advice. All that makes a first array calls this, such
     as a key, a placed argument or a mesh: JAX starts with the number of devices that it finds then.
+
+    Raises:
+        RuntimeError: when this process was forked after JAX had started.
     """
+    refuse_fork()
     cores = count_cores()
     if cores == 1 or _ask_for_cpu_devices(cores) or _has_chosen() or not _is_one_cpu():
         return None

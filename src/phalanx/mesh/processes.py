@@ -22,6 +22,7 @@ from jax.typing import ArrayLike
 
 from phalanx.mesh.compatibility.shared_store import SharedStore
 from phalanx.mesh.failure import Peers
+from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.keys import is_key
 from phalanx.mesh.specs import PyTree
 
@@ -168,6 +169,7 @@ def is_first() -> bool:
 
 def to_devices(value: ArrayLike, sharding: Sharding) -> Array:
     """Return a value that every process has as an array with this sharding."""
+    refuse_fork()
     if sharding.is_fully_addressable or (isinstance(value, Array) and not value.is_fully_addressable):
         return jax.device_put(value, sharding)  # does not copy an array with this sharding
     if is_key(value):
@@ -179,6 +181,7 @@ def to_devices(value: ArrayLike, sharding: Sharding) -> Array:
 
 def all_to_devices(tree: PyTree, layout: PyTree) -> PyTree:
     """Return a tree of values as arrays with a tree of shardings, or all with one; one process sends them at once."""
+    refuse_fork()
     if jax.process_count() == 1:
         return jax.device_put(tree, layout)
     return jax.tree.map(lambda where, part: jax.tree.map(lambda leaf: to_devices(leaf, where), part), layout, tree)

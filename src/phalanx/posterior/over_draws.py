@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.compatibility.jax_release import check_jax
 from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.processes import to_devices, to_host
 
 STREAM = 0x70726564
@@ -122,6 +123,7 @@ def batches(
 
 def key_of(seed: int, chain: Array | int, draw: Array | int) -> Array:
     """Return the key of one draw of one chain."""
+    refuse_fork()  # a key is often the first array
     # Among JAX's generators, threefry gives a draw in a batch the same numbers as the draw alone.
     key = random.fold_in(random.key(np.uint32(seed), impl="threefry2x32"), STREAM)
     return random.fold_in(random.fold_in(key, chain), draw)

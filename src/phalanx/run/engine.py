@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 from phalanx.adaptation.metric import LowRankMetric
 from phalanx.adaptation.tuner import Sums
 from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import all_to_devices, to_devices, to_host
 from phalanx.mesh.specs import PyTree
@@ -205,6 +206,7 @@ class Engine:
 
         It has all chains, in each of several processes, and of stored draws those that only some chains have.
         """
+        refuse_fork()
         layout, warming, sinks = self.blocks.layout, state.warming, state.sinks
         if warming is not None:
             warming = warming._replace(window=warming.window.fetched(self.blocks.row_layout))
