@@ -139,6 +139,7 @@ test_docs.py
     test_python_blocks_run[docs/variational.md-few]
     test_python_blocks_run[docs/coming-from/eight-models.md-few]
     test_python_blocks_run[docs/sampling.md-few]
+    test_python_blocks_run[docs/when-the-verdict-says-no.md-few]
     test_python_blocks_run[docs/networks.md-few]
     test_python_blocks_run[docs/diagnostics.md-few]
     test_python_blocks_run[docs/devices.md-few]

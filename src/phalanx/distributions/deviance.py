@@ -26,7 +26,6 @@ from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 from jax.scipy.special import digamma, gammaln, xlogy
 from jax.typing import ArrayLike
-from numpyro.distributions.util import promote_shapes
 
 LARGE = {True: 3.0, False: 8.0}
 """Number from which on Stirling's series is exact to the last digit, in float32 and in float64."""
@@ -60,8 +59,9 @@ def pairs_of(*numbers: ArrayLike) -> list[TwoFloats]:
     """Return numbers as pairs of one type and rank."""
     arrays = [jnp.asarray(number) for number in numbers]
     dtype = jnp.result_type(float, *arrays)
-    aligned = promote_shapes(*arrays) if len(arrays) > 1 else arrays
-    return [_pair_of(jnp.asarray(array), dtype) for array in aligned]
+    ndim = max(array.ndim for array in arrays)
+    aligned = [jnp.expand_dims(array, range(ndim - array.ndim)) for array in arrays]
+    return [_pair_of(array, dtype) for array in aligned]
 
 
 def _pair_of(number: Array, dtype: jnp.dtype) -> TwoFloats:

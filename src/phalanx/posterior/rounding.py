@@ -21,6 +21,7 @@ from phalanx.density.target import Target
 from phalanx.diagnostics import Finding, Verdict, judged
 from phalanx.errors.words import first_few
 from phalanx.jaxprs.walking import all_equations, constants_within
+from phalanx.mesh.compatibility.jax_internals import RARELY
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.total import Total
 from phalanx.programs.unconstrained import run_unconstrained, to_unconstrained
@@ -169,7 +170,7 @@ def _wide(tree: Any) -> Any:
 def _map(f: Callable[..., Any], draws: Any, arrays: Any) -> Any:
     """Return `f(draw, arrays)` of all draws, compiled fast rather than to be fast, on the host."""
     mapped = jax.jit(lambda draws, arrays: lax.map(lambda draw: f(draw, arrays), draws))
-    compiled = mapped.lower(draws, arrays).compile({"xla_backend_optimization_level": "0"})
+    compiled = mapped.lower(draws, arrays).compile(RARELY)
     return jax.tree.map(np.asarray, compiled(draws, arrays))
 
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from phalanx.jaxprs.canonical import LIBRARIES, Form, form_of, is_of_a_library
 from phalanx.jaxprs.source_lines import source_line_of
-from phalanx.jaxprs.walking import all_equations
+from phalanx.jaxprs.walking import all_equations, constants_within
 from phalanx.programs.traced_program import TracedProgram
 
 
@@ -46,29 +47,41 @@ class OfThisProcess:
 
 
 def check_function(whole: TracedProgram) -> None:
-    """Raise if a second trace of a program computes with other constants: it draws random numbers or reads a clock.
+    """Raise if each trace of a program computes with other constants: it draws random numbers or reads a clock.
+
+    Where a second trace differs, a third one is compared with it: a setting of JAX or NumPyro that was changed after
+    the first trace makes one other program, not another one each time.
 
     Raises:
         ValueError: naming the line with the first constant that differs.
     """
-    first = form_of(whole.at_zero)
-    if first is None:
+    if any(isinstance(value, Tracer) for value in constants_within(whole.at_zero)):  # of a trace of the user's own
         return
     again = whole.again()
-    second = form_of(again.at_zero)
-    # a program with other variables, or other shapes, is refused where its density is traced
-    is_other = [*again.terms] != [*whole.terms] or jax.tree.map(jnp.shape, again.position) != jax.tree.map(
-        jnp.shape, whole.position
-    )
-    if second is None or first == second or is_other:
+    if not _is_other(whole, again):
         return
-    line = next(filter(None, map(source_line_of, _differing(whole.at_zero, again.at_zero))), None)
+    third = whole.again()
+    if not _is_other(again, third):
+        return
+    line = next(filter(None, map(source_line_of, _differing(again.at_zero, third.at_zero))), None)
     raise ValueError(
         f"The model {getattr(whole.program, '__name__', whole.program)} is another one each time it runs"
         f"{'' if line is None else f', by line {line.line} of {line.file}'}: it computes with other constants. Remove "
         f"random numbers of NumPy or Python, counters and clocks from it: pass them as data, or sample them with "
         f"phx.sample."
     )
+
+
+def _is_other(one: TracedProgram, other: TracedProgram) -> bool:
+    """Return whether two traces of a program with the same variables and shapes compute with other constants.
+
+    A program with other variables, or other shapes, is refused where its density is traced.
+    """
+    forms = form_of(one.at_zero), form_of(other.at_zero)
+    if None in forms or forms[0] == forms[1]:
+        return False
+    shapes = [jax.tree.map(jnp.shape, trace.position) for trace in (one, other)]
+    return [*one.terms] == [*other.terms] and shapes[0] == shapes[1]
 
 
 def _differing(program: ClosedJaxpr, other: ClosedJaxpr) -> Iterator[JaxprEqn]:

@@ -14,7 +14,8 @@ import phalanx as phx
 from phalanx import cli
 
 PAGE = (ROOT / "docs" / "command-line.md").read_text()
-COMMANDS = [shlex.split(line)[1:] for _, text in blocks(PAGE, {"sh"}) for line in text.splitlines()]
+LINES = [line for _, text in blocks(PAGE, {"sh"}) for line in text.replace("\\\n", " ").splitlines()]
+COMMANDS = [shlex.split(line)[1:] for line in LINES]
 SMALL = ("--chains", "8", "--warmup", "60", "--draws", "60")
 
 

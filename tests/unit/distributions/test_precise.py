@@ -304,6 +304,7 @@ def test_edges_of_supports(case):
         np.testing.assert_allclose(precise(make()).log_prob(value), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_a_batch_of_lanes():
     def density(u):
         a, p = jnp.exp(u[0]), jax.nn.sigmoid(u[1])

@@ -94,7 +94,7 @@ def test_the_curvature_is_the_hessian(monkeypatch):
 def test_laplace_refuses():
     with pytest.raises(ValueError, match="features .rows, features. and weights"):
         phx.ensembles.last_layer_laplace(jnp.ones((5, 3)), jnp.ones((4, 2)), 1.0)
-    with pytest.raises(ValueError, match="prior_precision must be positive"):
+    with pytest.raises(ValueError, match="prior_precision must be a positive number, got 0.0"):
         phx.ensembles.last_layer_laplace(jnp.ones((5, 3)), jnp.ones((3, 2)), 0.0)
 
 

@@ -118,6 +118,7 @@ def test_each_prior_in_a_plate_under_scale_and_mask():
         np.testing.assert_allclose(found[f"y {name}"], rows, rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 def test_each_prior_in_a_loop():
     """Chains of a state for each row, whose first step depends on no state."""
 

@@ -9,7 +9,7 @@ from tests.unit.placements.random_programs import arguments_of, program_of
 
 ROWS = {"data": 0}
 SIZES = [{"data": 2}, {"data": 4}, {"data": 2, "model": 2}]
-QUICK, ALL = 24, 400
+QUICK, ALL = 16, 400
 
 
 def number_of_rows(seed: int, devices: int) -> int:
