@@ -22,6 +22,7 @@ from phalanx.language.tracing import Program
 from phalanx.posterior.each.posteriors import Posteriors
 from phalanx.posterior.each.stored_sets import Sets
 from phalanx.posterior.record import Timing
+from phalanx.programs.shares import Latent
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
@@ -72,7 +73,7 @@ def run_each(
     sets, target, filled = on_sets.sets, on_sets.target(), on_sets.filled_up
     kernel = kernel_of_each(kernel, filled)
     checks.check_kernel(kernel, target)
-    init, stored = _of_all(run.init, on_sets.latents, num_chains, filled), on_sets.stored(keep)
+    init, stored = _of_all(run.init, on_sets.whole.latents(), num_chains, filled), on_sets.stored(keep)
     reductions = Reductions.of(reducers or {}, stored or list(on_sets.latents), tuple(on_sets.whole.observed))
     if not stored and not reductions.entries:
         raise ValueError("keep: with an empty list a run has no result without reducers; name a variable or a reducer.")
@@ -198,15 +199,15 @@ def _reduced(reducing: Reducing, reduced: Reduced, filled: int, sets: int) -> di
     return jax.tree.map(lambda *results: np.stack(results), *map(of_set, range(sets))) if reduced.states else {}
 
 
-def _of_all(init: Any, shapes: Mapping[str, tuple[int, ...]], num_chains: int, sets: int) -> Any:
+def _of_all(init: Any, latents: Sequence[Latent], num_chains: int, sets: int) -> Any:
     """Return initial values for the chains of all data sets, given those of one."""
     if init is not None and not isinstance(init, Mapping):
         raise ValueError(
             f"init: with each= expected None or a dict of values by variable, with which the chains of each data set "
             f"start; got {init!r}."
         )
-    check_values(init, dict(shapes), num_chains)
-    each = {name: (num_chains, *shape) for name, shape in shapes.items()}
+    check_values(init, latents, num_chains)
+    each = {latent.name: (num_chains, *latent.shape) for latent in latents}
     return init and {
         name: np.concatenate([np.asarray(value)] * sets) if np.shape(value) == each[name] else value
         for name, value in init.items()
