@@ -49,7 +49,8 @@ def test_the_cause_is_named_and_not_those_that_it_ended():
     assert supervised("if number == 1: time.sleep(0.5)\nsys.exit(7 if number else 75)").wait() == Failure(
         1, "ended with status 7", 7
     )
-    assert supervised("sys.exit(0 if number else 75)").wait() == Failure(0, "ended with status 75", 75)
+    assert supervised("sys.exit(0 if number else 75)").wait() == Failure(1, "ended before the others", 1)
+    assert supervised("sys.exit(75)").wait() == Failure(0, "ended with status 75", 75)
 
 
 def test_one_that_ignores_sigterm_is_killed(monkeypatch):
