@@ -137,7 +137,8 @@ class StepSize(Tuner):
         futile = log_step_size < log_enough - math.log(FUTILE)
         again = dual_averaging.start(np.exp(np.where(futile, log_enough, log_step_size)))
         averaging = where(futile, again, state.averaging)
-        gave_up, expected = state.gave_up | futile, harmonic_mean_of_normal_errors(self.target)
+        gave_up = state.gave_up | futile
+        expected = harmonic_mean_of_normal_errors(self.target)
         rate = np.where(gave_up, acceptance, harmonic_mean(inverse, expected))
         updated = dual_averaging.update(averaging, rate, np.where(gave_up, self.target, expected))
         return StepSizeState(where(futile, averaging, updated), None, log_enough, gave_up)

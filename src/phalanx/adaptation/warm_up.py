@@ -137,7 +137,8 @@ class WarmUp:
         Its draws are early ones of a time in which little is tuned any more.
         """
         window = self._windows[state.window]
-        first, end = window // 8, max(window // 4, 1)
+        first = window // 8
+        end = max(window // 4, 1)
         last = state.window == self._tuned - 1 and not self.searching(state)
         return (first, end) if last and state.made < end <= state.made + self.length(state) else None
 

@@ -57,7 +57,9 @@ def bench(
     if unknown := [name for name in chosen if name not in BENCHMARKS]:
         listed = "; ".join(f"{name}: {benchmark.what}" for name, benchmark in BENCHMARKS.items())
         raise typer.BadParameter(f"there is no benchmark {unknown[0]!r}. There are {listed}.", param_hint="NAME")
-    folder, to, records = find_scripts(), console(), []
+    folder = find_scripts()
+    to = console()
+    records = []
     out.parent.mkdir(parents=True, exist_ok=True)
     for name in chosen:
         if lacking := [package for package in BENCHMARKS[name].needs if not is_installed(package)]:

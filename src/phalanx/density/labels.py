@@ -160,7 +160,8 @@ class _Axes:
     def name(self, axis: int | None, levels: Axis, argument: str) -> None:
         """Give an axis the levels of an argument, by which the program looks its entries up."""
         if axis is not None and levels.words is not None:
-            root, labels = self._root(axis), entry_labels(list(levels.words), identify=False)
+            root = self._root(axis)
+            labels = entry_labels(list(levels.words), identify=False)
             self._names[root].add(levels)
             self._labels[root].append(_Labels(argument, None, labels, levels.words))
 

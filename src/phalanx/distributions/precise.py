@@ -185,8 +185,13 @@ def _beta_negative_binomial(self: Any, value: ArrayLike) -> Array:
 
 def _two_classes(weights: tuple[Array, Array], counts: tuple[TwoFloats, TwoFloats]) -> tuple[Array, TwoFloats]:
     """Stack the numbers of two classes along a new last axis."""
-    stack = lambda *parts: jnp.stack(jnp.broadcast_arrays(*parts), -1)  # noqa: E731
-    return stack(*weights), TwoFloats(stack(*(k.high for k in counts)), stack(*(k.low for k in counts)))
+
+    def stack(*parts: Array) -> Array:
+        return jnp.stack(jnp.broadcast_arrays(*parts), -1)
+
+    high = stack(*(k.high for k in counts))
+    low = stack(*(k.low for k in counts))
+    return stack(*weights), TwoFloats(high, low)
 
 
 def _polya(weight: Array, k: TwoFloats) -> Array:

@@ -81,7 +81,7 @@ class PlacedValue:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether all devices have the whole value."""
+        """True if all devices have the whole value."""
         return all(placement == REPLICATED for placement in self.placements)
 
     def _leaves(self) -> frozenset[PlacedValue]:
@@ -94,7 +94,7 @@ class PlacedValue:
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether the replicated value is computed from its operands, which are smaller."""
+        """True if the replicated value is computed from its operands, which are smaller."""
         return self.leaves != frozenset({self})
 
 

@@ -186,7 +186,7 @@ class _Shift:
 
     @property
     def is_short(self) -> bool:
-        """Whether neighbours have all that is missing, and it is less than the rows of all."""
+        """True if neighbours have all that is missing, and it is less than the rows of all."""
         return self.width <= self.before and 2 * self.width * self.axis.size < self.count
 
     def __call__(self, array: Array) -> Array:
