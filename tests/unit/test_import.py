@@ -23,6 +23,7 @@ jax.config.update("jax_num_cpu_devices", 3)  # raises if JAX has started
 new = {name.split(".")[0] for name in set(sys.modules) - modules}
 extras = {"arviz", "blackjax", "matplotlib", "pandas", "rich", "sklearn", "typer", "xarray"}
 print(" ".join(sorted(new & extras)), *(name for name in sys.modules if name.startswith("phalanx.variational")))
+print(" ".join({"scipy.optimize", "scipy.stats"} & set(sys.modules) - modules))  # slow to import
 phalanx.fit, phalanx.guides.mean_field  # what learns is imported when it is asked for
 """
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 MOST_ENTRIES = 50
 """The largest dimension whose orders are compared."""
@@ -78,6 +77,8 @@ def _scaled(one: DisagreeingVariable) -> np.ndarray:
 
 def _order(scaled: Sequence[np.ndarray], chain: int, size: int) -> np.ndarray:
     """Return the order of a chain's entries that brings them closest to those of chain 0."""
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     cost = np.zeros((size, size))
     for values in scaled:
         axes = [axis for axis in range(values.ndim - 1) if values.shape[axis + 1] == size]
