@@ -4,7 +4,8 @@ Where data are in raw units, a random position near zero may have a log density 
 Chains are then held by rounding: a draw is accepted by the noise of the log density, and the step size shrinks until
 positions no longer change. So a chain first climbs from there by resilient propagation, which follows the signs of the
 gradient alone and thus works in any units: each coordinate has a step of its own, which grows while the sign stays and
-shrinks when it changes. The climb ends where it becomes slow. Given values are not changed.
+shrinks when it changes. The climb ends where it becomes slow. Given values are not changed. Few runs need a climb, so
+it is a program of its own, which is compiled where a start is far.
 
 Source: Igel, Hüsken (2003), Empirical evaluation of the improved Rprop learning algorithms (iRprop-).
 """
@@ -51,8 +52,8 @@ Misfits = dict[str, Array]
 Attempt = tuple[Point, Array, Misfits]
 """A position, true if it can be used, and misfits."""
 
-Carry = tuple[Array, Array, Array, Misfits, "RpropState"]
-"""Attempts so far, true if a log density was finite, true if a position can be used, misfits, and the climb."""
+Carry = tuple[Array, Array, Attempt]
+"""Attempts so far, true if a log density was finite, and the last attempt."""
 
 
 class Given(NamedTuple):
@@ -114,45 +115,65 @@ class RpropState(NamedTuple):
 def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], given: Given) -> Attempt:
     """Return a position with finite log density and gradient, true if the search succeeded, and misfits by variable.
 
-    Without `needs_gradient` only the log density must be finite, the gradient is empty, and no chain climbs.
+    Without `needs_gradient` only the log density must be finite, and the gradient is empty.
     """
     layout, zeros = density.shares.layout, density.shares.layout.zeros()
-    may_climb = needs_gradient and getattr(density.program, "start", None) is None
 
-    def position_of(attempt: Int[Array, ""]) -> ByVariable:
+    def missed(carry: Carry) -> Bool[Array, ""]:
+        attempt, steep, (_, good, _) = carry
+        return ~good & (attempt <= ATTEMPTS + jnp.where(steep, FARTHER, 0))
+
+    def again(carry: Carry) -> Carry:
+        attempt, steep, _ = carry
         # The radius shrinks from 2 towards 0, where every constrained value is moderate, and then grows from 2.
         grown = INITIAL_RADIUS + (FARTHEST - INITIAL_RADIUS) * (attempt - ATTEMPTS) / FARTHER
         radius = jnp.where(attempt <= ATTEMPTS, INITIAL_RADIUS * (1 - attempt / ATTEMPTS), grown)
-        return density.initial_position(random.fold_in(key, attempt), radius)
-
-    def missed(carry: Carry) -> Bool[Array, ""]:
-        attempt, steep, good, _, climb = carry
-        searches = ~good & (attempt <= ATTEMPTS + jnp.where(steep, FARTHER, 0))
-        return searches | (good & (climb.count < CLIMB))
-
-    def again(carry: Carry) -> Carry:
-        attempt, steep, good, _, climb = carry
-        position, misfits = density.at_values(
-            _choose(good, climb.position, position_of(attempt)), given.values, given.wanted
-        )
-        total, gradient = density.value_and_grad(position) if needs_gradient else (density.total(position), zeros)
-        one_lane = jax.tree.map(lambda part: part[:, None], layout.vector(gradient))
-        (square,) = inner_products(layout.groups, (one_lane, one_lane))
-        fits = ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
-        is_finite = jnp.isfinite(total.value) & jnp.isfinite(square[0]) & fits
-        climb = _choose(good, climb._replace(position=position), RpropState.at(position, total, gradient))
-        climb = climb.after(total, gradient, is_finite)
-        is_far = jnp.abs(total.value) > FAR / jnp.finfo(total.value.dtype).eps
-        climb = climb._replace(count=jnp.where(good | (may_climb & is_far), climb.count, CLIMB))
-        return attempt + 1, steep | jnp.isfinite(total.value), good | is_finite, misfits, climb
+        position = density.initial_position(random.fold_in(key, attempt), radius)
+        last = _evaluated(density, needs_gradient, position, given)
+        return attempt + 1, steep | jnp.isfinite(last[0].log_density.value), last
 
     # the first attempt is made in the loop, too, so that the model is compiled once
     height, no = jnp.zeros((), jnp.result_type(*zeros.values())), jnp.zeros((), bool)
-    begun = jnp.int32(0), no, no, dict.fromkeys(zeros, no), RpropState.at(zeros, Total(height, height), zeros)
-    _, _, good, misfits, climb = lax.while_loop(missed, again, begun)
-    position, total, gradient = climb.best
-    slopes = layout.vector(gradient) if needs_gradient else Vector((), layout)
-    return Point(layout.vector(position), total, slopes), good, misfits
+    slopes = layout.vector(zeros if needs_gradient else {})
+    none = Point(layout.vector(zeros), Total(height, height), slopes), no, dict.fromkeys(zeros, no)
+    return lax.while_loop(missed, again, (jnp.int32(0), no, none))[2]
+
+
+def is_far(log_density: Float[Array, "lanes"]) -> Bool[Array, "lanes"]:
+    """Return true for starts that rounding would hold."""
+    return jnp.abs(log_density) > FAR / jnp.finfo(log_density.dtype).eps
+
+
+def climbed(density: Density, start: Point, far: Bool[Array, ""], given: Given) -> Point:
+    """Return the highest position of a climb from a start that is far, or the start."""
+    layout = density.shares.layout
+    first = RpropState.at(start.position.by_variable(), start.log_density, start.gradient.by_variable())
+    first = first.after(start.log_density, start.gradient.by_variable(), jnp.ones((), bool))
+    first = first._replace(count=jnp.where(far, first.count, CLIMB))
+
+    def step(state: RpropState) -> RpropState:
+        at, is_finite, _ = _evaluated(density, True, state.position, given)
+        state = state._replace(position=at.position.by_variable())
+        return state.after(at.log_density, at.gradient.by_variable(), is_finite)
+
+    position, total, gradient = lax.while_loop(lambda state: state.count < CLIMB, step, first).best
+    return Point(layout.vector(position), total, layout.vector(gradient))
+
+
+def _evaluated(density: Density, needs_gradient: bool, position: ByVariable, given: Given) -> Attempt:
+    """Return a position with the given values in it, true if it can be used, and misfits."""
+    layout = density.shares.layout
+    position, misfits = density.at_values(position, given.values, given.wanted)
+    fits = ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
+    if not needs_gradient:
+        total = density.total(position)
+        at = Point(layout.vector(position), total, Vector((), layout))
+        return at, jnp.isfinite(total.value) & fits, misfits
+    total, gradient = density.value_and_grad(position)
+    at = Point(layout.vector(position), total, layout.vector(gradient))
+    one_lane = jax.tree.map(lambda part: part[:, None], at.gradient)
+    (square,) = inner_products(layout.groups, (one_lane, one_lane))
+    return at, jnp.isfinite(total.value) & jnp.isfinite(square[0]) & fits, misfits
 
 
 def _choose(condition: Bool[Array, ""], a: Any, b: Any) -> Any:

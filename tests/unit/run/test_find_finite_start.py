@@ -89,20 +89,42 @@ SINGLE = {"num_warmup": 0, "num_samples": 1, "progress": False}
 
 def test_a_chain_climbs_from_where_rounding_would_hold_it():
     sampler = phx.compile(raw_units, raw_data(0), kernel=phx.hmc(num_steps=1, step_size=1e-12), num_chains=4)
-    first = sampler.run(0, **SINGLE)
-    assert (first.draws["s"] > 2e4).all() and (first.draws["s"] < 1e6).all()
     given = {"a": 0.0, "b": 1.0, "s": 2.0}
     held = sampler.run(0, init=given, **SINGLE)
+    assert "climb" not in sampler.executables.rare  # compiled only where a chain climbs
     for name, value in given.items():
         np.testing.assert_allclose(held.draws[name], value, rtol=1e-5, atol=1e-6)
+    first = sampler.run(0, **SINGLE)
+    assert "climb" in sampler.executables.rare
+    assert (first.draws["s"] > 2e4).all() and (first.draws["s"] < 1e6).all()
+    partly = sampler.run(0, init={"b": 1.0}, **SINGLE)
+    assert (partly.draws["b"] == 1.0).all() and (partly.draws["s"] > 5e5).all()
 
 
 def test_chains_of_a_model_in_usual_units_begin_at_random():
     def model(y):
         phx.sample("y", dist.Normal(phx.sample("x", dist.Normal(0.0, 1.0)), 1.0), obs=y)
 
-    first = phx.mcmc(model, {"y": np.ones(9, np.float32)}, kernel=phx.hmc(1, step_size=1e-6), num_chains=4, **SINGLE)
-    assert np.ptp(first.draws["x"]) > 0.2
+    sampler = phx.compile(model, {"y": np.ones(9, np.float32)}, kernel=phx.hmc(1, step_size=1e-6), num_chains=4)
+    assert np.ptp(sampler.run(0, **SINGLE).draws["x"]) > 0.2
+    assert not sampler.executables.rare
+
+
+def test_only_chains_that_are_far_climb():
+    """Half of the starts of `x` are near the data, whose likelihood reaches -1e12 within a unit."""
+
+    def model(scale):
+        x = phx.sample("x", dist.Uniform(0.0, 1.0))
+        phx.factor("f", -scale * jnp.square(jnp.maximum(x - 0.5, 0.0)))
+
+    sampler = phx.compile(model, {"scale": np.float32(0)}, kernel=phx.hmc(1, step_size=1e-12), num_chains=16)
+    random, climbing = (
+        sampler.run(0, data={"scale": np.float32(scale)}, **SINGLE).draws["x"][:, 0] for scale in (0, 1e12)
+    )
+    near = random < 0.5
+    assert near.any() and not near.all()
+    np.testing.assert_allclose(climbing[near], random[near], rtol=1e-5)
+    assert (climbing[~near] < 0.501).all()
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])

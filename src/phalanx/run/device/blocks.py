@@ -38,7 +38,7 @@ from phalanx.programs.traced_program import TracedProgram
 from phalanx.run.device.recorder import Recorder, RowLayout, Rows
 from phalanx.run.device.summing import Summing
 from phalanx.run.device.thinning import SinceKept
-from phalanx.run.find_finite_start import Given, finite_start
+from phalanx.run.find_finite_start import Given, climbed, finite_start, is_far
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Shaped
@@ -63,6 +63,7 @@ class InitResult(NamedTuple):
         chains: the `ChainState`.
         rows: positions and gradients, laid out as recorded draws, from which a metric learns; empty without a metric.
         finite: true for chains with a usable initial position.
+        far: true for chains that must climb from there, since rounding would hold them.
         misfits: by variable, true for chains whose initial value is outside of the support.
         invalid: number of values outside of their support, by site and parameter.
     """
@@ -70,6 +71,7 @@ class InitResult(NamedTuple):
     chains: Any
     rows: Any
     finite: Any
+    far: Any
     misfits: Any
     invalid: Any
 
@@ -167,10 +169,32 @@ class Blocks:
 
         first = as_key(keys.of_draw(jnp.int32(INITIAL_POSITION)))
         at, finite, misfits = over_lanes(find, self.count)(first, given.values, target.own_first)
+        far = finite & is_far(at.log_density.value) & self.may_climb
+        return InitResult(*self._started(target, at, keys), finite, far, misfits, self.invalid(target))
+
+    @property
+    def may_climb(self) -> bool:
+        """True if chains may climb: a kernel without gradients cannot, and the start of a program is not changed."""
+        return self.kernel.machine.uses_gradient and getattr(self.target.program, "start", None) is None
+
+    @rolled_hashes()
+    def climb(self, seed: Array, arrays: Sequence[Array], given: Given, begun: InitResult) -> InitResult:
+        """Return the result of `begin` after the chains that are far have climbed."""
+        target, at = self.lanes(arrays), begun.chains.lanes.at
+
+        def climb(start: Point, far: Array, values: PyTree, own: dict[int, Array]) -> Point:
+            return climbed(target.density.with_own(own), start, far, given._replace(values=values))
+
+        starts = Point(at.position.T, at.log_density, at.gradient.T)
+        at = over_lanes(climb, self.count)(starts, begun.far, given.values, target.own_first)
+        chains, rows = self._started(target, at, self.keys(seed))
+        return begun._replace(chains=chains, rows=rows)
+
+    def _started(self, target: LaneTarget, at: Point, keys: Keys) -> tuple[ChainState, Any]:
+        """Return chains at positions, and rows from which a metric learns."""
         lanes = self.machine.start(target, at, keys, jnp.int32(INITIAL_POSITION + 1))
         rows = self.recorder.first(lanes.at, target) if self.kernel.learns_moments else ()
-        chains = ChainState(lanes, SinceKept.none(self.count))
-        return InitResult(chains, rows, finite, misfits, self.invalid(target))
+        return ChainState(lanes, SinceKept.none(self.count)), rows
 
     def contributions(self, arrays: Sequence[Array], chains: ChainState) -> dict[str, Float[Array, "lanes"]]:
         """Return each variable's terms of the log density at the chains' positions."""
@@ -244,7 +268,7 @@ class Blocks:
         """Return the partition of chains at their initial positions."""
         chains = PartitionSpec(CHAIN)
         rows = self.recorder.specs if self.kernel.learns_moments else ()
-        return InitResult(self.chain_specs(), rows, chains, chains, PartitionSpec())
+        return InitResult(self.chain_specs(), rows, chains, chains, chains, PartitionSpec())
 
     def given_specs(self) -> Given:
         """Return the partition of initial values."""

@@ -23,6 +23,7 @@ from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.block_length import BlockLength
+from phalanx.run.compile.compilation import communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.compile.stored_programs import read_or_compile
 from phalanx.run.device.advance import Advance, Order
@@ -98,7 +99,23 @@ class Executables:
 
     def start(self, seed: np.uint32, arrays: Sequence[Array], initial: Initial) -> InitResult:
         """Return all chains at their initial positions, given initial values."""
-        return self.begin(seed, arrays, initial.given(self.blocks.target, self.blocks.num_chains))
+        given = initial.given(self.blocks.target, self.blocks.num_chains)
+        begun: InitResult = self.begin(seed, arrays, given)
+        if not self.blocks.may_climb or all(given.wanted.values()) or not to_host(begun.far).any():
+            return begun
+        with jax.default_matmul_precision(self.matmul_precision):
+            # compiled for the shapes of its arguments, which are those of `begin`
+            program = self._rare("climb", lambda: self._climb(seed, tuple(arrays), given, begun))
+        return program(seed, tuple(arrays), given, begun)
+
+    def _climb(self, *arguments: Any) -> Compiled:
+        blocks, made = self.blocks, self.blocks.init_specs()
+        specs = PartitionSpec(), blocks.target.array_specs(), blocks.given_specs(), made
+        given, results = (shardings(blocks.target.mesh, of) for of in (specs, made))
+        on_mesh = blocks.on_mesh(blocks.climb, specs, made)
+        lowered = jax.jit(on_mesh, in_shardings=given, out_shardings=results).lower(*arguments)
+        several = several_cpus(blocks.target.mesh.devices.flat)
+        return compiled(lowered, RARELY, keep=not (several and communicates(lowered)))
 
     def summed(self, rows: Rows, first: int, count: int) -> Sums:
         """Return sums over `count` recorded draws of each chain, starting with draw `first`."""
