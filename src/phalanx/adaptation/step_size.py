@@ -135,13 +135,17 @@ class StepSize(Tuner):
         reaches = np.greater_equal(acceptance, self.target)
         log_enough = np.where(reaches, np.maximum(state.log_enough, log_step_size), state.log_enough)
         futile = log_step_size < log_enough - math.log(FUTILE)
-        again = dual_averaging.start(np.exp(np.where(futile, log_enough, log_step_size)))
-        averaging = where(futile, again, state.averaging)
         gave_up = state.gave_up | futile
-        expected = harmonic_mean_of_normal_errors(self.target)
-        rate = np.where(gave_up, acceptance, harmonic_mean(inverse, expected))
-        updated = dual_averaging.update(averaging, rate, np.where(gave_up, self.target, expected))
-        return StepSizeState(where(futile, averaging, updated), None, log_enough, gave_up)
+        target = harmonic_mean_of_normal_errors(self.target)
+        rate = harmonic_mean(inverse, target)
+        if np.any(gave_up):
+            rate = np.where(gave_up, acceptance, rate)
+            target = np.where(gave_up, self.target, target)
+        averaging = dual_averaging.update(state.averaging, rate, target)
+        if np.any(futile):
+            again = dual_averaging.start(np.exp(np.where(futile, log_enough, log_step_size)))
+            averaging = where(futile, again, averaging)
+        return StepSizeState(averaging, None, log_enough, gave_up)
 
     def searches(self, state: StepSizeState) -> bool | Flags:
         """Return whether a search is under way."""
