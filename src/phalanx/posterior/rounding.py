@@ -119,8 +119,10 @@ def _constants(target: Target) -> Iterator[Any]:
     def terms(position: Mapping[str, Array], arrays: Sequence[Array]) -> Any:
         return run_unconstrained(target.program, position, target.layout.join(arrays)).terms()
 
-    position = {latent.name: jnp.zeros(latent.unconstrained_shape) for latent in target.shares.latents}
-    program = jax.make_jaxpr(lambda *given: list(terms(*given).values()))(position, _whole_arrays(target))
+    position = {
+        latent.name: jax.ShapeDtypeStruct(latent.unconstrained_shape, jnp.float32) for latent in target.shares.latents
+    }
+    program = jax.make_jaxpr(lambda *given: list(terms(*given).values()))(position, target.arguments.whole_shapes())
     yield from constants_within(program)
     for equation in all_equations(program):
         yield from (atom.val for atom in equation.invars if isinstance(atom, Literal))
