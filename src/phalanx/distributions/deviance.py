@@ -16,6 +16,7 @@ A floating-point technique for extending the available precision, for the produc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
-from jax.scipy.special import digamma, gammaln, xlogy
+from jax.scipy.special import digamma, xlogy
 from jax.typing import ArrayLike
 
 LARGE = {True: 3.0, False: 8.0}
@@ -152,13 +153,15 @@ def log_peak(x: Array) -> Array:
     It is the log density of a Poisson variable at its mean, about $-\log(2 \pi x) / 2$.
     """
     least = LARGE[jnp.finfo(x.dtype).nmant <= DIGITS]
-    large = jnp.maximum(x, least)
+    is_large = x > least
     small = jnp.clip(x, 0.0, least)
-    inverse = 1 / large
-    series = inverse * _polynomial(inverse * inverse, STIRLING)
-    of_large = -0.5 * jnp.log(2 * np.pi * large) - series
-    of_small = xlogy(small, small) - small - gammaln(small + 1)
-    return jnp.where(x > least, of_large, jnp.where(x < 0, -jnp.inf, of_small))
+    large = jnp.where(is_large, x, small + least)  # Gamma(x + 1 + h) = Gamma(x + 1) (x + 1) ... (x + h)
+    log_large, inverse = jnp.log(large), 1 / large
+    peak = -0.5 * (np.log(2 * np.pi) + log_large) - inverse * _polynomial(inverse * inverse, STIRLING)
+    factors = math.prod((small + step for step in range(2, int(least) + 1)), start=small + 1)
+    change = xlogy(small, small) - large * log_large + least + jnp.log(factors)
+    of_small = jnp.where(x == 0, 0.0, jnp.where(x < 0, -jnp.inf, peak + change))
+    return jnp.where(is_large, peak, of_small)
 
 
 @log_peak.defjvp

@@ -12,9 +12,10 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy import stats
-from scipy.special import expit, logit
+from scipy.special import expit, gammaln, logit, xlogy
 
 import phalanx as phx
+from phalanx.distributions.deviance import log_peak
 from phalanx.distributions.precise import precise
 
 ROWS = 300
@@ -345,3 +346,15 @@ def test_concentrated_variables_have_their_spread(distribution, mean, sd):
     # 4.5 standard errors of a mean and of a standard deviation: a false failure in 70,000 tests
     assert abs(draws.mean() - mean) < 4.5 * sd / np.sqrt(size)
     assert abs(draws.std() / sd - 1) < 4.5 * np.sqrt(0.5 / size) + 0.02
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 4e-6), (np.float64, 1e-13)])
+def test_peaks_of_small_numbers_are_those_of_log_gammas(dtype, error):
+    """Of small numbers they come from larger ones by the recurrence of the gamma function."""
+    x = np.concatenate([np.linspace(0, 20, 2001), [1e-30, np.nextafter(dtype(3), dtype(4))]]).astype(dtype)
+    with jax.enable_x64(dtype is np.float64):
+        peaks = np.asarray(log_peak(jnp.asarray(x)))
+        ends = np.asarray(log_peak(jnp.asarray([0.0, -1.0, np.nan, np.inf], dtype)))
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(peaks, xlogy(wide, wide) - wide - gammaln(wide + 1), rtol=0, atol=error)
+    np.testing.assert_array_equal(ends, [0.0, -np.inf, np.nan, -np.inf])
