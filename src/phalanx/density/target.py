@@ -17,6 +17,7 @@ from phalanx.density.density import Density
 from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import check_labels
 from phalanx.density.minibatch import Minibatch, MinibatchEstimate
+from phalanx.errors.user_code import raised_by_phalanx
 from phalanx.exactness.sharding_check import check_level, read_sharding_check
 from phalanx.exactness.share_rule import read_shares
 from phalanx.inputs.arguments import Arguments, Layout, check_outcome_named, columns_left_out, split_arguments
@@ -71,6 +72,22 @@ def _check_all_processes(mesh: Mesh) -> None:
             f"mesh: there are {jax.process_count()} processes, and the mesh of shape {dict(mesh.shape)} has no devices "
             f"of some of them. Give a mesh with devices of each process: phx.make_mesh() takes all devices."
         )
+
+
+class NoShares(ValueError):
+    """Refusal of a model whose log density is no sum of shares that the devices of a mesh compute."""
+
+
+def read_shares_or_refuse(
+    program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram
+) -> tuple[Shares, TracedProgram]:
+    """Return the result of `read_shares`; a refusal of its own is a `NoShares`, unlike an error within it."""
+    try:
+        return read_shares(program, arguments, sizes, whole)
+    except ValueError as error:
+        if not raised_by_phalanx(error):
+            raise
+        raise NoShares(*error.args).with_traceback(error.__traceback__) from error.__cause__
 
 
 class Target:
@@ -136,7 +153,7 @@ class Target:
         check_latents(model, whole)
         check_function(whole)
         self.shares: Shares
-        self.shares, local = read_shares(model, arguments, sizes, whole)
+        self.shares, local = read_shares_or_refuse(model, arguments, sizes, whole)
         self.rows = read_sharding_check(model, arguments, sizes, self.shares, whole, local)
         self.rows = self.rows.compare(arguments, check)
         self.estimate: MinibatchEstimate | None = None

@@ -93,6 +93,11 @@ def asks_for_whole_numbers(error: Exception) -> bool:
     return isinstance(cause, TypeError | ValueError) and "integer" in str(cause)
 
 
+def has_no_sampler(error: Exception) -> bool:
+    """Return whether a distribution refused to be drawn from, as improper priors do."""
+    return any(isinstance(one, NotImplementedError) for one in (error, error.__cause__, error.__context__))
+
+
 def check_nothing_leaked(function: object, constants: Sequence[object]) -> None:
     """Raise if a function has read values of an earlier trace.
 

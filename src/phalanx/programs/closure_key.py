@@ -5,7 +5,7 @@ A compiled program contains these values as they were at its trace. The key chan
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import isfunction, ismethod
 from typing import Any
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
-from phalanx.jaxprs.canonical import LIBRARIES, Form, form_of, is_of_a_library
+from phalanx.jaxprs.canonical import LIBRARIES, Form, form_of, is_of_a_library, is_program, operations_of
 from phalanx.jaxprs.source_lines import source_line_of
 from phalanx.jaxprs.walking import all_equations, constants_within
 from phalanx.programs.traced_program import TracedProgram
@@ -47,29 +47,32 @@ class OfThisProcess:
 
 
 def check_function(whole: TracedProgram) -> None:
-    """Raise if each trace of a program computes with other constants: it draws random numbers or reads a clock.
+    """Raise if traces of a program keep computing with other constants: it draws random numbers or reads a clock.
 
-    Where a second trace differs, a third one is compared with it: a setting of JAX or NumPyro that was changed after
-    the first trace makes one other program, not another one each time.
+    A setting of JAX or NumPyro that was changed after the first trace, or a value that the program computed once and
+    keeps, makes one other program, not another one each time. Where a second trace differs, further ones are compared.
 
     Raises:
-        ValueError: naming the line with the first constant that differs.
+        ValueError: naming the line with the first constant that differs, or the variable if no line of the user's does.
     """
     if any(isinstance(value, Tracer) for value in constants_within(whole.at_zero)):  # of a trace of the user's own
         return
     again = whole.again()
     if not _is_other(whole, again):
         return
-    third = whole.again()
-    if not _is_other(again, third):
-        return
-    line = next(filter(None, map(source_line_of, _differing(again.at_zero, third.at_zero))), None)
-    raise ValueError(
-        f"The model {getattr(whole.program, '__name__', whole.program)} is another one each time it runs"
-        f"{'' if line is None else f', by line {line.line} of {line.file}'}: it computes with other constants. Remove "
-        f"random numbers of NumPy or Python, counters and clocks from it: pass them as data, or sample them with "
-        f"phx.sample."
-    )
+    for _ in range(FURTHER_TRACES):
+        last = whole.again()
+        if _is_other(again, last):
+            raise ValueError(
+                f"The model {getattr(whole.program, '__name__', whole.program)} is another one each time it runs"
+                f"{_first_difference(again, last)}: it computes with other constants. Remove random numbers of NumPy "
+                f"or Python, counters and clocks from it: pass them as data, or sample them with phx.sample."
+            )
+        again = last
+
+
+FURTHER_TRACES = 4
+"""Traces of a program after a second one that differs: of a branch taken at random two in a row may agree."""
 
 
 def _is_other(one: TracedProgram, other: TracedProgram) -> bool:
@@ -77,23 +80,53 @@ def _is_other(one: TracedProgram, other: TracedProgram) -> bool:
 
     A program with other variables, or other shapes, is refused where its density is traced.
     """
-    forms = form_of(one.at_zero), form_of(other.at_zero)
-    if None in forms or forms[0] == forms[1]:
+    if operations_of(one.at_zero) == operations_of(other.at_zero):
         return False
     shapes = [jax.tree.map(jnp.shape, trace.position) for trace in (one, other)]
     return [*one.terms] == [*other.terms] and shapes[0] == shapes[1]
 
 
-def _differing(program: ClosedJaxpr, other: ClosedJaxpr) -> Iterator[JaxprEqn]:
-    """Yield the equations that read other constants than those of another trace."""
-    consts = [dict(zip(p.jaxpr.constvars, p.consts, strict=True)) for p in (program, other)]
-    for mine, theirs in zip(all_equations(program), all_equations(other), strict=False):
-        values = [
-            [atom.val if isinstance(atom, Literal) else known.get(atom) for atom in equation.invars]
-            for equation, known in zip((mine, theirs), consts, strict=True)
+def _first_difference(one: TracedProgram, other: TracedProgram) -> str:
+    """Return words on the first line of a user's, otherwise the first variable, at which two traces differ."""
+    pairs = zip(all_equations(one.at_zero), all_equations(other.at_zero), strict=False)
+    constants = [_constants(one.at_zero), _constants(other.at_zero)]
+    differing = (mine for mine, theirs in pairs if _operation(mine, constants[0]) != _operation(theirs, constants[1]))
+    if (line := next(filter(None, map(source_line_of, differing)), None)) is not None:
+        return f", by line {line.line} of {line.file}"
+    name = next(_variables_that_differ(one, other), None)
+    return "" if name is None else f", by the variable {name!r}"
+
+
+def _constants(program: ClosedJaxpr) -> dict[Any, Any]:
+    return dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+
+
+def _operation(equation: JaxprEqn, constants: Mapping[Any, Any]) -> bytes:
+    """Return a digest of an equation with the constants that it reads, without the programs that it calls."""
+    read = [atom.val if isinstance(atom, Literal) else constants.get(atom) for atom in equation.invars]
+    params = {name: value for name, value in equation.params.items() if not is_program(value)}
+    return operations_of(equation.primitive.name, read, dict(sorted(params.items())))
+
+
+def _variables_that_differ(one: TracedProgram, other: TracedProgram) -> Iterator[str]:
+    """Yield the names of variables whose densities, and then values, depend on constants that differ."""
+    constants = [_constants(one.at_zero), _constants(other.at_zero)]
+    known = zip(one.at_zero.jaxpr.constvars, one.at_zero.consts, other.at_zero.consts, strict=False)
+    differing = {variable for variable, mine, theirs in known if operations_of(mine) != operations_of(theirs)}
+    for mine, theirs in zip(one.at_zero.eqns, other.at_zero.eqns, strict=False):
+        calls = [
+            operations_of([value for value in equation.params.values() if is_program(value)])
+            for equation in (mine, theirs)
         ]
-        if form_of(values[0]) != form_of(values[1]) or mine.primitive is not theirs.primitive:
-            yield mine
+        reads = any(not isinstance(atom, Literal) and atom in differing for atom in mine.invars)
+        if reads or calls[0] != calls[1] or _operation(mine, constants[0]) != _operation(theirs, constants[1]):
+            differing.update(mine.outvars)
+    outputs, _ = jax.tree_util.tree_flatten_with_path((one.position, one.terms, one.values))
+    for (path, _), mine, theirs in zip(outputs, one.at_zero.jaxpr.outvars, other.at_zero.jaxpr.outvars, strict=False):
+        literals = [operations_of(atom.val) for atom in (mine, theirs) if isinstance(atom, Literal)]
+        if len({*literals}) > 1 or (not isinstance(mine, Literal) and mine in differing):
+            key = path[1].key
+            yield key[0] if isinstance(key, tuple) else key
 
 
 def draws_key(whole: TracedProgram) -> Hashable:

@@ -20,8 +20,8 @@ from jax.sharding import Mesh, NamedSharding
 from phalanx.density.finite_data import check_finite_data
 from phalanx.density.labels import check_labels
 from phalanx.density.minibatch import Minibatch
+from phalanx.density.target import NoShares, read_shares_or_refuse
 from phalanx.errors.model_errors import model_errors
-from phalanx.exactness.share_rule import read_shares
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.needed_values import IN_BATCHES, trace_with_values
@@ -193,8 +193,8 @@ class Problem:
         It affects the placement of their parameters, not their values; without it parameters are replicated.
         """
         try:
-            shares, _ = read_shares(self.at_start, self.arguments, axes_but_chain(self.mesh), self.whole)
-        except ValueError:
+            shares, _ = read_shares_or_refuse(self.at_start, self.arguments, axes_but_chain(self.mesh), self.whole)
+        except NoShares:
             return {}
         return {latent.name: latent.sharding for latent in shares.latents if self._is_even(latent.sharding)}
 

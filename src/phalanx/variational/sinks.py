@@ -12,14 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from phalanx.density.target import Target
+from phalanx.density.target import NoShares, Target
 from phalanx.diagnostics import Finding, Verdict
 from phalanx.errors.names import hint
 from phalanx.language.handlers import substitute
 from phalanx.learning.compiled import Compiled, Compiler
+from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.specs import PyTree
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import Reductions
 from phalanx.run.checks import stored_by_default
@@ -83,12 +85,17 @@ def posterior_of(
 
 
 def target_of(problem: Problem, params: Mapping[str, Any]) -> Target | None:
-    """Return the model at the learned parameters, with its data; None if it has no target on its mesh."""
+    """Return the model at the learned parameters, with its data; None if no sum over the devices is its density.
+
+    A fit is one program on all rows, and takes models that chains cannot divide over the mesh.
+    """
     values = {name: params[name] for name in problem.parameters}
-    whole = None if values else problem.whole  # its trace, if it has no parameters
+    program, whole = substitute(problem.model, values), problem.whole
+    if values:
+        whole = TracedProgram.of_whole(program, problem.arguments, axes_but_chain(problem.mesh), checking=True)
     try:
-        return Target.of(substitute(problem.model, values), problem.arguments, problem.mesh, whole, check="off")
-    except ValueError:
+        return Target.of(program, problem.arguments, problem.mesh, whole, check="off")
+    except NoShares:
         return None
 
 

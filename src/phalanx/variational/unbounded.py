@@ -14,6 +14,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
 from phalanx.distributions.constraint_text import kind_of
+from phalanx.errors.model_errors import has_no_sampler
 from phalanx.language.parameters import Parameter
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward
@@ -116,8 +117,10 @@ def _invalid_in_prior(problem: Problem, found: Unbounded) -> float:
     keys = random.split(random.key(0), DRAWS)
     try:
         return float(np.mean(problem.alone(lambda: jax.vmap(is_invalid)(keys))))
-    except Exception:  # a prior that cannot be drawn from
-        return 0.0
+    except Exception as error:
+        if has_no_sampler(error):
+            return 0.0
+        raise
 
 
 def _is_real(constraint: Constraint) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
+import time
 import types
 from functools import partial
 from typing import Any
@@ -14,9 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
+from flax import nnx
 from jax import lax
 from jax.experimental import io_callback
+from numpyro.infer.reparam import CircularReparam, LocScaleReparam
 
 import phalanx as phx
 from phalanx.inputs.arguments import split_arguments
@@ -389,6 +394,152 @@ def test_a_model_with_other_constants_in_each_trace_is_refused_by_line(other):
         f"constants. Remove random numbers of NumPy or Python, counters and clocks from it: pass them as data, or "
         f"sample them with phx.sample."
     )
+
+
+@jax.custom_jvp
+def softplus(v):
+    return jnp.log1p(jnp.exp(v))
+
+
+softplus.defjvp(lambda primals, tangents: (softplus(*primals), tangents[0] * jax.nn.sigmoid(primals[0])))
+
+
+@functools.lru_cache
+def table(size):
+    return np.linspace(0.0, 1.0, size, dtype=np.float32)
+
+
+KEPT: dict[str, np.ndarray] = {}
+WEIGHTS = jnp.arange(3.0)
+PRIOR = dist.MultivariateNormal(jnp.zeros(3), precision_matrix=2.0 * jnp.eye(3))
+
+
+def kept(v):
+    if "grid" not in KEPT:
+        KEPT["grid"] = np.linspace(0.0, 1.0, 3, dtype=np.float32)
+        return v * jnp.asarray(KEPT["grid"])
+    return KEPT["grid"] * v
+
+
+class Layer:
+    """A callable object, another one at each trace."""
+
+    def __call__(self, v):
+        return jnp.tanh(v * WEIGHTS)
+
+
+def network(v):
+    return nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), jax.nn.relu, nnx.Linear(2, 1, rngs=nnx.Rngs(1)))(v)
+
+
+def reparameterized(v):
+    config = {"shift": LocScaleReparam(0.0), "angle": CircularReparam()}
+    with numpyro.handlers.reparam(config=config):
+        return v + numpyro.sample("shift", dist.Normal(0.0, 2.0)) + numpyro.sample("angle", dist.VonMises(0.0, 2.0))
+
+
+FUNCTIONS = {
+    "a derivative of one's own": softplus,
+    "a cached table": lambda v: v * table(3),
+    "a cache that the first call fills": kept,
+    "a jitted closure": lambda v: jax.jit(lambda u: u * WEIGHTS)(v),
+    "a partial": lambda v: jax.jit(functools.partial(jnp.multiply, 2.0))(v),
+    "a jitted object": lambda v: jax.jit(Layer())(v),
+    "a mapped object": lambda v: jax.vmap(lambda u: Layer()(u))(v[None]),
+    "a scan": lambda v: lax.scan(lambda c, t: (c * t, c @ WEIGHTS), v, jnp.arange(3.0))[1],
+    "a branch": lambda v: lax.cond(v[0] > 0, lambda u: u * WEIGHTS, lambda u: u + WEIGHTS, v),
+    "a loop": lambda v: lax.fori_loop(0, 3, lambda _, u: u * 0.5, v),
+    "a checkpoint": lambda v: jax.checkpoint(
+        jnp.sin, policy=jax.checkpoint_policies.save_only_these_names("u")
+    )(v),
+    "a callback": lambda v: jax.pure_callback(lambda u: u, v, v),
+    "a reduction": lambda v: lax.reduce(v, 0.0, lambda one, other: one + other, (0,)),
+    "a linear solve": lambda v: lax.custom_linear_solve(lambda u: 2.0 * u, v, lambda f, u: u / 2.0, symmetric=True),
+    "a Cholesky factor": lambda v: jnp.linalg.cholesky(20.0 * jnp.eye(3) + jnp.outer(v, v)),
+    "a random key": lambda v: v * jax.random.normal(jax.random.key(3), (3,)),
+    "a shared distribution": PRIOR.log_prob,
+    "a validated distribution": lambda v: dist.Normal(0.0, 1.0, validate_args=True).log_prob(v),
+    "a set of words": lambda v: sum(v[0] * len(word) for word in {"a", "bb", "ccc"}),
+    "a network": network,
+    "a loss": lambda v: optax.softmax_cross_entropy_with_integer_labels(v, jnp.array(1)),
+    "reparameterizations": reparameterized,
+}  # fmt: skip
+
+
+def of_vector(f):
+    def model():
+        phx.factor("f", jnp.sum(f(phx.sample("a", dist.Normal(jnp.zeros(3), 1.0).to_event(1)))))
+
+    return model
+
+
+@pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_a_function_is_never_refused(f):
+    KEPT.clear()
+    model = of_vector(f)
+    whole = TracedProgram.of_whole(model, split_arguments(model, {}), {})
+    check_function(whole)
+    check_function(whole)  # its caches are full
+
+
+RANDOM = np.random.default_rng(0)
+CALLS: list[int] = []
+OTHERS = {
+    "beside a callback": lambda v: jax.pure_callback(lambda u: u, v, v) * RANDOM.normal(),
+    "beside a reduction": lambda v: lax.reduce(v, 0.0, lambda one, other: one + other, (0,)) * RANDOM.normal(),
+    "in a checkpoint": lambda v: jax.checkpoint(
+        lambda u: jnp.sin(u * RANDOM.normal()), policy=jax.checkpoint_policies.save_only_these_names("u")
+    )(v),
+    "in a scan": lambda v: lax.scan(lambda c, t: (c * RANDOM.normal(), t), v, jnp.arange(3.0))[0],
+    "in a branch": lambda v: lax.cond(v[0] > 0, lambda u: u * RANDOM.normal(), lambda u: u, v),
+    "an exponent": lambda v: v ** next(COUNT),
+    "a slice": lambda v: jnp.arange(1e4)[next(COUNT) :][:3] * v,
+    "a seed": lambda v: v * jax.random.normal(jax.random.key(next(COUNT)), (3,)),
+    "a clock": lambda v: v * (time.perf_counter() % 1.0),
+    "a permutation": lambda v: v * RANDOM.permutation(1000)[:3],
+    "more operations": lambda v: (CALLS.append(1), sum(v[0] * 0.5 for _ in CALLS))[1],
+    "an alternation": lambda v: jnp.sin(v) if next(COUNT) % 2 else jnp.cos(v),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("f", OTHERS.values(), ids=OTHERS)
+def test_other_constants_are_refused_wherever_they_are(f):
+    with pytest.raises(ValueError, match=f"is another one each time it runs, by line \\d+ of {__file__}"):
+        phx.Target(of_vector(f))
+
+
+def prior():
+    phx.sample("a", dist.Normal(RANDOM.normal(), 1.0))
+
+
+def support():
+    phx.sample("a", dist.Uniform(0.0, 1.0 + RANDOM.uniform()))
+
+
+def scaled():
+    with numpyro.handlers.scale(scale=RANDOM.uniform()):
+        phx.sample("a", dist.Normal(0.0, 1.0))
+
+
+def observed():
+    phx.sample("y", dist.Normal(phx.sample("b", dist.Normal(0.0, 1.0)), 1.0), obs=RANDOM.normal())
+
+
+def masked():
+    b = phx.sample("b", dist.Normal(0.0, 1.0))
+    phx.sample("y", dist.Normal(b, 1.0).expand([9]).mask(RANDOM.uniform(size=9) > 0.5), obs=np.zeros(9))
+
+
+def computed():
+    phx.sample("b", dist.Normal(0.0, 1.0))
+    phx.deterministic("y", RANDOM.normal())
+
+
+@pytest.mark.parametrize("model", [prior, support, scaled, observed, masked, computed])
+def test_other_constants_of_a_distribution_are_refused_by_variable(model):
+    name = "a" if model in (prior, support, scaled) else "y"
+    with pytest.raises(ValueError, match=f"is another one each time it runs, by the variable '{name}': it computes"):
+        phx.Target(model)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -11,6 +13,7 @@ from numpyro.distributions import constraints
 from tests.unit.variational.models import DATA, X, Y, by_hand, exact, regression
 
 import phalanx as phx
+from phalanx.density import target
 
 MEAN, COVARIANCE, EVIDENCE = exact()
 
@@ -97,6 +100,27 @@ def test_with_nothing_kept_only_reducers_know(full_rank):
 def test_a_posterior_predicts(full_rank):
     drawn = full_rank.posterior(50).predictive({"x": X[:5], "y": None})
     assert drawn["y"].shape == (1, 50, 5)
+
+
+def test_an_error_in_the_model_of_a_posterior_is_no_missing_model(full_rank, monkeypatch):
+    def broken(*_):
+        raise ValueError("broken")
+
+    monkeypatch.setattr(target, "check_function", broken)
+    with pytest.raises(ValueError, match="^broken$"):
+        full_rank.posterior(2)
+
+
+@pytest.mark.slow
+def test_a_model_that_devices_cannot_share_has_draws_without_a_model():
+    def model(y):
+        mean = phx.sample("mean", dist.Normal(jnp.mean(y), 1.0))  # one number, of rows on all devices
+        phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    mesh = phx.make_mesh(chain=1, data=2, devices=jax.devices()[:2])
+    fit = phx.fit(model, phx.guides.mean_field(), {"y": phx.shard(np.ones(4), mesh)}, num_steps=2, progress=False)
+    with pytest.raises(ValueError, match="has no model"):
+        fit.posterior(2).predictive()
 
 
 def test_what_is_wrong_with_a_fit_is_said_by_its_posterior(mean_field):

@@ -25,6 +25,7 @@ import numpy as np
 from jax import Array, lax, random
 
 from phalanx.diagnostics.elements import Names
+from phalanx.errors.model_errors import has_no_sampler
 from phalanx.language.handlers import seed as seeded
 from phalanx.language.handlers import tape
 from phalanx.language.parameters import with_parameters
@@ -232,8 +233,10 @@ class Modes:
 
         try:
             return jax.vmap(one)(random.split(key, PER_KIND))
-        except Exception:  # an improper prior, or one without a sampler
-            return None
+        except Exception as error:
+            if has_no_sampler(error):
+                return None
+            raise
 
     def _weighted(
         self, free: Params, tops: Float[Array, "top coordinate"], log_evidence: Array, arrays: Sequence[Array]
