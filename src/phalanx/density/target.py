@@ -96,6 +96,8 @@ class Target:
     Constrained values $x$ and the position $u$ are related by $x = T(u)$, `numpyro.distributions.biject_to` of each
     support, and $\log \pi(u) = \log p(T(u), \text{data}) + \log|\det T'(u)|$. Supports may depend on other variables.
 
+    A pickle, which contains the model as Python pickles a function, is traced again on one device where it is read.
+
     Args:
         model: a program whose keyword arguments are the data.
         data: the keyword arguments. Arrays placed with `phx.shard` are sharded, and so are variables that depend on
@@ -157,6 +159,22 @@ class Target:
         self.rows = read_sharding_check(model, arguments, sizes, self.shares, whole, local)
         self.rows = self.rows.compare(arguments, check)
         self.estimate: MinibatchEstimate | None = None
+
+    def __copy__(self) -> Target:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
+
+    def __deepcopy__(self, memo: object) -> Target:
+        return copy.copy(self)  # model, data and traces are never changed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.mesh.size > 1:
+            raise TypeError(
+                f"A phx.Target on a mesh of shape {dict(self.mesh.shape)} cannot be pickled: the devices belong to its "
+                f"process. Pickle the model and the data, and call phx.Target(model, data, mesh=...) there."
+            )
+        return _on_one_device, (self.program, self.arguments)
 
     @property
     def observes(self) -> bool:
@@ -297,3 +315,8 @@ class Target:
             return leaf
         missing = sharding.local_rows * int(np.prod([self.mesh.shape[a] for a in sharding.axes])) - leaf.shape[0]
         return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], missing, axis=0)]) if missing else leaf
+
+
+def _on_one_device(model: Program, arguments: Arguments) -> Target:
+    """Return the target that a pickle holds, on the first device of this process."""
+    return Target.of(model, arguments, choose_mesh(arguments, None), check="off")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +67,13 @@ class Ensemble:
         self.num_members, self.epoch, self.interrupted = members.count, 0, False
         self.history: list[Measured] = []
         self._saved: _Saved | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "An ensemble cannot be pickled: its members are on the devices of its process. Write it with "
+            "ensemble.save(path), and read it in another process into an ensemble of the same functions, "
+            "ensemble.restore(path); ensemble.members and its predictions can be pickled."
+        )
 
     @property
     def steps(self) -> int:

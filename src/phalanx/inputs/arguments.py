@@ -166,6 +166,9 @@ class _Array:
     def __repr__(self) -> str:
         return "<array>"
 
+    def __reduce__(self) -> str:
+        return "_ARRAY"  # it is compared by identity
+
 
 _ARRAY = _Array()
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, NoReturn
 
 from jax import Array
 
@@ -88,6 +88,18 @@ class Sampler:
     indices: IndexCheck | None = None
     traces: Callable[[], dict[str, str]] = dict
     continued: Mapping[str, Any] = field(default_factory=dict)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A sampler cannot be pickled: its compiled programs belong to its process. Pickle the model and the data, "
+            "and call phx.compile there; its posteriors can be pickled."
+        )
+
+    def __copy__(self) -> Sampler:
+        return replace(self)
+
+    def __deepcopy__(self, memo: object) -> Sampler:
+        return self  # frozen, and its programs are the process's
 
     def run(
         self,

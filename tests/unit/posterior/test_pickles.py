@@ -36,6 +36,7 @@ def made(tmp_path_factory):
     posterior = sampler.run(seed=0, **SIZES)
     fit = phx.fit(model, phx.guides.mean_field(), DATA, num_steps=10, until=False, progress=False)
     return {
+        "sampler": sampler,
         "posterior": posterior,
         "stored": sampler.run(seed=0, store=folder / "run.zarr", **SIZES),
         "loaded": phx.Posterior.load(posterior.save(folder / "run.npz")),
@@ -112,7 +113,7 @@ def check_copy(result: Any, how: str) -> None:
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_result_has_copies_with_its_contents(made, name, how):
-    assert set(made) == set(NAMES)
+    assert set(made) == {"sampler", *NAMES}
     check_copy(made[name], how)
 
 
@@ -150,6 +151,48 @@ def test_a_pickled_fit_names_what_it_lacks(made):
         "This fit was read from a file or a pickle, which holds no model and no guide. Continue it, phx.fit(model, "
         "guide, data, init=fit, num_steps=0), to draw from it."
     )
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copied_target_has_the_same_density(how):
+    target, at = phx.Target(line, {**DATA, "x": pd.Series(X)}), {"slope": np.float32(0.3)}
+    assert COPIES[how](target).log_density(at) == target.log_density(at)
+
+
+def test_what_belongs_to_devices_says_how_to_reach_another_process(made):
+    mesh = phx.make_mesh(chain=1, data=2, devices=jax.devices()[:2])
+    ensemble = phx.ensemble(jax.random.normal, lambda w, batch: (w, {}), num_members=1)
+    refusals = {
+        phx.Target(line, {name: phx.shard(values, mesh) for name, values in DATA.items()}): (
+            f"A phx.Target on a mesh of shape {dict(mesh.shape)} cannot be pickled: the devices belong to its "
+            "process. Pickle the model and the data, and call phx.Target(model, data, mesh=...) there."
+        ),
+        ensemble: (
+            "An ensemble cannot be pickled: its members are on the devices of its process. Write it with "
+            "ensemble.save(path), and read it in another process into an ensemble of the same functions, "
+            "ensemble.restore(path); ensemble.members and its predictions can be pickled."
+        ),
+    }
+    for live, words in refusals.items():
+        with pytest.raises(TypeError) as caught:
+            pickle.dumps(live)
+        assert str(caught.value) == words
+    with pytest.raises(TypeError, match=r"^A sampler cannot be pickled: .* call phx\.compile there; its posteriors"):
+        pickle.dumps(made["sampler"])
+    assert copy.deepcopy(made["sampler"]).run(seed=0, **SIZES) is not None
+
+
+@pytest.mark.slow
+def test_results_pass_through_the_processes_and_files_of_joblib(made, of_sets, tmp_path):
+    joblib = pytest.importorskip("joblib")
+    results = [made[name] for name in NAMES] + [*of_sets.values(), phx.Target(line, DATA)]
+    returned = joblib.Parallel(n_jobs=2)(joblib.delayed(copy.copy)(result) for result in results)
+    joblib.dump(results, tmp_path / "results.joblib")
+    for others in (returned, joblib.load(tmp_path / "results.joblib")):
+        for result, other in zip(results[:-1], others[:-1], strict=True):
+            assert_equal(other, result)
+        at = {"slope": np.float32(0.3)}
+        assert others[-1].log_density(at) == results[-1].log_density(at)
 
 
 @pytest.mark.slow
