@@ -10,12 +10,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, ShapeDtypeStruct
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
+from numpyro.distributions import Distribution
+from numpyro.distributions.constraints import Constraint
+from numpyro.distributions.transforms import Transform
 
 from phalanx.distributions.constraint_text import in_words
 from phalanx.distributions.supports import support_of
 from phalanx.errors.model_errors import check_nothing_leaked
 from phalanx.inputs.arguments import Arguments, Layout
+from phalanx.language.parameters import Parameter
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
 from phalanx.mesh.space import GLOBAL
@@ -35,6 +40,7 @@ class TracedProgram:
     variables: dict[str, RandomVariable]
     doubts: dict[tuple[str, str], Doubt]
     without_bijection: tuple[str, ...]
+    at_position: frozenset[str]
     observed: dict[str, RandomVariable]
     supports: dict[str, str]
 
@@ -53,13 +59,14 @@ class TracedProgram:
 
         def at_zero(arrays):
             run = run_unconstrained(program, None, layout.join(arrays), any_latent=checking)
-            self.variables = run.variables  # only names, shapes and supports are used after the trace
+            self.variables = run.variables
             self.observed = run.observed
             # a bound that is computed from others exists only within the trace
             self.supports = {
                 name: in_words(support_of(v.distribution)) for name, v in run.variables.items() if v.is_latent
             }
-            self.doubts = doubts_of(run) if checking else {}  # only the texts are used after the trace
+            self.doubts = doubts_of(run) if checking else {}
+            self.at_position = run.at_position
             self.without_bijection = tuple(name for name in run.position if name not in run.log_dets)
             looked = outputs_of(self.doubts) if checking else run.in_support()
             return run.position, run.terms(), run.values(), looked
@@ -67,6 +74,10 @@ class TracedProgram:
         self.at_zero, (self.position, self.terms, self.values, _) = jax.make_jaxpr(
             at_zero, axis_env=self.axis_env, return_shape=True
         )(self.shapes)
+        # only names, shapes and supports are used after the trace, whose values would stay alive
+        self.variables = without_tracers(self.variables)
+        self.observed = without_tracers(self.observed)
+        self.doubts = without_tracers(self.doubts)
         self.deterministic = {name: v for name, v in self.values.items() if name not in self.position}
         check_nothing_leaked(program, self.at_zero.consts)
 
@@ -171,3 +182,29 @@ def check_latents(program: Program, whole: TracedProgram) -> None:
 
 def _deterministic(run: Evaluation) -> dict[str, Array]:
     return {name: v.value for name, v in run.variables.items() if v.is_computed}
+
+
+def without_tracers(value: Any) -> Any:
+    """Return a value with shapes in place of JAX's tracers, also within variables and distributions.
+
+    A value without tracers is returned itself, since some constraints are compared by identity.
+    """
+    if isinstance(value, Tracer):
+        return ShapeDtypeStruct(value.shape, value.dtype)
+    if isinstance(value, tuple | list):
+        items = [without_tracers(item) for item in value]
+        if all(item is before for item, before in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    is_object = isinstance(value, RandomVariable | Parameter | Distribution | Transform | Constraint)
+    if not is_object and not isinstance(value, dict):
+        return value
+    before = vars(value) if is_object else value
+    after = {name: without_tracers(item) for name, item in before.items()}
+    if all(after[name] is item for name, item in before.items()):
+        return value
+    if not is_object:
+        return after
+    copied = object.__new__(type(value))
+    vars(copied).update(after)
+    return copied

@@ -46,12 +46,14 @@ class Evaluation:
         log_dets: log |det T'| of each latent variable, elementwise over the batch dimensions of T.
         position: the unconstrained value of each latent variable.
         substituted: names of variables with a value that is not data, which count like data.
+        at_position: names of latent variables whose value is their unconstrained value itself.
     """
 
     variables: dict[str, RandomVariable]
     log_dets: dict[str, Array]
     position: dict[str, Array]
     substituted: frozenset[str] = frozenset()
+    at_position: frozenset[str] = frozenset()
 
     @property
     def observed(self) -> dict[str, RandomVariable]:
@@ -132,6 +134,7 @@ def run_unconstrained(
     log_dets: dict[str, Array] = {}
     used: dict[str, Array] = {}
     substituted: set[str] = set()
+    at_position: set[str] = set()
 
     def place(variable: RandomVariable, _: Forward) -> RandomVariable:
         _refuse_sharded(variable)
@@ -144,6 +147,7 @@ def run_unconstrained(
             used[variable.name] = drawn.value
             return drawn
         transform = transform_of(variable)
+        at_position.update((variable.name,) if isinstance(transform, IdentityTransform) else ())
         shape = transform.inverse_shape(_shape(variable))
         given = _zero(shape) if position is None else _given(position, variable.name, shape)
         value = jnp.asarray(transform(given))
@@ -157,7 +161,7 @@ def run_unconstrained(
     # validity is checked on concrete values, see `validity`
     with unvalidated(), tracing(place), tape() as variables, model_errors(program, variables, data):
         program(**data)
-    return Evaluation(variables, log_dets, used, frozenset(substituted))
+    return Evaluation(variables, log_dets, used, frozenset(substituted), frozenset(at_position))
 
 
 def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mapping[str, Any]) -> dict[str, Array]:

@@ -21,6 +21,7 @@ from phalanx.inputs.arguments import Arguments
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.output import warn
+from phalanx.programs.traced_program import without_tracers
 from phalanx.programs.validity import Doubt, doubts_of, outputs_of
 from phalanx.variational.guides.pair import Pair, key_of
 from phalanx.variational.problem import Problem, Values
@@ -104,7 +105,7 @@ def _support_check(problem: Problem) -> SupportCheck:
 
     params, axes = problem.parameter_types, dict.fromkeys(axes_but_chain(problem.mesh), 1)
     trace = jax.make_jaxpr(at_zero, axis_env=list(axes.items()))(params, problem.arguments.whole_shapes())
-    return SupportCheck(trace, doubts, len(problem.whole.position), len(jax.tree.leaves(params)))
+    return SupportCheck(trace, without_tracers(doubts), len(problem.whole.position), len(jax.tree.leaves(params)))
 
 
 def _trace_of_draws(pair: Pair) -> ClosedJaxpr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import random
@@ -580,3 +581,21 @@ def started():
 
 def centred():
     phx.sample("mean", dist.Normal(0.0, 1.0))
+
+
+def test_nothing_that_outlives_a_trace_keeps_its_tracers():
+    def model(x, y=None):
+        scale = phx.sample("scale", dist.HalfNormal(1.0))
+        bounded = phx.sample("bounded", dist.Uniform(0.0, scale))
+        shift = dist.transforms.AffineTransform(bounded, scale)
+        moved = phx.sample("moved", dist.TransformedDistribution(dist.Normal(bounded, scale), shift))
+        phx.sample("vector", dist.MultivariateNormal(bounded * jnp.ones(2), scale * jnp.eye(2)))
+        phx.deterministic("double", 2.0 * bounded)
+        width = phx.param("width", 1.0, dist.constraints.positive)
+        phx.sample("y", dist.Normal(moved * x, width).mask(x > 0), obs=y)
+
+    arguments = split_arguments(model, {"x": np.ones(4), "y": np.ones(4)})
+    started = problem.Problem(model, arguments, phx.make_mesh(1))
+    assert list(started.whole.doubts) and list(started.parameters) == ["width"]
+    gc.collect()
+    assert not [value for value in gc.get_objects() if isinstance(value, jax.core.Tracer)]

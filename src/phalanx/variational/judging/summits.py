@@ -12,13 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
-from numpyro.distributions.transforms import IdentityTransform
 
 from phalanx.diagnostics.elements import Names, element_names
 from phalanx.learning.ascent import AT_TOP, Densities, LogDensity, Top, negative_hessian
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.learning.hessian_products import Summit
-from phalanx.programs.unconstrained import transform_of
 from phalanx.variational.guides.coordinates import by_name, dtype_of, named, size_of
 from phalanx.variational.guides.coverage import bounds_of
 from phalanx.variational.guides.start import ModelStart
@@ -113,7 +111,7 @@ def longest_of(problem: Problem) -> Float[Array, "coordinate"]:
     """Return the farthest that each coordinate is followed: infinity if it is the variable itself."""
     parts = []
     for latent in named(problem.latents):
-        is_itself = isinstance(transform_of(problem.whole.variables[latent.name]), IdentityTransform)
+        is_itself = latent.name in problem.whole.at_position
         parts.append(np.full(math.prod(latent.unconstrained_shape), np.inf if is_itself else LONGEST))
     return jnp.asarray(np.concatenate(parts), dtype_of(problem.latents))
 
