@@ -25,6 +25,9 @@ PAUSE = 0.05
 STOPPED_SECONDS = 10.0
 """Seconds after which a stopped process counts as failed."""
 
+ALONE_SECONDS = 30.0
+"""Seconds after which a process fails that ended with status 0 and left others: at an orderly end all end together."""
+
 CAUSE_SECONDS = 3.0
 """Seconds to wait for the cause when a process has ended because of another one."""
 
@@ -76,6 +79,7 @@ class Supervised:
         ]  # fmt: skip
         os.close(self._alive)
         self._stopped_since: dict[int, float] = {}
+        self._ended_since: dict[int, float] = {}
         self._readers = [
             threading.Thread(target=_forward, args=(pipe, stream, f"[{number}] "), daemon=True)
             for number, process in enumerate(self._processes)
@@ -130,7 +134,23 @@ class Supervised:
         found.sort(key=lambda failure: failure.status in (ENDED_BY_ANOTHER, 128 - ABORTED))
         self._look_for_stopped()
         overdue = [n for n, since in self._stopped_since.items() if time.monotonic() - since > STOPPED_SECONDS]
-        return found[0] if found else self._of_stopped(overdue[0]) if overdue else None
+        if found or overdue:
+            return found[0] if found else self._of_stopped(overdue[0])
+        return self._of_ended_alone()
+
+    def _of_ended_alone(self) -> Failure | None:
+        """Return the failure of a process that skipped the end which all share, as `os._exit(0)` does.
+
+        The others may wait for it in a loop that uses a processor, which no check of theirs can distinguish from work.
+        """
+        now, running = time.monotonic(), False
+        for number, process in enumerate(self._processes):
+            if process.poll() is None:
+                running = True
+            else:
+                self._ended_since.setdefault(number, now)
+        alone = [number for number, since in self._ended_since.items() if now - since > ALONE_SECONDS]
+        return Failure(alone[0], _words(ENDED_EARLY), 1) if running and alone else None
 
     def _of_stopped(self, number: int) -> Failure:
         return Failure(number, "was stopped by a signal", 128 + signal.SIGSTOP)

@@ -45,6 +45,22 @@ def test_the_first_failure_ends_all(monkeypatch, end, failure):
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.parametrize(
+    "end, failure",
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", Failure(1, "was ended by SIGKILL", 137)),
+        ("os._exit(0)", Failure(1, "ended before the others", 1)),
+    ],
+)
+def test_one_that_spins_is_ended_when_another_has_died(monkeypatch, end, failure):
+    monkeypatch.setattr(supervision, "ALONE_SECONDS", 0.3)
+    monkeypatch.setattr(supervision, "GRACE_SECONDS", 0.3)
+    spin = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass"
+    processes = supervised(f"if number == 1: {end}\n{spin}")
+    assert processes.wait() == failure
+    assert all(process.poll() is not None for process in processes._processes)
+
+
 def test_the_cause_is_named_and_not_those_that_it_ended():
     assert supervised("if number == 1: time.sleep(0.5)\nsys.exit(7 if number else 75)").wait() == Failure(
         1, "ended with status 7", 7

@@ -21,6 +21,7 @@ import optax
 import pytest
 from flax import nnx
 from jax import lax
+from jax.core import Tracer
 from jax.experimental import io_callback
 from numpyro.infer.reparam import CircularReparam, LocScaleReparam
 
@@ -598,4 +599,4 @@ def test_nothing_that_outlives_a_trace_keeps_its_tracers():
     started = problem.Problem(model, arguments, phx.make_mesh(1))
     assert list(started.whole.doubts) and list(started.parameters) == ["width"]
     gc.collect()
-    assert not [value for value in gc.get_objects() if isinstance(value, jax.core.Tracer)]
+    assert not [value for value in gc.get_objects() if isinstance(value, Tracer)]
