@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ from phalanx.cli.options import (
     end,
     start_devices,
 )
-from phalanx.cli.saved import FIT, POSTERIOR, opened, written
+from phalanx.cli.saved import FIT, POSTERIOR, nothing, opened, save_or_print, write_table, written
 from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.extras import is_installed
 from phalanx.report import print_run, write_result
@@ -85,14 +86,14 @@ def fit(
             progress=not quiet,
         )
     with explain_interrupt(f"every file in {folder} is complete; {FIT} is written first."):
-        files = [found.save(folder / FIT)]
+        print_draws = nothing if quiet else lambda: print_run(found.posterior(draws, seed=seed))
+        files = [save_or_print(folder / FIT, found.save, print_draws)]
         posterior = found.posterior(draws, seed=seed)
-        files.append(posterior.save(folder / POSTERIOR))
-        verdict, table = posterior.verdict(), folder / "summary.csv"
-        if not quiet:
-            print_run(posterior)
-        posterior.summary().to_csv(table, index_label="variable")
-        files.append(table)
+        print_result = nothing if quiet else partial(print_run, posterior)
+        files.append(save_or_print(folder / POSTERIOR, posterior.save, print_result))
+        verdict = posterior.verdict()
+        print_result()
+        files.append(save_or_print(folder / "summary.csv", partial(write_table, posterior), nothing))
         if is_installed("matplotlib") and is_installed("jinja2"):
             files.append(found.report(folder / "report.html"))
         judged = {"good": verdict.good, "grade": verdict.grade, "headline": verdict.headline}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,17 @@ from phalanx.cli.options import (
     end,
     start_devices,
 )
-from phalanx.cli.saved import CHECKPOINT, POSTERIOR, STORE, initial, noted, written
+from phalanx.cli.saved import (
+    CHECKPOINT,
+    POSTERIOR,
+    STORE,
+    initial,
+    noted,
+    nothing,
+    save_or_print,
+    write_table,
+    written,
+)
 from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.diagnostics import Check
 from phalanx.errors.words import count
@@ -138,12 +149,10 @@ def sample(
             progress=not quiet,
         )
     with explain_interrupt(f"every file in {folder} is complete; posterior.npz is written first."):
-        files = [folder / STORE if store else _saved(posterior, folder / POSTERIOR, checks, quiet)]
-        if not quiet:
-            print_run(posterior, checks)
-            _print_reduced(posterior)
-        table = folder / "summary.csv"
-        posterior.summary().to_csv(table, index_label="variable")
+        print_result = nothing if quiet else partial(_print_result, posterior, checks)
+        files = [folder / STORE if store else save_or_print(folder / POSTERIOR, posterior.save, print_result)]
+        print_result()
+        table = save_or_print(folder / "summary.csv", partial(write_table, posterior), nothing)
         drawn = {name: draw(posterior) for name, draw in figures.items()}
         files += [table, *write_folder(posterior, folder, checks=checks, figures=drawn)]
     if not quiet:
@@ -160,20 +169,7 @@ def _condition(r_hat: float | None, ess: float | None, seconds: float | None) ->
     return None if r_hat is None and ess is None and seconds is None else until(r_hat=r_hat, ess=ess, seconds=seconds)
 
 
-def _saved(posterior: Posterior, file: Path, checks: Sequence[Check], quiet: bool) -> Path:
-    """Save a run; one that cannot be saved is printed first, since its draws end with this process."""
-    try:
-        return posterior.save(file)
-    except OSError as error:
-        if not quiet:
-            print_run(posterior, checks)
-            _print_reduced(posterior)
-        raise OSError(
-            f"{file} cannot be written ({error}). Make room on the disk, or name another folder with --out, and run "
-            f"again."
-        ) from error
-
-
-def _print_reduced(posterior: Posterior) -> None:
+def _print_result(posterior: Posterior, checks: Sequence[Check]) -> None:
+    print_run(posterior, checks)
     for name, result in posterior.reduced.items():
         say([f"{name}: {result}"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,6 +134,35 @@ def noted(folder: Path, arguments: list[str]) -> Iterator[None]:
         if before is not None:
             _write(file, before)
         raise
+
+
+def save_or_print(file: Path, save: Callable[[Path], Path], print_result: Callable[[], None]) -> Path:
+    """Write a result to a file; one that cannot be written is printed first, since it ends with this process.
+
+    The file gets its name when it is complete, so that an earlier one stays as it was.
+
+    Raises:
+        OSError: naming the file, and what to do.
+    """
+    try:
+        return save(file)
+    except OSError as error:
+        print_result()
+        raise OSError(
+            f"{file} cannot be written ({error}). Make room on the disk, or name another folder with --out, and run "
+            f"again."
+        ) from error
+
+
+def nothing() -> None:
+    """Do nothing: print no result."""
+
+
+def write_table(posterior: Posterior, file: Path) -> Path:
+    """Write the summary as a table of comma-separated values, or leave the file as it was."""
+    with replacing(file) as draft:
+        posterior.summary().to_csv(draft, index_label="variable")
+    return file
 
 
 def _write(file: Path, text: str) -> None:

@@ -75,6 +75,20 @@ def test_a_fit_is_written_and_predicted_from(phalanx, folder):
     assert phalanx(*command, "--quiet") == (0, "", "")
 
 
+@pytest.mark.parametrize("kind, name", [(phx.Fit, "fit.npz"), (phx.Posterior, "posterior.npz")])
+def test_a_fit_on_a_full_disk_is_printed_and_the_file_is_named(phalanx, folder, monkeypatch, kind, name):
+    def refuse(self, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kind, "save", refuse)
+    status, out, err = phalanx("fit", *DATA, "--guide", "laplace", "--draws", "50", "--out", "full")
+    assert status == 2 and "slope" in out
+    assert err.endswith(
+        f"phalanx: error: full/{name} cannot be written ([Errno 28] No space left on device). Make room on the disk, "
+        f"or name another folder with --out, and run again.\n"
+    )
+
+
 def test_a_saved_fit_has_the_page_and_summary_of_a_fit(phalanx, tmp_path, monkeypatch):
     """As far as the file allows: its draws lie beside it in the folder of `phalanx fit`."""
     monkeypatch.chdir(tmp_path)

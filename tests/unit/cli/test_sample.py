@@ -19,7 +19,7 @@ import typer
 from tests.unit.report.posteriors import make_posterior
 
 from phalanx.adaptation.step_size import StepSize
-from phalanx.cli import by_name
+from phalanx.cli import by_name, saved
 from phalanx.cli.data import request
 from phalanx.cli.data.data_file import read_data
 from phalanx.posterior.posterior import Posterior
@@ -322,16 +322,27 @@ def test_a_mistake_is_one_line_and_exit_status_two(phalanx, folder, arguments, l
     assert len(err.strip().splitlines()) == 1 and err.startswith("phalanx: error: ") and line in err
 
 
-def test_draws_that_cannot_be_saved_are_summarised_and_the_file_is_named(tmp_path, monkeypatch, capsys):
-    def refuse(self, path):
+def test_a_result_that_cannot_be_saved_is_printed_and_the_file_is_named(tmp_path, capsys):
+    def refuse(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Posterior, "save", refuse)
     file = tmp_path / "posterior.npz"
     with pytest.raises(OSError) as caught:
-        sample._saved(make_posterior(), file, [], False)
+        saved.save_or_print(file, refuse, lambda: sample._print_result(make_posterior(), []))
     assert str(caught.value) == (
         f"{file} cannot be written ([Errno 28] No space left on device). Make room on the disk, or name another folder "
         f"with --out, and run again."
     )
     assert "log_density" in capsys.readouterr().out
+
+
+def test_a_table_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkeypatch):
+    def half(self, path, **_):
+        path.write_text("half", "utf-8")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pandas.DataFrame.to_csv", half)
+    (file := tmp_path / "summary.csv").write_text("earlier", "utf-8")
+    with pytest.raises(OSError, match="No space left"):
+        saved.write_table(make_posterior(), file)
+    assert [*tmp_path.iterdir()] == [file] and file.read_text("utf-8") == "earlier"
