@@ -55,27 +55,28 @@ def predict(
     program = load(model)
     known = {} if posterior is None else posterior.record.scalars
     columns = read_files(data or [])
-    matched, drawn_anew = _matched(program, columns, known)
+    arguments = _match(program, columns, known)
+    missing = _without_value(program, columns, known)
     folder = out or Path("out") / f"{name}-predictions"
     folder.mkdir(parents=True, exist_ok=True)
     if not quiet:
-        rest = matched.left_out
-        say([f"the model does not ask for {', '.join(rest)}: they stand beside the predictions"] if rest else [])
-        say([f"not among the data, so drawn by the model: {', '.join(drawn_anew)}"] if drawn_anew else [])
+        unused = arguments.left_out
+        say([f"the model does not ask for {', '.join(unused)}: they stand beside the predictions"] if unused else [])
+        say([f"not among the data, so drawn by the model: {', '.join(missing)}"] if missing else [])
     held = [] if redraw else given or None
     with naming_lines_of(path), explain_interrupt("no file was written."):
         if posterior is None:
-            found = predictive(program, matched.arguments, given=held, num_draws=draws, seed=seed)
+            predictions = predictive(program, arguments.arguments, given=held, num_draws=draws, seed=seed)
         else:
-            found = posterior.predictive(matched.arguments, model=program, given=held, seed=seed)
+            predictions = posterior.predictive(arguments.arguments, model=program, given=held, seed=seed)
     leading = 1 if posterior is None else 2
     files = [folder / "predictions.npz", folder / "predictions.csv"]
     with replacing(files[0]) as partial, partial.open("wb") as file:
-        np.savez(file, **found)  # pyright: ignore[reportArgumentType]
-    table = _table(found, leading)
+        np.savez(file, **predictions)  # pyright: ignore[reportArgumentType]
+    table = _table(predictions, leading)
     # without a run, variables that have the name of an argument are those that have its rows
-    rows = inspect.signature(program).parameters if posterior is None else {*found} - {*posterior.record.latents}
-    beside = _beside(found, leading, rows, {name: columns[name] for name in matched.left_out})
+    rows = inspect.signature(program).parameters if posterior is None else {*predictions} - {*posterior.record.latents}
+    beside = _beside(predictions, leading, rows, {name: columns[name] for name in arguments.left_out})
     table.assign(**beside).to_csv(files[1], index_label="variable")
     if not quiet:
         more = [f"({len(table) - SHOWN:,} more rows in predictions.csv)"] if len(table) > SHOWN else []
@@ -83,28 +84,31 @@ def predict(
         say([f"written: {', '.join(map(str, files))}"])
 
 
-def _matched(
-    program: Callable[..., Any], data: Mapping[str, Any], known: Mapping[str, Any]
-) -> tuple[Matched, list[str]]:
-    """Return the model's arguments, and the names of those without a value, which the model draws anew.
-
-    Numbers and words that the run recorded fill in.
-    """
+def _needed(program: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that a model cannot do without."""
     parameters = inspect.signature(program).parameters.values()
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    absent = [name for name in needed if name not in data and name not in known]
-    filled = {**data, **dict.fromkeys(absent), **{n: known[n] for n in needed if n in known and n not in data}}
-    found = match_data(program, filled)
-    return found, absent
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def _without_value(program: Callable[..., Any], data: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    """Return the names of the needed arguments without a value, which the model draws anew."""
+    return [name for name in _needed(program) if name not in data and name not in known]
+
+
+def _match(program: Callable[..., Any], data: Mapping[str, Any], known: Mapping[str, Any]) -> Matched:
+    """Return the model's arguments; numbers and words that the run recorded fill in, and None for the others."""
+    drawn = dict.fromkeys(_without_value(program, data, known))
+    recorded = {name: known[name] for name in _needed(program) if name in known and name not in data}
+    return match_data(program, {**data, **drawn, **recorded})
 
 
 def _beside(
-    found: PredictiveDraws, leading: int, names: Collection[str], columns: Mapping[str, Any]
+    predictions: PredictiveDraws, leading: int, names: Collection[str], columns: Mapping[str, Any]
 ) -> dict[str, list[Any]]:
     """Return columns of the data that the model does not take, such as a row's `id`, for the rows of the table.
 
     Args:
-        found: predictive draws.
+        predictions: predictive draws.
         leading: number of axes of the draws.
         names: variables that may have an entry for each row of the data.
         columns: these columns by name.
@@ -114,24 +118,25 @@ def _beside(
         if np.ndim(cells) != 1:
             continue
         cells_of: list[Any] = []
-        for name, values in found.items():
+        for name, values in predictions.items():
             shape = values.shape[leading:]
-            has_rows = name in names and shape[:1] == (len(cells),) and not any(found.labels[name][:1])
+            has_rows = name in names and shape[:1] == (len(cells),) and not any(predictions.labels[name][:1])
             cells_of += np.repeat(cells, math.prod(shape[1:])).tolist() if has_rows else [""] * math.prod(shape)
         if any(cell != "" for cell in cells_of):
             beside[column if column not in _STATISTICS else f"{column}_data"] = cells_of
     return beside
 
 
-def _table(found: PredictiveDraws, leading: int) -> Any:
+def _table(predictions: PredictiveDraws, leading: int) -> Any:
     """Return a table of the mean, the standard deviation and an interval of each predicted number."""
     import pandas  # as slow to import as all of Phalanx
 
-    names, rows = [], []
-    for name, values in found.items():
+    names: list[str] = []
+    rows: list[tuple[float, ...]] = []
+    for name, values in predictions.items():
         flat = np.asarray(values, float).reshape(-1, *values.shape[leading:])
         flat = flat.reshape(len(flat), -1)
         low, high = np.quantile(flat, INTERVAL, axis=0)
-        names += element_names(name, values.shape[leading:], found.labels)
+        names += element_names(name, values.shape[leading:], predictions.labels)
         rows += zip(flat.mean(0), flat.std(0), low, high, strict=True)
     return pandas.DataFrame(rows, index=names, columns=_STATISTICS)

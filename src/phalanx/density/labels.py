@@ -69,14 +69,15 @@ class LabelSearch:
         if not has_levels and not any(axis.dim or axis.words for axis in every) and not _differ(every):
             return {}
         walk = _LabelWalk(_Axes(), self.variables)
-        known = zip(self.program.jaxpr.invars, arguments.names, arguments.labels, strict=True)
-        inputs = [walk.of_argument(aval_of(a).shape, name, labels, axes[name]) for a, name, labels in known]
+        data = zip(self.program.jaxpr.invars, arguments.names, arguments.labels, strict=True)
+        inputs = [walk.of_argument(aval_of(a).shape, name, labels, axes[name]) for a, name, labels in data]
         for c in constants:
             walk.constants.append((c.array, walk.of_argument(c.shape, c.name, c.labels, axes[c.name])))
-        known, avals = walk.run(self.program, inputs), self.program.out_avals
+        outputs = walk.run(self.program, inputs)
+        shapes = [aval.shape for aval in self.program.out_avals]
         walk.axes.check_labels(list(axes))
-        found = {name: walk.axes.names_along(known[i].axes, avals[i].shape) for name, i in self.values.items()}
-        return {name: names for name, names in found.items() if any(map(any, names))}
+        along = {name: walk.axes.names_along(outputs[i].axes, shapes[i]) for name, i in self.values.items()}
+        return {name: names for name, names in along.items() if any(map(any, names))}
 
 
 def any_labels_differ(arguments: Arguments) -> bool:
