@@ -138,8 +138,8 @@ def laps(
     Without `init=`, 64 chains or more start in 16 groups (superchains), each at one point, if 16 divides their number.
     The verdict on fewer than 100 draws of each chain then compares groups by nested R-hat: a few draws suffice.
 
-    At constant speed the way from a distant start is long, as it is for `phx.mams`: begin where a fit ends,
-    `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`, if the verdict says that chains disagree.
+    If the verdict says that chains disagree, the warm-up was too short for their starts: give it more draws, or begin
+    where a fit ends, `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`.
 
     Args:
         step_size: length of a leapfrog; None tunes it.

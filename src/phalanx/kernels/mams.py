@@ -148,9 +148,9 @@ def mams(
     $\dot u = (I - u u^\top)\, \nabla \log \pi(x) / (d - 1)$. The end of the trajectory is accepted with probability
     $\min(1, e^{-\Delta E})$.
 
-    At constant speed the way from a distant start is long: chains may not reach the posterior in a short warm-up, and
-    the verdict says so. Begin such runs where a fit ends,
-    `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`.
+    Warm-up lengthens the steps on the way to the posterior, so that chains arrive from default starts, and from starts
+    a thousand standard deviations away, in a few hundred draws of warm-up. If the verdict says that chains disagree,
+    begin where a fit ends, `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`.
 
     Args:
         step_size: length of a leapfrog; None tunes it in warm-up.
