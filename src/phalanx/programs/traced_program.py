@@ -20,7 +20,6 @@ from phalanx.distributions.constraint_text import in_words
 from phalanx.distributions.supports import support_of
 from phalanx.errors.model_errors import check_nothing_leaked
 from phalanx.inputs.arguments import Arguments, Layout
-from phalanx.language.parameters import Parameter
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
 from phalanx.mesh.space import GLOBAL
@@ -196,7 +195,7 @@ def without_tracers(value: Any) -> Any:
         if all(item is before for item, before in zip(items, value, strict=True)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    is_object = isinstance(value, RandomVariable | Parameter | Distribution | Transform | Constraint)
+    is_object = isinstance(value, RandomVariable | Distribution | Transform | Constraint)
     if not is_object and not isinstance(value, dict):
         return value
     before = vars(value) if is_object else value

@@ -39,7 +39,7 @@ from phalanx.mesh.specs import PyTree
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.closure_key import captured, captured_words, check_function, draws_key
 from phalanx.programs.shares import Latent
-from phalanx.programs.traced_program import TracedProgram, without_tracers
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.describe import call_words
@@ -163,7 +163,7 @@ class Problem:
 
         whole = TracedProgram.of_whole(started, self.arguments, axes_but_chain(self.mesh), checking=True)
         check_labels(whole, self.arguments)
-        parameters = {name: without_tracers(parameter) for name, (parameter, _) in met.items()}
+        parameters = {name: parameter for name, (parameter, _) in met.items()}
         types = {name: jax.tree.map(jax.typeof, value) for name, (_, value) in met.items()}
         met.clear()  # the program, which outlives its trace, would keep tracers
         return whole, parameters, types
