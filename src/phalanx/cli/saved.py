@@ -24,6 +24,7 @@ from phalanx.extras import install_command, is_installed
 from phalanx.posterior.criticism.model_at_draws import with_model
 from phalanx.posterior.opening import open as open_saved
 from phalanx.posterior.posterior import Posterior
+from phalanx.posterior.tables import angles_among
 from phalanx.report import print_run, print_verdict
 from phalanx.report.page import file_to_write
 from phalanx.run.checkpoint import IN_STORE
@@ -292,7 +293,7 @@ def _line(posterior: Posterior) -> str:
     draws = posterior.num_draws or posterior.record.reduced_draws
     words = [f"{count(posterior.num_chains, 'chain')} x {count(draws, 'draw')}"]
     if posterior.num_draws >= 4:  # the least for halves of chains
-        table = summary_table(posterior.draws)
+        table = summary_table(posterior.draws, angles=angles_among(posterior.record.latents))
         words.append(f"largest R-hat {np.nanmax(table['r_hat']):.3f}, least ESS {np.nanmin(table['ess_bulk']):,.0f}")
     words.append(count(posterior.num_divergences, "divergence"))
     return "; ".join([*words, "in progress" if posterior.record.interrupted else "complete"])

@@ -11,6 +11,7 @@ from jax import Array
 
 from phalanx.density.imputation import of_given_entries
 from phalanx.density.minibatch import MinibatchEstimate
+from phalanx.distributions.bijections import EXPONENTIALS, radius_at
 from phalanx.distributions.row_sums import total_of
 from phalanx.errors.model_errors import gradient_errors
 from phalanx.inputs.arguments import Layout
@@ -150,6 +151,17 @@ class Density:
         """Return `position` with the `wanted` variables at these values, and which values no position can give."""
         found, misfits = at_values(self.program, position, values, wanted, self.layout.join(self.arrays))
         return found, jax.tree.map(lambda wrong: self._add(wrong.astype(jnp.int32)) > 0, misfits)
+
+    def with_radii(self, position: ByVariable, key: Array) -> ByVariable:
+        """Return a position of the same values, with the radii of points that determine angles drawn at random."""
+        angles = self._run(position).log_radii
+        if not angles:
+            return position
+        keys = jax.random.split(key, -(-EXPONENTIALS // 2))
+        uniform = [self.shares.layout.uniform(key, 0.0, 1.0) for key in keys]
+        numbers = {name: jnp.concatenate([part[name] for part in uniform], -1)[..., :EXPONENTIALS] for name in angles}
+        radii = {name: radius_at(-jnp.sum(jnp.log1p(-part), -1, keepdims=True)) for name, part in numbers.items()}
+        return {**position, **{name: radius * position[name] for name, radius in radii.items()}}
 
     def initial_position(self, key: Array, radius: Array | float = INITIAL_RADIUS) -> ByVariable:
         """Return a random position near zero: equal on all devices for global variables, different for sharded ones."""

@@ -95,6 +95,8 @@ class Target:
 
     Constrained values $x$ and the position $u$ are related by $x = T(u)$, `numpyro.distributions.biject_to` of each
     support, and $\log \pi(u) = \log p(T(u), \text{data}) + \log|\det T'(u)|$. Supports may depend on other variables.
+    An angle, as of `VonMises`, is that of a point in the plane, so that its $u$ has a last dimension of size 2; the log
+    density of the point's radius replaces the determinant.
 
     A pickle, which contains the model as Python pickles a function, is traced again on one device where it is read.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,8 +30,9 @@ def summary_table(
     prob: float = 0.94,
     labels: Names | None = None,
     not_kept: Iterable[str] = (),
+    angles: Collection[str] = (),
 ) -> SummaryTable:
-    """Summarise the draws: one row per scalar element, with its location, spread, interval, errors and convergence.
+    r"""Summarise the draws: one row per scalar element, with its location, spread, interval, errors and convergence.
 
     Args:
         draws: arrays of shape `(chain, draw, ...)` by variable name.
@@ -38,6 +40,9 @@ def summary_table(
         prob: the fraction of the draws in the interval from `hdi_low` to `hdi_high`, the narrowest with so many.
         labels: labels of the entries along each axis, by variable; None for an axis that is numbered.
         not_kept: variables of the model without draws, for the message about an unknown name.
+        angles: variables that are angles in radians, with directional statistics: with $R e^{i m}$ the mean of
+            $e^{i x}$, the mean is $m$ and the sd $\sqrt{-2 \log R}$. The interval may contain $\pi$; its lower end is
+            then above the upper one. R-hat and ESS are the worse of those of $\cos(x - m)$ and $\sin(x - m)$.
 
     Returns:
         A table with the columns mean, sd, hdi_low, hdi_high, mcse_mean, mcse_sd, ess_bulk, ess_tail and r_hat. Names of
@@ -53,6 +58,9 @@ def summary_table(
         >>> table = summary_table({"b": np.random.default_rng(0).normal(size=(4, 1000, 2))})
         >>> list(table.index)
         ['b[0]', 'b[1]']
+
+    Source:
+        Mardia, Jupp (2000), Directional statistics, for angles.
     """
     check_fraction("summary: prob", prob)
     chosen = _choose(draws, names, not_kept)
@@ -61,7 +69,8 @@ def summary_table(
     rows = [row for name, value in chosen for row in element_names(name, value.shape[2:], labels)]
     from phalanx.diagnostics.table import SummaryTable  # importing pandas takes as long as importing all of Phalanx
 
-    parts = [measure(lambda elements: row_of(elements, prob), value).reshape(-1, len(COLUMNS)) for _, value in chosen]
+    statistics = [(row_of_angles if name in angles else row_of, value) for name, value in chosen]
+    parts = [measure(partial(statistic, prob=prob), value).reshape(-1, len(COLUMNS)) for statistic, value in statistics]
     table = SummaryTable(np.concatenate(parts), index=rows, columns=COLUMNS)
     table.num_heads = 0
     return table
@@ -90,3 +99,21 @@ def row_of(elements: ElementStatistics, prob: float) -> np.ndarray:
     rows[np.isfinite(shapes)[:, None] & NEEDS_VARIANCE] = np.nan
     rows[shapes > NO_MEAN, COLUMNS.index("mean")] = np.nan
     return rows
+
+
+def row_of_angles(elements: ElementStatistics, prob: float) -> np.ndarray:
+    """Return the rows of a batch of angles, in the order of the columns."""
+    middle = np.angle(np.exp(1j * elements.values).mean(axis=(1, 2)))
+    around = _to_circle(elements.values - middle[:, None, None])
+    sine, cosine = ElementStatistics(np.sin(around)), ElementStatistics(np.cos(around))
+    length = np.minimum(cosine.mean, 1.0)
+    sd = np.sqrt(-2.0 * np.log(length))
+    interval = _to_circle(middle[:, None] + ElementStatistics(around).hdi(prob))
+    errors = [sine.mcse_mean / length, cosine.mcse_mean / (length * sd)]
+    sizes = [np.fmin(sine.ess_bulk, cosine.ess_bulk), np.fmin(sine.ess_tail, cosine.ess_tail)]
+    return np.column_stack([middle, sd, interval, *errors, *sizes, np.fmax(sine.rhat, cosine.rhat)])
+
+
+def _to_circle(angles: np.ndarray) -> np.ndarray:
+    """Return angles between -pi and pi."""
+    return (angles + np.pi) % (2 * np.pi) - np.pi

@@ -1,7 +1,8 @@
-"""Bijections from the real line onto supports: NumPyro's, but for simplices, Cholesky factors and computed supports.
+"""Transforms from real vectors onto supports: NumPyro's, but for simplices, Cholesky factors, circles, computed ones.
 
-Phalanx's bijection onto the simplex keeps more digits, and the one onto Cholesky factors needs no scatter. Intervals
-may lack a bound in some rows, and images of supports are reached by the transforms themselves.
+Phalanx's bijection onto the simplex keeps more digits, and the one onto Cholesky factors needs no scatter. Angles are
+those of points in the plane. Intervals may lack a bound in some rows, and images of supports are reached by the
+transforms themselves.
 """
 
 from __future__ import annotations
@@ -22,12 +23,35 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from phalanx.distributions.supports import AnyOf, Image, RealInterval
+from phalanx.distributions.supports import CIRCLE, AnyOf, Image, RealInterval
 from phalanx.mesh.specs import PyTree
+
+RING_POWER = 20
+"""Power $k$ in the density of the radius of a point whose angle is a variable's value."""
+
+CORE = 0.05
+"""Squared radius $c$ of the core, in which that density is nearly constant."""
+
+LEAST_RADIUS = 1e-3
+"""Radius below which no point is drawn: the probability is less than $10^{-11}$, and derivatives may overflow."""
+
+EXPONENTIALS = RING_POWER // 2 + 1
+"""Exponential variables whose sum determines a radius that has this density."""
+
+LOG_RING = (
+    math.log((1.0 + CORE) / 2.0)
+    + RING_POWER / 2 * (1.0 - math.log(RING_POWER / 2))
+    + math.lgamma(EXPONENTIALS)
+    - math.log(RING_POWER / 2)
+)
+"""Log of the integral $Z$ of that density, relative to its greatest, over the points of one direction.
+
+It is that over $w > 0$; the part below $w = c / (1 + c)$, where no point is, is less than $10^{-11}$ of it.
+"""
 
 
 def bijection_onto(support: Constraint) -> Transform:
-    """Return the bijection from real vectors onto `support`.
+    """Return the transform from real vectors onto `support`: a bijection, but for circles.
 
     Raises:
         NotImplementedError: when no bijection onto it is known.
@@ -40,6 +64,8 @@ def bijection_onto(support: Constraint) -> Transform:
         return OntoInterval(support.lower_bound, support.upper_bound)
     if isinstance(support, constraints.independent):
         return IndependentTransform(bijection_onto(support.base_constraint), support.reinterpreted_batch_ndims)
+    if isinstance(support, CIRCLE):
+        return OntoCircle()
     if support is constraints.simplex:
         return StickBreaking()
     if support is constraints.lower_cholesky:
@@ -82,6 +108,61 @@ class StickBreaking(ParameterFreeTransform):
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape with one element less."""
         return (*shape[:-1], shape[-1] - 1)
+
+
+class OntoCircle(ParameterFreeTransform):
+    r"""Angle of a point in the plane, $x = \operatorname{atan2}(b, a)$: $-\pi$ and $\pi$ are one place.
+
+    No value depends on the point's radius $r$, which has a density of its own. That of the position is $p(x) f(r) / Z$
+    with $f(r) = (w e^{1 - w})^{k / 2}$, $w = (r^2 + c) / (1 + c)$ and $Z = \int_0^\infty f(r) r\,dr$, so that the angle
+    has the density $p$. $f$ is greatest on the circle $r = 1$.
+
+    The width of the ring, $(1 + c) / \sqrt{2 k}$, is a compromise: in a wider ring fewer steps go around, but an arc is
+    much shorter at the inner edge than at the outer, and the shortest arc limits the step size. The core $c$ bounds the
+    slope near the origin, which trajectories may jump over.
+    """
+
+    domain: Any = constraints.real_vector
+    codomain: Any = constraints.circular
+
+    def __call__(self, x: Array) -> Array:
+        """Map `(..., 2)` real numbers to angles `(...)`; the origin, which has none, to zero."""
+        a, b = x[..., 0], x[..., 1]
+        is_origin = (a == 0.0) & (b == 0.0)
+        return jnp.arctan2(b, jnp.where(is_origin, 1.0, a))  # its derivatives at the origin would be NaN
+
+    def _inverse(self, y: Array) -> Array:
+        # pi is rounded up in float32, so that its sine is negative, as that of -pi
+        return jnp.stack([jnp.cos(y), jnp.copysign(jnp.sin(y), y)], -1)
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: PyTree = None) -> Array:
+        """Return the log density of the radius, per unit of area and radian, of shape `(...)`."""
+        return self.log_radius(x) - LOG_RING
+
+    def log_radius(self, x: Array) -> Array:
+        """Return the log density of the radius relative to that of radius 1, the greatest, of shape `(...)`."""
+        w = (jnp.sum(x**2, -1) + CORE) / (1.0 + CORE)
+        return 0.5 * RING_POWER * (jnp.log(w) - w + 1.0)
+
+    def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape without the two coordinates of a point."""
+        return shape[:-1]
+
+    def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape with the two coordinates of a point."""
+        return (*shape, 2)
+
+
+def log_radius_of(transform: Transform, unconstrained: Array) -> Array | None:
+    """Return the relative log density of the radii of points, elementwise; None if the values are no angles."""
+    first = transform.parts[0] if isinstance(transform, ComposeTransform) else transform
+    return first.log_radius(unconstrained) if isinstance(first, OntoCircle) else None
+
+
+def radius_at(exponentials: Array) -> Array:
+    """Return radii that have their density, from sums of `EXPONENTIALS` exponential variables, elementwise."""
+    w = exponentials / (RING_POWER / 2)
+    return jnp.sqrt(jnp.maximum((1.0 + CORE) * w - CORE, LEAST_RADIUS**2))
 
 
 class OntoInterval(Transform[Array]):

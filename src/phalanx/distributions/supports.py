@@ -68,6 +68,9 @@ POSITIVE = (constraints.positive, constraints.nonnegative, constraints.softplus_
 TRUNCATED = (LeftTruncatedDistribution, RightTruncatedDistribution, TwoSidedTruncatedDistribution)
 """Distributions whose bounds may be infinite, in some rows or all."""
 
+CIRCLE = type(constraints.circular)
+"""Class of the support of angles."""
+
 HURDLES = tuple(filter(None, [getattr(distributions, "HurdleProbs", None)]))
 """Distributions of zero and other numbers; older releases of NumPyro have none."""
 
@@ -304,7 +307,9 @@ class AnyOf(Constraint):
                 f"it is a mixture of {_list(self.kinds)}, with the supports {_list(map(in_words, self.supports))}, "
                 f"which no interval contains"
             ) from None
-        return _joined(_interval(*_hull(bounds)), self.event_dim)
+        hull = _interval(*_hull(bounds))
+        of_angles = any(isinstance(entries_of_support(support), CIRCLE) for support in self.supports)
+        return _joined(constraints.circular if of_angles and _is_circle(hull) else hull, self.event_dim)
 
     def feasible_like(self, prototype: Any) -> Any:
         """Return values of the first support."""
@@ -347,6 +352,9 @@ def _of_mixture(mixture: MixtureSameFamily | MixtureGeneral) -> Any:
     points = [_is_point(component) for component in components]
     if all(points) or _all_equal(supports):
         return supports[0]
+    circles = [support for support in supports if isinstance(entries_of_support(support), CIRCLE)]
+    if circles and all(map(_is_circle, supports)):
+        return circles[0]
     discrete = [support.is_discrete for support in supports]
     if any(points) or any(discrete) != all(discrete):
         # a point is an interval from itself to itself
@@ -447,6 +455,14 @@ def _interval(lower: Any, upper: Any) -> Any:
         is_zero = np.ndim(lower) == 0 and float(np.asarray(lower)) == 0.0
         return constraints.positive if is_zero else constraints.greater_than(lower)
     return constraints.less_than(upper) if ends == (True, False) else constraints.interval(lower, upper)
+
+
+def _is_circle(support: Any) -> bool:
+    """Return whether a support is known to be all angles between -pi and pi, whatever it is called."""
+    support = entries_of_support(support)
+    if not isinstance(support, constraints.interval) or not _all_finite(bounds := bounds_of(support)):
+        return False
+    return all(np.allclose(bound, end, rtol=1e-6) for bound, end in zip(bounds, (-np.pi, np.pi), strict=True))
 
 
 def _hull(bounds: Sequence[Bounds]) -> Bounds:

@@ -40,7 +40,7 @@ def from_prior(programs: Programs, arrays: tuple[Any, ...], seed: int) -> Positi
     lacking, position = np.ones(number, bool), None
     for attempt in range(ATTEMPTS):
         drawn = programs.drawn(seed, attempt, arrays[:-1])
-        located = programs.locate(arrays, Initial("", drawn).given(target, number).values)
+        located = programs.locate(np.uint32(seed), arrays, Initial("", drawn).given(target, number).values)
         if any(int(number) for number in located.invalid.values()):
             refuse_invalid(programs, arrays[:-1])
         found = to_host_vector(located.position)

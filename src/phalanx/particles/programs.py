@@ -84,16 +84,21 @@ class ParticleBlocks:
         return prior_of(self.blocks.target)(jax.vmap(key)(jnp.arange(self.blocks.num_chains)), arrays)
 
     @rolled_hashes()
-    def locate(self, arrays: Sequence[Array], values: ByVariable) -> Located:
-        """Return the positions at which the latent variables have these values, `(particle, ...)` by variable."""
+    def locate(self, seed: Array, arrays: Sequence[Array], values: ByVariable) -> Located:
+        """Return the positions at which the latent variables have these values, `(particle, ...)` by variable.
+
+        A position also has numbers on which no value depends, which are drawn as functions of seed and particle.
+        """
         density, layout = self.blocks.lanes(arrays).density, self.blocks.layout
         wanted = dict.fromkeys(values, jnp.ones((), bool))
 
-        def one(values: ByVariable) -> tuple[Vector, Bool[Array, ""]]:
+        def one(of_one: tuple[ByVariable, Array]) -> tuple[Vector, Bool[Array, ""]]:
+            values, particle = of_one
             position, misfits = density.at_values(layout.zeros(), values, wanted)
+            position = density.with_radii(position, random.fold_in(random.key(seed), particle))
             return layout.vector(position), ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
 
-        position, fits = over_lanes(one, self.blocks.count)(values)
+        position, fits = over_lanes(one, self.blocks.count)((values, lane_chains(self.blocks.count)))
         return Located(position.T, fits, density.invalid())
 
     def likelihood(self, arrays: Sequence[Array], position: Vector) -> Total:
@@ -282,7 +287,8 @@ def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tup
     yield "settle", settle.lower(), {}
     given = target.position_specs(CHAIN)
     located = Located(vector, chains, everywhere)
-    yield "locate", jit(particles.locate, (data, given), located).lower(tempered, blocks.given_shapes().values), RARELY
+    locate = jit(particles.locate, (everywhere, data, given), located)
+    yield "locate", locate.lower(seed, tempered, blocks.given_shapes().values), RARELY
     yield "likelihood", jit(particles.likelihood, (data, vector), chains).lower(tempered, particles.vector_shapes), {}
     kept = {name: target.sharding(name).spec(CHAIN) for name in blocks.names}
     yield "values", jit(particles.values, (data, vector), kept).lower(tempered, particles.vector_shapes), RARELY

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phalanx.diagnostics import Check, Finding, Verdict, judge, judge_reduced, judged
+from phalanx.diagnostics import Check, Verdict, judge, judge_reduced, judged
 from phalanx.diagnostics.elements import element_names
 from phalanx.posterior.record import RunRecord
 
@@ -19,16 +19,6 @@ MOST_COMPARED = 100
 
 WHOLE = 1e-5
 """Distance of a number of turns from a whole number, per unit of the angle, that is rounding."""
-
-
-ARCS = 24
-"""Arcs of a circle in which draws are counted."""
-
-MORE = 4
-"""Ratio of the draws near the ends of (-pi, pi) to those in the emptiest arc from which chains cross too seldom."""
-
-FEWEST_AT_ENDS = 20
-"""Draws near the ends beyond this ratio, which are more than chance."""
 
 
 def judge_run(
@@ -69,7 +59,6 @@ def judge_run(
         )  # fmt: skip
     if not stats:
         raise ValueError("verdict: there are no draws to judge, stored or reduced.")
-    findings = (*findings, *ends_of_circles(draws, record.latents))
     summary = table() if num_draws else None
     for winding, angle in windings(draws, set(record.latents)).items():
         passed = (*passed, f"{winding} is not judged: it is {angle} with whole turns added, which have no meaning.")
@@ -80,37 +69,6 @@ def judge_run(
         summary, stats, findings=findings, passed=passed, draws=draws,
         labels=record.labels, checks=checks, superchains=record.superchains,
     )  # fmt: skip
-
-
-def ends_of_circles(draws: Mapping[str, np.ndarray], latents: Mapping[str, str]) -> list[Finding]:
-    """Return findings on latent angles with mass near both ends of (-pi, pi), which chains do not cross.
-
-    On the circle the ends are one point. Chains pass between them through the rest of the interval, and do so seldom if
-    the density there is lower than at the ends.
-
-    Args:
-        draws: draws `(chain, draw, ...)` by variable.
-        latents: by latent variable, its support in words.
-    """
-    found = []
-    for name in draws.keys() & {name for name, support in latents.items() if "Circular(" in support}:
-        angles = np.asarray(draws[name], np.float64).reshape(np.shape(draws[name])[0] * np.shape(draws[name])[1], -1)
-        arcs = np.round(angles / (2 * np.pi) * ARCS).astype(int) % ARCS  # the ends are the middle of one arc
-        counts = np.stack([np.sum(arcs == arc, axis=0) for arc in range(ARCS)])
-        at_ends, fewest = counts[ARCS // 2], counts.min(0)
-        if (at_ends > MORE * fewest + FEWEST_AT_ENDS).any():
-            share = (at_ends / len(angles)).max()
-            found.append(
-                Finding(
-                    "ends of a circle",
-                    f"{name} lies on a circle, and {share:.0%} of its draws are near pi or -pi, one point: chains do "
-                    f"not cross it, and seldom pass through the rest of the circle.",
-                    f"numpyro.handlers.reparam(model, {{{name!r}: numpyro.infer.reparam.CircularReparam()}}), with "
-                    f"which chains cross it",
-                    "usable",
-                )
-            )
-    return found
 
 
 def windings(draws: Mapping[str, np.ndarray], latents: set[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from phalanx.density.target import Target
 from phalanx.diagnostics import Check, Verdict
 from phalanx.diagnostics.exchange import check_dimensions, dataset
 from phalanx.errors.names import UnknownVariable, hint
+from phalanx.errors.words import first_few
 from phalanx.mesh.agreement import check_same
 from phalanx.posterior.containers.arviz_groups import to_arviz
 from phalanx.posterior.continuation import Continuation, FromFile
@@ -26,7 +27,7 @@ from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.rounding import rounding_error, with_rounding
 from phalanx.posterior.run_folder import read_saved
 from phalanx.posterior.shown import posterior_as_html, posterior_in_words
-from phalanx.posterior.tables import draws_frame, summarize
+from phalanx.posterior.tables import DIRECTIONAL, angles_among, draws_frame, summarize
 from phalanx.store.pickles import Pickled
 from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
 
@@ -233,7 +234,10 @@ class Posterior(Evaluations, Pickled):
             return self._summarize(names, prob)
         whole = self._summary_of_all if prob == _PROB else self._summarize(self.draws, prob)
         table = whole.copy()
-        table.verdict, table.notes, table.num_heads = self.verdict(), self.record.notes, whole.num_heads
+        angles = [name for name in angles_among(self.record.latents) if name in self.draws]
+        notes = [DIRECTIONAL.format(first_few(angles))] if angles else []
+        table.verdict, table.num_heads = self.verdict(), whole.num_heads
+        table.notes = (*self.record.notes, *notes)
         return table
 
     @on_all_chains
@@ -272,7 +276,8 @@ class Posterior(Evaluations, Pickled):
         return self._summarize(self.draws, _PROB)
 
     def _summarize(self, names: Iterable[str], prob: float) -> SummaryTable:
-        return summarize(self.draws, self.stats, names, prob, self.record.labels, self._not_kept)
+        angles = angles_among(self.record.latents)
+        return summarize(self.draws, self.stats, names, prob, self.record.labels, self._not_kept, angles)
 
     @on_all_chains
     def to_xarray(self) -> Dataset:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 
 INDEX = ("chain", "draw")
 
+ANGLE = re.compile(r"(IndependentConstraint\()*Circular\(")
+"""Beginning of the text of the support of angles, single ones or arrays of them."""
+
+DIRECTIONAL = (
+    "Mean and sd of the angles {} are directional, see phalanx.diagnostics.summary_table; an interval whose hdi_low is "
+    "above hdi_high contains pi."
+)
+"""Note on the summary of angles."""
+
 
 def summarize(
     draws: Mapping[str, np.ndarray],
@@ -25,18 +35,24 @@ def summarize(
     prob: float,
     labels: Names,
     not_kept: Iterable[str],
+    angles: Collection[str] = (),
 ) -> SummaryTable:
     """Summarise the log density, if known, and the named variables; see `Posterior.summary`."""
     names = [names] if isinstance(names, str) else list(names)
     # Two tables, because a variable may be called log_density, too.
     tables = [summary_table(stats, ["log_density"], prob=prob)] if "log_density" in stats else []
     if names or not tables:
-        tables.append(summary_table(draws, names, prob=prob, labels=labels, not_kept=not_kept))
+        tables.append(summary_table(draws, names, prob=prob, labels=labels, not_kept=not_kept, angles=angles))
     from pandas import concat  # as slow to import as all of Phalanx; a run does not need it
 
     table: SummaryTable = concat(tables)  # pyright: ignore[reportAssignmentType]
     table.num_heads = int("log_density" in stats)
     return table
+
+
+def angles_among(latents: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables that are angles, of latent variables with their supports in words."""
+    return [name for name, support in latents.items() if ANGLE.match(support) and " or " not in support]
 
 
 def draws_frame(draws: Mapping[str, np.ndarray], labels: Names | None = None) -> DataFrame:

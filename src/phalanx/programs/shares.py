@@ -33,6 +33,11 @@ class Latent(Variable):
         """Shape of the value in the whole, without padded rows."""
         return self.sharding.whole_shape(self.shape)
 
+    @property
+    def is_of_points(self) -> bool:
+        """True for angles, whose unconstrained values are points in the plane, along a last dimension of size 2."""
+        return "Circular(" in self.support and self.unconstrained_shape == (*self.shape, 2)
+
 
 @dataclass(frozen=True)
 class Shares:

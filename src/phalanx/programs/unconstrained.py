@@ -7,7 +7,7 @@ $\log p(u) = \log p(x) + \log |\det T'(u)|$. A support may depend on other varia
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jax import Array, lax
 from numpyro.distributions import Unit
 from numpyro.distributions.transforms import ComposeTransform, IdentityTransform, Transform
 
-from phalanx.distributions.bijections import bijection_onto
+from phalanx.distributions.bijections import bijection_onto, log_radius_of
 from phalanx.distributions.constraint_text import in_words, kind_of
 from phalanx.distributions.independent_entries import entries_of_support
 from phalanx.distributions.location_scale import LocationScale, PartlyCentred, location_scale
@@ -43,10 +43,12 @@ class Evaluation:
 
     Attributes:
         variables: every variable of the program, in order, with its value.
-        log_dets: log |det T'| of each latent variable, elementwise over the batch dimensions of T.
+        log_dets: log |det T'| of each latent variable, elementwise over the batch dimensions of T; of an angle the log
+            density of the radius.
         position: the unconstrained value of each latent variable.
         substituted: names of variables with a value that is not data, which count like data.
         at_position: names of latent variables whose value is their unconstrained value itself.
+        log_radii: log density of the radii of angles, relative to the greatest; no value depends on a radius.
     """
 
     variables: dict[str, RandomVariable]
@@ -54,6 +56,7 @@ class Evaluation:
     position: dict[str, Array]
     substituted: frozenset[str] = frozenset()
     at_position: frozenset[str] = frozenset()
+    log_radii: dict[str, Array] = field(default_factory=dict)
 
     @property
     def observed(self) -> dict[str, RandomVariable]:
@@ -90,8 +93,11 @@ class Evaluation:
         return out
 
     def log_density(self, jacobian: bool = True) -> Array:
-        """Return the sum of all terms on one device, with or without the Jacobians of the transforms."""
-        jacobians = (jnp.sum(log_det) for log_det in self.log_dets.values()) if jacobian else ()
+        """Return the sum of all terms on one device, with or without the Jacobians of the transforms.
+
+        Without them it is the density of the values if the radii of angles are 1, and less for others.
+        """
+        jacobians = map(jnp.sum, (self.log_dets if jacobian else self.log_radii).values())
         return sum((*(density.value for density in self.densities()), *jacobians), jnp.zeros(()))
 
     def densities(self) -> list[Total]:
@@ -132,6 +138,7 @@ def run_unconstrained(
             otherwise it is an error.
     """
     log_dets: dict[str, Array] = {}
+    log_radii: dict[str, Array] = {}
     used: dict[str, Array] = {}
     substituted: set[str] = set()
     at_position: set[str] = set()
@@ -153,6 +160,8 @@ def run_unconstrained(
         value = jnp.asarray(transform(given))
         used[variable.name] = given
         log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(given, value))
+        if (log_radius := log_radius_of(transform, given)) is not None:
+            log_radii[variable.name] = log_radius
         logit = logit_of(transform, given)
         first = transform.parts[0] if isinstance(transform, ComposeTransform) else transform
         residual = first.residual(given) if isinstance(first, PartlyCentred) else None
@@ -161,7 +170,7 @@ def run_unconstrained(
     # validity is checked on concrete values, see `validity`
     with unvalidated(), tracing(place), tape() as variables, model_errors(program, variables, data):
         program(**data)
-    return Evaluation(variables, log_dets, used, frozenset(substituted), frozenset(at_position))
+    return Evaluation(variables, log_dets, used, frozenset(substituted), frozenset(at_position), log_radii)
 
 
 def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mapping[str, Any]) -> dict[str, Array]:

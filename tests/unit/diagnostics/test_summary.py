@@ -4,6 +4,7 @@ import sys
 import arviz
 import numpy as np
 import pytest
+from scipy.stats import circmean, circstd
 
 from phalanx.diagnostics import Finding, Verdict, summary_table
 
@@ -140,3 +141,32 @@ def test_rows_are_called_by_labels_where_these_fit():
     labels = {"w": (("ADAMS", "ST LOUIS"), None), "b": (("one",),), "gone": (("x",),)}
     rows = ["w[ADAMS,0]", "w[ADAMS,1]", "w[ST LOUIS,0]", "w[ST LOUIS,1]", "b[0]", "b[1]"]
     assert list(summary_table(draws, labels=labels).index) == rows
+
+
+def test_angles_have_directional_statistics():
+    random = np.random.default_rng(3)
+    angles = random.vonmises([3.0, -1.0], [4.0, 50.0], size=(4, 500, 2))
+    table = summary_table({"phi": angles}, angles=["phi"])
+    np.testing.assert_allclose(table["mean"], circmean(angles, np.pi, -np.pi, axis=(0, 1)), atol=1e-12)
+    np.testing.assert_allclose(table["sd"], circstd(angles, np.pi, -np.pi, axis=(0, 1)), rtol=1e-12)
+    np.testing.assert_allclose(table.loc["phi[1]", "mcse_mean"], np.std(angles[..., 1]) / np.sqrt(2000), rtol=0.15)
+    assert table["hdi_low"].iloc[0] > table["hdi_high"].iloc[0]  # across pi
+    assert (table["r_hat"] < 1.01).all() and (table[["ess_bulk", "ess_tail"]] > 1000).all(axis=None)
+
+
+def test_the_statistics_of_angles_do_not_depend_on_the_place_of_zero():
+    angles = np.random.default_rng(4).vonmises(0.0, 8.0, size=(4, 200))
+    turned = (angles + 3.0 + np.pi) % (2 * np.pi) - np.pi
+    table = summary_table({"phi": angles, "psi": turned}, angles=["phi", "psi"])
+    places, others = ["mean", "hdi_low", "hdi_high"], [*COLUMNS[4:], "sd"]
+    np.testing.assert_allclose(table.loc["psi", others], table.loc["phi", others], rtol=1e-9)
+    ends = np.exp(1j * (table.loc["psi", places] - table.loc["phi", places]).to_numpy(float))
+    np.testing.assert_allclose(ends, np.exp(3j), rtol=1e-9)
+    apart = summary_table({"phi": np.array([3.0, -3.0, 3.1, -3.1])[:, None] + 0.02 * angles}, angles=["phi"])
+    assert apart["r_hat"].item() > 1.5  # chains that do not agree
+
+
+def test_an_angle_that_stands_still_has_no_r_hat():
+    table = summary_table({"phi": np.full((4, 100), 3.0)}, angles=["phi"])
+    assert table.loc["phi", "mean"] == pytest.approx(3.0) and table.loc["phi", "sd"] < 1e-6
+    assert table[["r_hat", "ess_bulk"]].isna().all(axis=None)

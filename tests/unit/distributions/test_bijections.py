@@ -1,4 +1,4 @@
-"""The simplex in logarithms: round trip, determinant, extreme positions, sparse draws. Cholesky factors."""
+"""The simplex in logarithms: round trip, determinant, extreme positions, sparse draws. Cholesky factors. Circles."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
+from numpyro.distributions.transforms import AffineTransform
 
-from phalanx.distributions.bijections import bijection_onto
+from phalanx.distributions.bijections import EXPONENTIALS, bijection_onto, radius_at
+from phalanx.distributions.independent_entries import entries_of_support
+from phalanx.distributions.supports import support_of
 
 ONTO = bijection_onto(constraints.simplex)
 
@@ -77,3 +80,45 @@ def test_the_last_component_of_a_sparse_dirichlet_is_as_large_as_the_others():
     y = np.asarray(ONTO(logs + jnp.log(jnp.arange(size - 1.0, 0, -1))[None]), np.float64)
     error = np.sqrt((a / (size * a)) * (1 - 1 / size) / (size * a + 1) / count)
     np.testing.assert_allclose(y.mean(0), 1 / size, atol=5 * error)
+
+
+CIRCLE = bijection_onto(constraints.circular)
+
+
+def test_angles_have_points_on_both_sides_of_pi():
+    end = float(np.float32(np.pi))  # rounded up
+    angles = jnp.array([-end, -3.0, -0.5, 0.0, 2.0, end])
+    points = CIRCLE.inv(angles)
+    assert points.shape == CIRCLE.inverse_shape(angles.shape) and CIRCLE.forward_shape(points.shape) == angles.shape
+    np.testing.assert_allclose(CIRCLE(points), angles, atol=1e-6)
+    outside = jnp.array([-4.0, 4.0])
+    assert (jnp.abs(CIRCLE(CIRCLE.inv(outside)) - outside) > 1.0).all()
+
+
+def test_the_density_of_a_radius_is_that_of_its_draws():
+    radii = np.linspace(0.0, 3.0, 30_001)
+    points = jnp.stack([jnp.asarray(radii), jnp.zeros(len(radii))], -1)
+    mass = np.asarray(jnp.exp(CIRCLE.log_abs_det_jacobian(points, CIRCLE(points))), float) * radii * 1e-4
+    assert mass.sum() == pytest.approx(1.0, abs=1e-4)
+    assert radii[np.argmax(mass / np.maximum(radii, 1e-4))] == pytest.approx(1.0, abs=0.01)
+    draws = np.asarray(radius_at(jax.random.gamma(jax.random.key(0), EXPONENTIALS, (10_000,))), float)
+    levels = np.interp(np.quantile(draws, [0.02, 0.1, 0.5, 0.9, 0.98]), radii, np.cumsum(mass))
+    np.testing.assert_allclose(levels, [0.02, 0.1, 0.5, 0.9, 0.98], atol=0.025)  # five standard errors of a level
+
+
+def test_the_origin_has_an_angle_and_derivatives():
+    def density(point):
+        return jnp.cos(CIRCLE(point) - 1.0) + CIRCLE.log_abs_det_jacobian(point, CIRCLE(point))
+
+    for point in (jnp.zeros(2), jnp.array([1e-15, -1e-15])):
+        assert np.isfinite(density(point)) and np.isfinite(jax.grad(density)(point)).all()
+
+
+def test_images_of_a_circle_are_reached_through_it():
+    turned = dist.TransformedDistribution(dist.VonMises(0.0, 2.0), AffineTransform(1.0, 2.0))
+    onto = bijection_onto(entries_of_support(support_of(turned)))
+    points = jax.random.normal(jax.random.key(0), (5, 3, 2))
+    values = jnp.asarray(onto(points))
+    np.testing.assert_allclose(values, 1.0 + 2.0 * CIRCLE(points), rtol=1e-6)
+    of_circle = CIRCLE.log_abs_det_jacobian(points, CIRCLE(points))
+    np.testing.assert_allclose(onto.log_abs_det_jacobian(points, values), of_circle + np.log(2.0), rtol=1e-6)

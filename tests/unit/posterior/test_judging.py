@@ -1,4 +1,4 @@
-"""Facts of the model in the verdict on a run: it observes nothing, or a latent variable lies on a circle."""
+"""Facts of the model in the verdict and the summary: it observes nothing, or a latent variable lies on a circle."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +7,8 @@ import numpyro.distributions as dist
 from numpyro.infer.reparam import CircularReparam
 
 import phalanx as phx
-from phalanx.posterior.judging import ends_of_circles, windings
+from phalanx.posterior.judging import windings
+from phalanx.posterior.tables import angles_among
 
 SHORT = {"num_warmup": 200, "num_samples": 300, "progress": False}
 
@@ -63,31 +64,24 @@ def test_only_whole_turns_of_a_computed_angle_wind():
     assert windings({"u": angle, "a": angle}, {"u"}) == {}
 
 
-def test_an_angle_on_both_sides_of_pi_is_named():
+def test_the_summary_of_an_angle_says_that_its_statistics_are_directional():
     def model():
-        phx.sample("phi", dist.VonMises(np.pi, 2.0))
-        phx.sample("psi", dist.VonMises(0.0, 8.0))
+        phx.sample("phi", dist.VonMises(np.pi, 8.0).expand([2]))
+        phx.sample("x", dist.Normal(0.0, 1.0))
 
-    findings = [f for f in phx.mcmc(model, **SHORT).verdict().findings if f.topic == "ends of a circle"]
-    assert len(findings) == 1 and findings[0].grade == "usable"
-    assert findings[0].problem.startswith("phi lies on a circle, and ")
-    assert findings[0].advice.startswith(
-        "numpyro.handlers.reparam(model, {'phi': numpyro.infer.reparam.CircularReparam()})"
+    summary = phx.mcmc(model, **SHORT).summary()
+    assert summary.notes[-1] == (
+        "Mean and sd of the angles phi are directional, see phalanx.diagnostics.summary_table; an interval whose "
+        "hdi_low is above hdi_high contains pi."
     )
+    rows = summary.loc[["phi[0]", "phi[1]"]]
+    assert (rows["mean"].abs() > 3.0).all() and (rows["sd"] < 0.5).all() and (rows["hdi_low"] > rows["hdi_high"]).all()
 
 
-def test_only_angles_whose_mass_lies_at_the_ends_are_named():
-    random = np.random.default_rng(2)
-    latents = {"a": "Circular(lower_bound=-3.14, upper_bound=3.14) (2,)", "x": "Real() (2,)"}
-
-    def is_named(name, angles):
-        return bool(ends_of_circles({name: angles}, latents))
-
-    def angles(mean, concentration):
-        return random.vonmises([0.0, mean], concentration, (4, 500, 2))
-
-    assert is_named("a", angles(np.pi, 2.0))
-    assert is_named("a", np.abs(angles(np.pi, 20.0)))  # all chains on one side
-    assert not is_named("x", angles(np.pi, 2.0))
-    assert not any(is_named("a", angles(0.0, concentration)) for concentration in (0.0, 0.5, 1.0, 2.0, 8.0))
-    assert not is_named("a", angles(1.5, 8.0))
+def test_only_supports_on_the_circle_are_of_angles():
+    circle = "Circular(lower_bound=-3.14, upper_bound=3.14)"
+    supports = {
+        "a": f"{circle} (2,)", "b": f"IndependentConstraint({circle}, 1) (2,)", "x": "Real() (2,)",
+        "y": f"Image(of {circle} under AffineTransform) ()", "z": f"{circle} or Real() ()",
+    }  # fmt: skip
+    assert angles_among(supports) == ["a", "b"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -14,12 +14,13 @@ from phalanx.density.target import Target
 from phalanx.diagnostics import judge
 from phalanx.diagnostics.elements import element_names, measure
 from phalanx.diagnostics.interval import check_fraction
-from phalanx.diagnostics.summary import COLUMNS, row_of
+from phalanx.diagnostics.summary import COLUMNS, row_of, row_of_angles
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.errors.words import first_few
 from phalanx.posterior.each.stored_sets import blanked
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.posterior.tables import angles_among
 from phalanx.store.lazy_array import LazyArray
 from phalanx.store.pickles import Pickled
 
@@ -143,7 +144,7 @@ class Posteriors(Pickled):
         check_fraction("summary: prob", prob)
         names = [names] if isinstance(names, str) else list(self.draws if names is None else names)
         chosen = {name: self[name] for name in names}
-        values = np.concatenate([_figures(v, prob) for v in chosen.values()], axis=1)
+        values = self._summarize(chosen, prob)
         index = MultiIndex.from_product([self.sets, self._rows(chosen)], names=["set", "quantity"])
         return DataFrame(values.reshape(-1, len(COLUMNS)), index=index, columns=COLUMNS)
 
@@ -173,7 +174,7 @@ class Posteriors(Pickled):
         read = ({name: np.asarray(v[first:last, :]) for name, v in of.items()} for of in (self.draws, self.stats))
         draws, stats = read
         diverging = stats["diverging"].sum((1, 2))
-        figures = np.concatenate([_figures(v, _PROB) for v in (stats["log_density"], *draws.values())], axis=1)
+        figures = np.concatenate([_figures(stats["log_density"], _PROB, False), self._summarize(draws, _PROB)], axis=1)
         rows, found = ["log_density", *self._rows(self.draws)], []
         least, largest = COLUMNS.index("ess_bulk"), COLUMNS.index("r_hat")
         for number, name in enumerate(self.sets[first:last]):
@@ -192,6 +193,10 @@ class Posteriors(Pickled):
             problem = verdict.findings[0].problem if verdict.findings else ""
             found.append({"grade": verdict.grade, **worst, "problem": problem})
         return found
+
+    def _summarize(self, draws: Mapping[str, np.ndarray], prob: float) -> Float64[np.ndarray, "sets elements columns"]:
+        angles = angles_among(self.record.latents)
+        return np.concatenate([_figures(v, prob, name in angles) for name, v in draws.items()], axis=1)
 
     def _posterior(self, number: int) -> Posterior:
         """Return the posterior of a data set without its data."""
@@ -227,10 +232,10 @@ def _batch(arrays: Sequence[Any]) -> int:
     return max(1, NUMBERS * len(arrays[0]) // max(sum(values.size for values in arrays), 1))
 
 
-def _figures(values: np.ndarray, prob: float) -> Float64[np.ndarray, "sets elements columns"]:
+def _figures(values: np.ndarray, prob: float, is_angle: bool) -> Float64[np.ndarray, "sets elements columns"]:
     """Return the summary of every element of draws `(set, chain, draw, ...)`, of each data set."""
     step, parts = _batch([values]), []
     for first in range(0, len(values), step):
         by_element = np.moveaxis(np.asarray(values[first : first + step, :]), 0, 2)
-        parts.append(measure(lambda elements: row_of(elements, prob), by_element))
+        parts.append(measure(partial(row_of_angles if is_angle else row_of, prob=prob), by_element))
     return np.concatenate(parts).reshape(len(values), -1, len(COLUMNS))

@@ -84,7 +84,7 @@ class Flow(Guide):
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Any]:
         """Move locations by parts of the scales, scales by factors, weights as they are."""
         moved = {
-            **LOCALS.moved(params, change, latents),
+            **LOCALS.moved(params, change, locals_of(latents)),
             "loc": params["loc"] + params["scale"] * change["loc"],
             "scale": params["scale"] * jnp.exp(change["scale"]),
         }

@@ -18,6 +18,7 @@ from phalanx.distributions.bijections import bijection_onto
 from phalanx.language.parameters import Parameter
 from phalanx.learning.ascent import StartingPoint, climb_to_top
 from phalanx.mesh.random_numbers import rolled_hashes, standard_normals
+from phalanx.programs.shares import Latent
 from phalanx.variational.guides.coordinates import (
     Latents,
     by_name,
@@ -85,6 +86,38 @@ def locs_and_scales(latents: Latents) -> dict[str, Parameter]:
     return found
 
 
+def placed(params: Params, latent: Latent, standard: Array) -> Array:
+    """Return the unconstrained values of a variable at these standardized ones.
+
+    Of a point that determines an angle, the first number is the part along the location, and the second that across it:
+    radius and angle are independent, and so are these, but not the point's coordinates.
+    """
+    loc = params[f"{latent.name}.loc"]
+    part = params[f"{latent.name}.scale"] * standard
+    return loc + (_turned(part, _direction(loc)) if latent.is_of_points else part)
+
+
+def standardized(params: Params, latent: Latent, values: Array) -> Array:
+    """Return the standardized values of a variable: the inverse of `placed`."""
+    loc = params[f"{latent.name}.loc"]
+    part = values - loc
+    if latent.is_of_points:
+        part = _turned(part, _direction(loc) * jnp.array([1.0, -1.0], loc.dtype))
+    return part / params[f"{latent.name}.scale"]
+
+
+def _direction(points: Float[Array, "... 2"]) -> Float[Array, "... 2"]:
+    """Return the unit vectors of points."""
+    square = jnp.sum(points**2, -1, keepdims=True)
+    return points * lax.rsqrt(jnp.maximum(square, jnp.finfo(points.dtype).tiny))
+
+
+def _turned(points: Float[Array, "... 2"], by: Float[Array, "... 2"]) -> Float[Array, "... 2"]:
+    """Return points turned by the angles of unit vectors."""
+    (x, y), (cosine, sine) = jnp.moveaxis(points, -1, 0), jnp.moveaxis(by, -1, 0)
+    return jnp.stack([cosine * x - sine * y, sine * x + cosine * y], -1)
+
+
 def transport_of_draws(guide: Guide, params: Params, latents: Latents) -> Callable[[Array], Pushed]:
     """Return the transform that a guide draws by, where its determinant is the product of the scales `x.scale`."""
     mine = globals_of(latents)
@@ -121,9 +154,9 @@ class MeanField(Guide):
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
         """Move locations by parts of the scales, scales by factors."""
         moved = {}
-        for name in (key.removesuffix(".loc") for key in params if key.endswith(".loc")):
-            loc, scale = f"{name}.loc", f"{name}.scale"
-            moved[loc] = params[loc] + params[scale] * change[loc]
+        for latent in latents:
+            loc, scale = f"{latent.name}.loc", f"{latent.name}.scale"
+            moved[loc] = placed(params, latent, change[loc])
             moved[scale] = params[scale] * jnp.exp(change[scale])
         return moved
 
@@ -133,15 +166,14 @@ class MeanField(Guide):
 
     def draw(self, params: Params, noise: Mapping[str, Array], latents: Latents) -> dict[str, Array]:
         """Return a position."""
-        return {name: params[f"{name}.loc"] + params[f"{name}.scale"] * part for name, part in noise.items()}
+        return {latent.name: placed(params, latent, noise[latent.name]) for latent in latents}
 
     def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
         """Return the log density of a position."""
         total = jnp.zeros(())
-        for name in (latent.name for latent in latents):
-            scale = params[f"{name}.scale"]
-            standard = (draw[name] - params[f"{name}.loc"]) / scale
-            total = total - jnp.sum(0.5 * standard**2 + jnp.log(scale) + HALF_LOG_2PI)
+        for latent in latents:
+            standard = standardized(params, latent, draw[latent.name])
+            total = total + standard_log_prob(standard) - jnp.sum(jnp.log(params[f"{latent.name}.scale"]))
         return total
 
     def transport(self, params: Params, latents: Latents) -> Callable[[Array], Pushed]:

@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
+from phalanx.distributions.row_sums import total_of
 from phalanx.language.parameters import Parameter, initialized, with_parameters
 from phalanx.language.tracing import Program
 from phalanx.learning.ascent import Densities, LogDensity, StartingPoint, find_starting_point
+from phalanx.mesh.total import Total
 from phalanx.programs.unconstrained import at_values, run_unconstrained
 from phalanx.variational.guides.coordinates import Latents, by_name, dtype_of, flat, size_of
 from phalanx.variational.guides.learned import begun_with
@@ -108,9 +110,14 @@ class ModelStart:
         return log_density
 
     def densities(self, position: Mapping[str, Array]) -> Densities:
-        """Return the log density of each variable's values as a function of a vector laid out like `position`."""
+        """Return the log density of each variable's values, and of radii, as a function of a vector like `position`."""
         _, back = flat(position)
-        return lambda vector: run_unconstrained(self._program, back(vector), self.data).densities()
+
+        def densities(vector: Float[Array, "coordinate"]) -> list[Total]:
+            run = run_unconstrained(self._program, back(vector), self.data)
+            return [*run.densities(), *map(total_of, run.log_radii.values())]
+
+        return densities
 
     def best(self, key: Array, values: Values) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the position of highest density that has these `values`, and flags of those that do not fit."""

@@ -27,7 +27,9 @@ from phalanx.variational.guides.gaussian import (
     MeanField,
     locs_and_scales,
     noise_by_coordinate,
+    placed,
     standard_log_prob,
+    standardized,
     transport_of_draws,
 )  # fmt: skip
 from phalanx.variational.guides.guide import Guide, Pushed, Traits
@@ -81,15 +83,15 @@ class Structured(Guide):
         """Return a position."""
         found: dict[str, Array] = {}
         for latent in latents:
-            loc, scale = params[f"{latent.name}.loc"], params[f"{latent.name}.scale"]
-            found[latent.name] = loc + scale * (noise[latent.name] + _of_parents(params, latent, found, latents))
+            standard = noise[latent.name] + _of_parents(params, latent, found, latents)
+            found[latent.name] = placed(params, latent, standard)
         return found
 
     def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
         """Return the log density of a position."""
         total = jnp.zeros(())
         for latent in latents:
-            noise = _standard(params, latent, draw) - _of_parents(params, latent, draw, latents)
+            noise = standardized(params, latent, draw[latent.name]) - _of_parents(params, latent, draw, latents)
             total = total + standard_log_prob(noise) - jnp.sum(jnp.log(params[f"{latent.name}.scale"]))
         return total
 
@@ -128,7 +130,8 @@ def _of_parents(params: Params, child: Latent, position: Mapping[str, Array], la
     total = jnp.zeros(child.unconstrained_shape, child.dtype)
     for parent in latents:
         if (name := _on(child, parent)) in params:
-            total += _times(params[name], _standard(params, parent, position), child, parent)
+            standard = standardized(params, parent, position[parent.name])
+            total += _times(params[name], standard, child, parent)
     return total
 
 
@@ -150,10 +153,6 @@ def _shape(child: Latent, parent: Latent) -> tuple[int, ...]:
     """Return the shape of the coefficients: the child's coordinates, and for each those of the parent."""
     other = parent.unconstrained_shape
     return (*child.unconstrained_shape, math.prod(other[1:] if _is_by_row(child, parent) else other))
-
-
-def _standard(params: Params, latent: Latent, position: Mapping[str, Array]) -> Float[Array, "..."]:
-    return (position[latent.name] - params[f"{latent.name}.loc"]) / params[f"{latent.name}.scale"]
 
 
 def _times(
