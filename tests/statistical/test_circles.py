@@ -5,6 +5,8 @@ A mean is off by more than 5 Monte-Carlo standard errors with probability 6e-7, 
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,18 +114,19 @@ def exact(ranks):
 
 
 KERNELS = {
-    "nuts": (phx.nuts(), {"num_chains": 4, "num_samples": 600}),
-    "chees": (phx.chees(), {"num_chains": 64, "num_samples": 100}),
-    "laps": (phx.laps(), {"num_chains": 512, "num_samples": 10}),
-    "mams": (phx.mams(), {"num_chains": 16, "num_samples": 400}),
+    "nuts": (phx.nuts(), 4, 600),
+    "chees": (phx.chees(), 64, 100),
+    "laps": (phx.laps(), 512, 10),
+    "mams": (phx.mams(), 16, 400),
 }
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("chees", "laps", "mams")]
 
 
 @pytest.mark.parametrize("name", ["nuts", *SLOW])
 def test_chains_cross_pi(name, exact):
-    kernel, sizes = KERNELS[name]
-    posterior = phx.mcmc(everything, ALL, kernel=kernel, num_warmup=300, progress=False, **sizes)
+    kernel, num_chains, num_samples = KERNELS[name]
+    sizes: Any = {"num_chains": num_chains, "num_samples": num_samples, "num_warmup": 300, "progress": False}
+    posterior = phx.mcmc(everything, ALL, kernel=kernel, **sizes)
     assert "high R-hat" not in [finding.topic for finding in posterior.verdict().findings]
     for variable, mean in exact.items():
         angles = np.asarray(posterior[variable], np.float64)
