@@ -154,7 +154,7 @@ class Density:
 
     def with_radii(self, position: ByVariable, key: Array) -> ByVariable:
         """Return a position of the same values, with the radii of points that determine angles drawn at random."""
-        angles = self._run(position).log_radii
+        angles = [latent.name for latent in self.shares.latents if latent.is_of_points]
         if not angles:
             return position
         keys = jax.random.split(key, -(-EXPONENTIALS // 2))
