@@ -90,7 +90,7 @@ def follow(target: Any, lanes: int, every: Callable[..., Any], steps: int) -> Ca
     from phalanx.mesh.position import Vector
 
     def on_device(position: Any, arrays: Any) -> Any:
-        density, layout = target.on_device(arrays, lanes), target.shares.layout
+        density, layout = target.on_device(arrays, lanes), target.sites.layout
 
         def one(*parts: Any) -> Any:
             value, gradient = density.value_and_grad(Vector(parts, layout).by_variable())
@@ -119,7 +119,7 @@ def ways(options: argparse.Namespace) -> dict[str, Way]:
     both = {"lanes last": lanes_last, "vmap": lambda f: jax.vmap(f, in_axes=-1, out_axes=-1)}
     for (name, (model, data)), lanes in itertools.product(densities(random).items(), options.lanes):
         target = Target(model, data, mesh=phx.make_mesh(chain=1, devices=jax.devices()[:1]))
-        size = sum(int(np.prod(v.unconstrained_shape)) for v in target.shares.latents)
+        size = sum(int(np.prod(v.unconstrained_shape)) for v in target.sites.latents)
         position = (0.1 * random.normal(size=(size, lanes)).astype(np.float32),)
         steps = STEPS.get(name, options.steps)
         for kind, every in both.items():

@@ -63,14 +63,7 @@ mesh/test_launch.py
     test_a_normal_end_is_one_even_where_processes_end_at_different_times
     test_what_differs_between_processes_is_named_in_all
     test_a_call_of_one_process_alone_is_refused_in_words
-mesh/test_marginal_mixtures.py
-    test_shares_add_up_and_are_proved_to[mixture-13]
-    test_shares_add_up_and_are_proved_to[chain_of_each_row-13]
-    test_shares_add_up_and_are_proved_to[chain_of_each_row-16]
-    test_shares_add_up_and_are_proved_to[mixture-16]
 mesh/test_model_axis.py
-    test_rows_have_their_own_density[simplices]
-    test_rows_have_their_own_density[to_event of all]
     test_a_variable_that_is_given_is_cut_as_well[condition]
     test_log_density_and_gradient[over 4]
 mesh/test_models_on_meshes.py
@@ -91,33 +84,6 @@ mesh/test_own_draws.py
     test_a_store_of_two_is_that_of_one_and_each_writes_its_own_chunks
 mesh/test_processes.py
     test_processes_find_what_one_finds[2-names0]
-mesh/test_ragged_sums.py
-    test_padded_rows_are_left_out_of_sums[number of rows]
-    test_padded_rows_are_left_out_of_sums[log of the number]
-    test_padded_rows_are_left_out_of_sums[products]
-    test_padded_rows_are_left_out_of_sums[of a part]
-    test_padded_rows_are_left_out_of_sums[by the pmax]
-    test_padded_rows_are_left_out_of_sums[vmap]
-    test_padded_rows_are_left_out_of_sums[jitted]
-    test_padded_rows_are_left_out_of_sums[a sum of ones]
-    test_padded_rows_are_left_out_of_sums[squares in a scan]
-    test_chains_draw_from_such_a_model[squares in a scan]
-    test_chains_draw_from_such_a_model[products]
-    test_terms_beside_rows_of_variables[several_terms-19-sizes6-data]
-mesh/test_rare_regions.py
-    test_a_stream_looks_at_its_last_draws
-    test_branches_that_keep_rows_apart_are_taken[steps_by_row]
-    test_particles_are_looked_at
-    test_the_record_names_the_chains_that_were_looked_at
-mesh/test_row_programs.py
-    test_a_factor_is_right_or_refused[stack of ones-203]
-    test_a_factor_is_right_or_refused[regression-203]
-    test_a_factor_is_right_or_refused[norm-203]
-    test_a_factor_is_right_or_refused[segment sum-203]
-    test_a_factor_is_right_or_refused[fori-203]
-    test_a_factor_is_right_or_refused[cumsum-203]
-mesh/test_rows_apart.py
-    test_a_constant_made_from_the_number_of_rows_is_seen[jit]
 mesh/test_run_communication.py
     test_compiled_programs_send_what_the_model_says[NUTS, a variable per row-mesh4]
 mesh/test_sharded.py
@@ -125,7 +91,6 @@ mesh/test_sharded.py
 mesh/test_smc_on_meshes.py
     test_sharded_data_and_variables[sizes0]
 mesh/test_spread_reducers.py
-    test_what_is_made_equal_everywhere_is_reduced_once
     test_the_same_on_any_mesh[some, reduced 2x2]
     test_states_stay_where_the_rows_are
 test_docs.py
@@ -388,8 +353,6 @@ unit/programs/test_numpyro_language.py
     test_random_modules_of_numpyros_are_inferred
     test_numpyro_infers_what_its_substitute_sets[sample1]
     test_a_model_has_the_log_density_it_has_there[scoped]
-unit/programs/test_share_errors.py
-    test_rows_that_could_be_those_of_two_tables
 unit/programs/test_validity.py
     test_what_cannot_be_is_found_and_placed[case0-scale-1-index0--1.0-positive]
 unit/reducers/test_any_draws.py

@@ -167,6 +167,7 @@ ADDS_UP: dict[str, Callable[..., Any]] = {
     "expand": lambda x, y, c, w, s, b: dist.Normal(s, 1.0).expand([len(y)]).log_prob(y).sum(),
     "regression": regression,
     "sufficient statistics": sufficient,
+    "sum of ones": lambda x, y, c, w, s, b: ll(x, y, w).sum() - jnp.ones(len(y)).sum() * w.sum(),
     "shape times": lambda x, y, c, w, s, b: -x.shape[0] * jnp.log1p(s**2),
     "len times": lambda x, y, c, w, s, b: ll(x, y, w).sum() - len(y) * jnp.log1p(s**2),
     "size times": lambda x, y, c, w, s, b: (y * s).sum() + y.size * w[0],
@@ -276,9 +277,12 @@ OVER_DEVICES: dict[str, Callable[..., Any]] = {
     "log of the psum": log_of_all,
     "softmax by the psum": normalised_by_all,
     "gram by the psum": lambda x, y, c, w, s, b: -jnp.linalg.slogdet(lax.psum(x.T @ x, "data") + jnp.eye(3))[1] * s,
+    "log of the number of all": lambda x, y, c, w, s, b: -jnp.log(lax.psum(len(y), "data")) * s**2 - w[1] ** 2,
+    "number of all": lambda x, y, c, w, s, b: -lax.psum(len(y), "data") * jnp.log1p(w @ w),
+    "rows by the pmax": lambda x, y, c, w, s, b: ll(x / lax.pmax(jnp.abs(x).max(0), "data")[None], y, w),
     "gathered": lambda x, y, c, w, s, b: -((lax.all_gather(y, "data", tiled=True) - s) ** 2).sum(),
 }
-"""Factors that the model adds up, or compares, over devices itself."""
+"""Factors with sums and other collectives over devices: each sees all rows, as on one device."""
 
 
 def smoothed(x, y, c, w, s, b):
@@ -336,4 +340,4 @@ MIXES: dict[str, Callable[..., Any]] = {
     "first row": lambda x, y, c, w, s, b: -((y[0] - s) ** 2),
     "last row": lambda x, y, c, w, s, b: -((y[-1] - s) ** 2),
 }
-"""Factors that mix rows, which cannot be right on the rows of one device."""
+"""Factors that mix rows, or depend on their number."""

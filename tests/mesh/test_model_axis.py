@@ -1,4 +1,4 @@
-"""Variables written whole and spread over an axis that no data lie along: the answers are those of one device."""
+"""Variables sharded over an axis that no data are sharded over: the answers are those of one device."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from jax import lax
-from tests.mesh.agreement import assert_agree
+from tests.mesh.agreement import assert_agree, compare_with_one_device
 
 import phalanx as phx
-from phalanx.programs.declared_axis import rows_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 3)).astype(np.float32)
@@ -59,7 +58,7 @@ def test_log_density_and_gradient(sizes, mesh_of):
     truth = phx.Target(two_layers, {"x": X, "y": Y})
     position = truth.initial_position(jax.random.key(2))
     mesh = mesh_of(*sizes)
-    target = phx.Target(two_layers, placed(mesh, {"x": X, "y": Y}), mesh=mesh, check="strict")
+    target = phx.Target(two_layers, placed(mesh, {"x": X, "y": Y}), mesh=mesh)
     assert_agree(target, position, *truth.value_and_grad(position))
     assert {name: target.sharding(name).local_rows for name in ("into", "shift", "out")} == dict.fromkeys(
         ("into", "shift", "out"), 8 // sizes[2]
@@ -150,62 +149,40 @@ DISTRIBUTIONS = {
     "transformed": lambda: dist.TransformedDistribution(
         dist.Normal(jnp.arange(8.0), 1.0), dist.transforms.AffineTransform(1.0, 2.0)
     ),
-    "counts": lambda: dist.Poisson(jnp.arange(1.0, 9.0)),
-    "classes": lambda: dist.Categorical(logits=jnp.arange(24.0).reshape(8, 3)),
+    "shifted by an array": lambda: dist.TransformedDistribution(
+        dist.Normal(0.0, 1.0).expand([8]), dist.transforms.AffineTransform(jnp.arange(8.0), 1.0)
+    ),
+    "ten rows": lambda: dist.Normal(jnp.arange(10.0), 1.0),
+    "five rows": lambda: dist.Dirichlet(jnp.arange(1.0, 16.0).reshape(5, 3)),
+    "one row": lambda: dist.Normal(jnp.ones((1, 3)), 1.0),
 }
 
 
-QUICK = ("one parameter by row", "to_event of all", "simplices", "masked")
+def of_distributions(names):
+    def model(y):
+        value = jnp.zeros(1)
+        for name in names:
+            value = phx.sample(name, DISTRIBUTIONS[name](), axis="model")
+            phx.factor(f"cubes of {name}", -(jnp.sum(value, 0) ** 2).sum() - (value[-1] ** 3).sum())
+            phx.deterministic(f"halves of {name}", value / 2)
+        phx.sample("y", dist.Normal(value.sum(), 1.0), obs=y)
+
+    return model
+
+
+QUICK = ["simplices", "ten rows"]
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in DISTRIBUTIONS]
+    "names, sizes",
+    [
+        pytest.param(QUICK, (1, 1, 4), id="some"),
+        *(pytest.param([*DISTRIBUTIONS], (1, n, 4), id=f"all {n}x4", marks=pytest.mark.slow) for n in (1, 2)),
+    ],
 )
-def test_rows_have_their_own_density(name):
+def test_rows_of_any_distribution(names, sizes, mesh_of):
+    model = of_distributions(names)
     with jax.numpy_rank_promotion("allow"):
-        whole = DISTRIBUTIONS[name]()
-        value = whole.sample(jax.random.key(0))
-        parts = []
-        for device in range(4):
-            part = rows_of(whole, device * 2, 2)
-            assert part.shape() == (2, *whole.shape()[1:])
-            parts.append(np.asarray(part.log_prob(value[2 * device : 2 * device + 2])))
-        expected = np.asarray(whole.log_prob(value))
-    found = np.concatenate(parts) if expected.ndim else np.sum(parts)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def one_event(y):
-    w = phx.sample("w", dist.MultivariateNormal(jnp.zeros(8), jnp.eye(8)), axis="model")
-    phx.sample("y", dist.Normal(lax.psum(w.sum(), "model"), 1.0), obs=y)
-
-
-def shifted_by_an_array(y):
-    transform = dist.transforms.AffineTransform(jnp.arange(8.0), 1.0)
-    w = phx.sample("w", dist.TransformedDistribution(dist.Normal(0.0, 1.0).expand([8]), transform), axis="model")
-    phx.sample("y", dist.Normal(lax.psum(w.sum(), "model"), 1.0), obs=y)
-
-
-def ten_rows(y):
-    w = phx.sample("w", dist.Normal(0.0, 1.0).expand([10]), axis="model")
-    phx.sample("y", dist.Normal(lax.psum(w.sum(), "model"), 1.0), obs=y)
-
-
-REFUSED = [
-    (one_event, "Variable 'w': axis='model' cannot shard its 8 rows over 4 devices: they are one event of "
-                "MultivariateNormal. Leave out axis=, or give it independent rows, as in "
-                "dist.Normal(0.0, 1.0).expand([8])."),
-    (shifted_by_an_array, "Variable 'w': axis='model' cannot shard its 8 rows over 4 devices: its transforms have "
-                          "arrays for parameters. Leave out axis=, or give it independent rows, as in "
-                          "dist.Normal(0.0, 1.0).expand([8])."),
-    (ten_rows, "Variable 'w': axis='model' shards its 10 rows over 4 devices, and they do not divide evenly. Give it a "
-               "number of rows divisible by 4, or leave out axis=."),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("model, words", REFUSED, ids=lambda value: getattr(value, "__name__", ""))
-def test_what_cannot_be_spread_is_refused_by_name(model, words, mesh_of):
-    phx.Target(model, {"y": Y})
-    with pytest.raises(ValueError) as error:
-        phx.Target(model, {"y": Y}, mesh=mesh_of(1, 1, 4))
-    assert str(error.value) == words
+        compare_with_one_device(model, {"y": Y}, mesh_of(*sizes))
+        rows = phx.Target(model, {"y": Y}, mesh=mesh_of(*sizes)).sites.positions
+    assert {rows[name].axes for name in names} == {("model",)}

@@ -1,4 +1,4 @@
-"""Reducers of variables whose rows are spread over devices: what they say of the same draws on one device."""
+"""Reducers of variables whose rows are sharded: their results are those of the same draws on one device."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from jax.tree_util import DictKey
 from tests.apart import compiled_in
 
 import phalanx as phx
-from phalanx.reducers.reductions import Reductions
-from phalanx.run.device.blocks import Blocks
-from phalanx.run.device.reducing import Reducing
 
 R = phx.reducers
 Y = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
@@ -108,33 +105,10 @@ def test_variables_of_as_many_rows_on_a_device_and_not_over_all(mesh_of):
     data = phx.shard({"a": np.ones(7, np.float32), "b": np.ones(8, np.float32)}, mesh)
     found = phx.mcmc(two, data, mesh=mesh, reducers={"m": R.moments()}, **SIZES).reduced["m"]
     assert found["u"].mean.shape == (7,) and found["v"].mean.shape == (8,)
-    doubled = phx.reduce(lambda values: 2 * values["v"], R.moments())
-    with pytest.raises(ValueError, match="as many rows on a device as 'u', 'v' have"):
-        phx.mcmc(two, data, mesh=mesh, reducers={"m": doubled}, **SIZES)
-    named = phx.reduce(lambda values: {"v": 2 * values["v"]}, R.moments())
-    assert phx.mcmc(two, data, mesh=mesh, reducers={"m": named}, **SIZES).reduced["m"]["v"].mean.shape == (8,)
-
-
-def test_what_is_made_equal_everywhere_is_reduced_once(mesh_of):
-    total = phx.reduce(lambda values: lax.psum(jnp.sum(values["row"]), "data"), R.moments())
-    mesh = mesh_of(1, 2)
-    run = phx.mcmc(rows, phx.shard({"y": Y}, mesh), mesh=mesh, reducers={"total": total}, **SIZES)
-    draws = run.draws["row"].sum((2, 3))
-    np.testing.assert_allclose(run.reduced["total"].mean, draws.mean(), rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    "reducer, words",
-    [
-        (phx.reduce(lambda values: values["row"].sum(), R.moments()), r"shape \(\) on one device does not begin with"),
-        (phx.reduce(lambda values: values["row"], R.covariance()), r"covariance\(\) mixes the rows"),
-        (R.covariance(), r"covariance\(\) mixes the rows"),
-    ],
-)
-def test_what_mixes_rows_is_refused(reducer, words, mesh_of):
-    mesh = mesh_of(1, 2)
-    with pytest.raises(ValueError, match=rf"reducers\['r'\].*{words}"):
-        phx.mcmc(rows, phx.shard({"y": Y}, mesh), mesh=mesh, keep=[], reducers={"r": reducer}, **SIZES)
+    both = phx.reduce(lambda values: jnp.concatenate([values["v"], values["u"]]), R.moments())
+    run = phx.mcmc(two, data, mesh=mesh, reducers={"m": both}, **SIZES)
+    expected = np.concatenate([run.draws["v"], run.draws["u"]], -1).mean((0, 1))
+    np.testing.assert_allclose(run.reduced["m"].mean, expected, rtol=1e-3, atol=1e-4)
 
 
 def of_rows(fn):
@@ -142,6 +116,7 @@ def of_rows(fn):
 
 
 MIXED = {
+    "sum": lambda z: z.sum(),
     "sort": lambda z: jnp.sort(z, 0),
     "cumulative": lambda z: jnp.cumsum(z, 0),
     "centred": lambda z: z - z.mean(0, keepdims=True),
@@ -151,8 +126,14 @@ MIXED = {
     "number of rows": lambda z: z * z.shape[0],
     "number of rows alone": lambda z: jnp.float32(z.shape[0]),
     "ranks": lambda z: jnp.argsort(z, 0),
-    "in a rare region": lambda z: jnp.where(z > 1e3, z.mean(), z),
+    "in a rare region": lambda z: jnp.where(z > 1, z.mean(), z),
     "by a matrix": lambda z: jnp.linalg.qr(z)[0],
+    "rows behind": lambda z: z.T,
+    "some rows": lambda z: z[1:8],
+    "every second row": lambda z: z[::2],
+    "groups of rows": lambda z: z.reshape(5, 4),
+    "twice the rows": lambda z: jnp.concatenate([z, z[:3]]),
+    "all pairs": lambda z: z @ z.T,
 }
 APART = {
     "softmax of columns": lambda z: jax.nn.softmax(z, 1),
@@ -163,22 +144,38 @@ APART = {
     "by a scan": lambda z: lax.scan(lambda c, row: (c, jnp.where(row > 0, row, jnp.expm1(row))), 0.0, z)[1],
     "a branch": lambda z: jnp.where(z > 0, jnp.log1p(jnp.abs(z)), z**2),
     "largest of all": lambda z: lax.pmax(z.max(), "data"),
+    "by the place of a device": lambda z: z * lax.axis_index("data") + lax.axis_size("data"),
 }
 
 
-def placements(fn, mesh):
-    target = phx.Target(rows, phx.shard({"y": Y}, mesh))
-    blocks = Blocks(target.without_arrays(), phx.rwmh(0.4), 4, (), slots=1)
-    reductions = Reductions.of({"r": of_rows(fn)}, [])
-    return Reducing(blocks, reductions, tuple(target.value_names())).placements
+SOME = ["centred", "some rows", "ranks", "less the mean"]
 
 
-@pytest.mark.parametrize("name", MIXED)
-def test_a_function_that_mixes_rows_is_refused(name, mesh_of):
-    with pytest.raises(ValueError, match=r"reducers\['r'\]: the function's result .* posterior.predict\(fn\)"):
-        placements(MIXED[name], mesh_of(1, 2))
+@pytest.mark.parametrize(
+    "names, data",
+    [
+        pytest.param(SOME, 4, id="some"),
+        *(pytest.param([*MIXED, *APART], n, id=f"all on {n}", marks=pytest.mark.slow) for n in (2, 4, 8)),
+    ],
+)
+def test_functions_are_of_all_rows(names, data, mesh_of):
+    functions = {name: {**MIXED, **APART}[name] for name in names}
+    mesh = mesh_of(1, data)
+    run = phx.mcmc(
+        rows, phx.shard({"y": Y}, mesh), mesh=mesh, reducers={name: of_rows(fn) for name, fn in functions.items()},
+        **{**SIZES, "num_samples": 30},
+    )  # fmt: skip
+    draws = run.draws["row"].reshape(-1, 1, *Y.shape)
+    for name, fn in functions.items():
+        each = np.asarray(jax.vmap(jax.vmap(fn, axis_name="data"))(draws))[:, 0]
+        assert run.reduced[name].mean.shape == each.shape[1:], name
+        np.testing.assert_allclose(run.reduced[name].mean, each.mean(0), rtol=1e-3, atol=1e-3, err_msg=name)
 
 
-@pytest.mark.parametrize("name", APART)
-def test_a_function_that_keeps_rows_apart_is_taken(name, mesh_of):
-    placements(APART[name], mesh_of(1, 2))
+def test_covariances_are_of_all_rows(mesh_of):
+    mesh = mesh_of(2, 4)
+    reducers = {"all": R.covariance(), "row": phx.reduce(lambda values: values["row"], R.covariance())}
+    run = phx.mcmc(rows, phx.shard({"y": Y}, mesh), mesh=mesh, reducers=reducers, **SIZES)
+    expected = np.cov(run.draws["row"].reshape(-1, Y.size).astype(float), rowvar=False)
+    for found in (run.reduced["all"]["row"], run.reduced["row"]):
+        np.testing.assert_allclose(found.covariance, expected, rtol=2e-3, atol=2e-3)

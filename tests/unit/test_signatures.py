@@ -30,9 +30,7 @@ EXCEPTIONS = {
     "phx.Fits.sample": "a seed comes before a number, as in all calls that draw",
     "phx.Sampler.run": "a seed is a whole number, data are a dict",
     "phx.ensembles.learner": "a loss is a function, an optimiser one of optax's: others are refused",
-    "phx.Target.of": "called by Phalanx",
     "phx.Sampler.plan": "called by Phalanx",
-    "phx.RandomVariable.total_log_prob": "called by Phalanx",
 }
 """Functions with several optional arguments by position, and the reason."""
 

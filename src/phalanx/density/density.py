@@ -1,28 +1,33 @@
-"""Density of a target on one device: its share, the whole, gradients, likelihood, and initial positions."""
+"""Density of a target on one device: its value, gradient, likelihood, and initial positions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from phalanx.density.imputation import of_given_entries
+from phalanx.density.derivatives import DensityFunctions, differentiable
+from phalanx.density.given_entries import of_given_entries
 from phalanx.density.minibatch import MinibatchEstimate
 from phalanx.distributions.bijections import EXPONENTIALS, radius_at
-from phalanx.distributions.row_sums import total_of
+from phalanx.distributions.row_sums import over, times, total_of
 from phalanx.errors.model_errors import gradient_errors
 from phalanx.inputs.arguments import Layout
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.language.observations import marked_term_of
 from phalanx.language.tracing import Program
-from phalanx.mesh.position import ByVariable, Shared, add_shares
+from phalanx.mesh.position import ByVariable, inner_products
+from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.mesh.virtual_mesh import traced_anyhow
-from phalanx.programs.centring import Residuals, log_jacobians, residuals_of
-from phalanx.programs.shares import Shares, Term
+from phalanx.placements import Message
+from phalanx.programs.centring import Residuals, first_centring, log_jacobians, residuals_of
+from phalanx.programs.sites import Sites, Term
 from phalanx.programs.unconstrained import Evaluation, at_values, run_unconstrained, to_unconstrained
 from phalanx.programs.validity import doubts
 
@@ -34,24 +39,26 @@ INITIAL_RADIUS = 2.0
 class Density:
     """A target on one device with its data: the density that kernels use. Use it inside `shard_map`.
 
-    Every method returns the result for the whole log density, on every device; only `share` is one device's part.
+    Every method returns the result for the whole log density, on every device.
 
     Attributes:
         program, layout: the model, and the structure of its data.
         arrays: the data on this device.
-        shares: the terms and variables that are local.
+        sites: the variables and terms, with the rows of this device.
         lanes: number of chains that this device advances together.
         estimate: rule for drawing minibatches, for kernels that use them.
         temperature: power of the likelihood; None for one.
+        messages: gets the messages of what is traced; None if they are not recorded.
     """
 
     program: Program
     layout: Layout
     arrays: Sequence[Array]
-    shares: Shares
+    sites: Sites
     lanes: int = 1
     estimate: MinibatchEstimate | None = None
     temperature: Array | None = None
+    messages: list[Message] | None = field(default=None, compare=False, repr=False)
 
     def with_own(self, own: Mapping[int, Array]) -> Density:
         """Return the density of other data: `own` replaces the arrays with these numbers."""
@@ -63,102 +70,134 @@ class Density:
         """Return the density estimated from these rows of this device, unbiased if they are drawn at random."""
         assert self.estimate is not None
         minibatch, weights = self.estimate
-        return replace(self, arrays=minibatch.take(self.arrays, rows), shares=replace(self.shares, weights=weights))
-
-    def share(self, position: ByVariable) -> Total:
-        """Return this device's share of the log density: differentiable code without a collective of Phalanx."""
-        weighted = self._weighted(position)
-        if self.temperature is not None:
-            weighted |= {term: weighted[term].times(self.temperature) for term in self.shares.of_likelihood}
-        return _sum_of(weighted.values())
+        sites = self.sites.of_batch(minibatch.shardings(self.sites.arrays), weights)
+        return replace(self, arrays=minibatch.take(self.arrays, rows), sites=sites)
 
     def likelihood(self, position: ByVariable) -> Total:
         """Return the log likelihood, whatever the temperature."""
-        weighted = self._weighted(position)
-        return self._add(_sum_of([weighted[term] for term in self.shares.of_likelihood]))
+
+        def of_all_rows(whole: Density, position: ByVariable) -> Total:
+            weighted = whole._weighted(position)
+            return _sum_of([weighted[term] for term in whole.sites.of_likelihood])
+
+        return self._on_rows(of_all_rows, GLOBAL, position)
 
     def total(self, position: ByVariable) -> Total:
         """Return the log density."""
-        return self._add(with_group_sums(self.share)(position))
+        return self._on_rows(Density._total, GLOBAL, position)
 
     def value_and_grad(self, position: ByVariable) -> tuple[Total, ByVariable]:
         """Return the log density and its gradient; one sum over devices for both."""
 
-        def share(position: ByVariable) -> tuple[Array, Array]:
-            total = self.share(position)
-            return total.fine, total.coarse  # the coarse part has no derivative
+        def of_all_rows(whole: Density, position: ByVariable) -> tuple[Total, ByVariable]:
+            def parts(position: ByVariable) -> tuple[Array, Array]:
+                total = whole._total(position)
+                return total.fine, total.coarse  # the coarse part has no derivative
 
-        with_gradient = traced_anyhow(with_group_sums(jax.value_and_grad(share, has_aux=True)))
+            (fine, coarse), gradient = jax.value_and_grad(parts, has_aux=True)(position)
+            return Total(coarse, fine), gradient
+
         with gradient_errors():
-            (fine, coarse), gradient = with_gradient(position)
-        shardings = {latent.name: latent.sharding for latent in self.shares.latents}
-        return add_shares(Total(coarse, fine), gradient, shardings, self.shares.axes)
+            total, gradient = self._on_rows(of_all_rows, (GLOBAL, self.sites.positions), position)
+        return total, self._without_padding(gradient)
 
     @property
     def log_density(self) -> Callable[[ByVariable], Array]:
         """The log density, in one float, as a function that any code may differentiate."""
 
-        # The arrays are an argument: a custom_vjp must not close over values of the surrounding trace.
-        def density(given) -> Density:
-            return replace(self, arrays=given[0], temperature=given[1])
+        def of(data: Any) -> Density:
+            arrays, temperature = data
+            return replace(self, arrays=arrays, temperature=temperature)
 
-        @jax.custom_vjp
-        def of(position, given):
-            return density(given).total(position).value
+        def value(data: Any, position: ByVariable) -> Array:
+            return of(data).total(position).value
 
-        def forward(position, given):
-            total, gradient = density(given).value_and_grad(position)
+        def value_and_grad(data: Any, position: ByVariable) -> tuple[Array, ByVariable]:
+            total, gradient = of(data).value_and_grad(position)
             return total.value, gradient
 
-        def backward(gradient, cotangent):
-            return jax.tree.map(lambda g: cotangent * g, gradient), None
+        def hessian_product(data: Any, position: ByVariable, direction: ByVariable) -> ByVariable:
+            return of(data).hessian_product(position, direction)
 
-        of.defvjp(forward, backward)
-        return lambda position: of(position, (self.arrays, self.temperature))
+        def inner_product(a: ByVariable, b: ByVariable) -> Array:
+            pair = self.sites.layout.vector(a), self.sites.layout.vector(b)
+            return inner_products(self.sites.layout.groups, pair)[0]
+
+        data = list(self.arrays), self.temperature  # an argument: rules must not close over values of the outer trace
+        if not self.sites.is_divided:
+            return differentiable(DensityFunctions(value, value_and_grad), data)
+        return differentiable(DensityFunctions(value, value_and_grad, hessian_product, inner_product), data)
+
+    def hessian_product(self, position: ByVariable, direction: ByVariable) -> ByVariable:
+        """Return the product of the log density's Hessian at a position with a direction."""
+
+        def of_all_rows(whole: Density, position: ByVariable, direction: ByVariable) -> ByVariable:
+            gradient = jax.grad(lambda position: whole._total(position).fine)
+            try:
+                return jax.jvp(gradient, (position,), (direction,))[1]
+            except TypeError:  # a function with a reverse derivative of its own has no forward one
+                return jax.vjp(gradient, position)[1](direction)[0]
+
+        return self._without_padding(self._on_rows(of_all_rows, self.sites.positions, position, direction))
 
     def constrain(self, position: ByVariable) -> dict[str, Array]:
         """Return the values of the latent and deterministic variables at a position."""
-        return self._run(position).values()
+        return self._on_rows(lambda whole, position: whole._run(position).values(), self.sites.values, position)
 
     def residuals(self, position: ByVariable) -> dict[str, Residuals]:
         """Return the residuals of the partially centred variables at a position."""
-        return residuals_of(self._run(position).variables)
+        shardings = {name: self.sites.positions[name] for name in first_centring(self.program)}
+        return self._on_rows(lambda whole, position: residuals_of(whole._run(position).variables), shardings, position)
 
     def centring_jacobian(self, position: ByVariable) -> Array:
         """Return the part of the log density that is due to partially centred positions instead of values."""
-        terms, totals = self.shares.terms, log_jacobians(self._run(position).variables)
-        shares = [
-            self.shares.weigh((name, "jacobian"), total_of(terms[name, "jacobian"].keep_rows(term)))
-            for name, term in totals.items()
-        ]
-        return self._add(_sum_of(shares)).value
+
+        def of_all_rows(whole: Density, position: ByVariable) -> Total:
+            jacobians = log_jacobians(whole._run(position).variables)
+            return _sum_of([whole._weigh(name, total_of(term)) for name, term in jacobians.items()])
+
+        return self._on_rows(of_all_rows, GLOBAL, position).value
 
     def observations(self, position: ByVariable) -> dict[str, Array]:
         """Return the log density of each observation at a position, by observed variable.
 
         Missing entries that are imputed, and those that a mask leaves out, have infinity instead.
         """
-        given = of_given_entries(self._run(position).observed, self.layout.join(self.arrays))
-        return {name: marked_term_of(variable) for name, variable in given.items()}
+
+        def of_all_rows(whole: Density, position: ByVariable) -> dict[str, Array]:
+            given = of_given_entries(whole._run(position).observed, whole.layout.join(whole.arrays))
+            return {name: marked_term_of(variable) for name, variable in given.items()}
+
+        return self._on_rows(of_all_rows, self.sites.observations, position)
 
     def unconstrain(self, values: Mapping[str, Array]) -> ByVariable:
         """Return the position at which the latent variables have these values."""
-        return to_unconstrained(self.program, values, self.layout.join(self.arrays))
+
+        def of_all_rows(whole: Density, values: Mapping[str, Array]) -> ByVariable:
+            return to_unconstrained(whole.program, values, whole.layout.join(whole.arrays))
+
+        return self._without_padding(self._on_rows(of_all_rows, self.sites.positions, dict(values)))
 
     def at_values(
         self, position: ByVariable, values: Mapping[str, Array], wanted: Mapping[str, Array]
     ) -> tuple[ByVariable, dict[str, Array]]:
         """Return `position` with the `wanted` variables at these values, and which values no position can give."""
-        found, misfits = at_values(self.program, position, values, wanted, self.layout.join(self.arrays))
-        return found, jax.tree.map(lambda wrong: self._add(wrong.astype(jnp.int32)) > 0, misfits)
+
+        def of_all_rows(whole: Density, *given: Mapping[str, Array]) -> tuple[ByVariable, dict[str, Array]]:
+            position, values, wanted = given
+            return at_values(whole.program, position, values, wanted, whole.layout.join(whole.arrays))
+
+        outputs = self.sites.positions, GLOBAL
+        found, misfits = self._on_rows(of_all_rows, outputs, position, dict(values), dict(wanted))
+        return self._without_padding(found), misfits
 
     def with_radii(self, position: ByVariable, key: Array) -> ByVariable:
         """Return a position of the same values, with the radii of points that determine angles drawn at random."""
-        angles = [latent.name for latent in self.shares.latents if latent.is_of_points]
+        angles = [latent.name for latent in self.sites.latents if latent.is_of_points]
         if not angles:
             return position
         keys = jax.random.split(key, -(-EXPONENTIALS // 2))
-        uniform = [self.shares.layout.uniform(key, 0.0, 1.0) for key in keys]
+        uniform = [self.sites.layout.uniform(key, 0.0, 1.0) for key in keys]
         numbers = {name: jnp.concatenate([part[name] for part in uniform], -1)[..., :EXPONENTIALS] for name in angles}
         radii = {name: radius_at(-jnp.sum(jnp.log1p(-part), -1, keepdims=True)) for name, part in numbers.items()}
         return {**position, **{name: radius * position[name] for name, radius in radii.items()}}
@@ -168,39 +207,79 @@ class Density:
         start = getattr(self.program, "start", None)
         if start is not None:  # a log density given as a function may be improper elsewhere
             return self.unconstrain(start)
-        uniform, zeros = self.shares.layout.uniform(key, -1.0, 1.0), self.shares.layout.zeros()
+        uniform, zeros = self.sites.layout.uniform(key, -1.0, 1.0), self.sites.layout.zeros()
         return jax.tree.map(lambda x, zero: radius * x + zero, uniform, zeros)
 
     def contributions(self, position: ByVariable) -> dict[str, Array]:
         """Return each variable's contribution to the log density, which shows the cause if the sum is not finite."""
-        totals: dict[str, Total] = {}
-        for (name, part), total in self._totals(position).items():
-            share = self.shares.weigh((name, part), total)
-            totals[name] = totals[name] + share if name in totals else share
-        return {name: self._add(total).value for name, total in totals.items()}
+
+        def of_all_rows(whole: Density, position: ByVariable) -> dict[str, Total]:
+            totals: dict[str, Total] = {}
+            for (name, _), total in whole._weighted(position).items():
+                totals[name] = totals[name] + total if name in totals else total
+            return totals
+
+        return {name: total.value for name, total in self._on_rows(of_all_rows, GLOBAL, position).items()}
 
     def invalid(self) -> dict[tuple[str, str], Array]:
         """Return the number of observed values and parameters that are invalid, by variable and parameter."""
-        zero = self.initial_position(jax.random.key(0), 0.0)
-        found = doubts(self._run(zero), self._run(self.initial_position(jax.random.key(1))))
-        return {key: self._add(jnp.sum(doubt.bad)) for key, doubt in found.items()}
 
-    def _add(self, share: Shared) -> Shared:
-        return jax.lax.psum(share, self.shares.axes) if self.shares.axes else share
+        def of_all_rows(whole: Density) -> dict[tuple[str, str], Array]:
+            zero = whole.initial_position(jax.random.key(0), 0.0)
+            found = doubts(whole._run(zero), whole._run(whole.initial_position(jax.random.key(1))))
+            return {key: jnp.sum(doubt.bad) for key, doubt in found.items()}
+
+        return self._on_rows(of_all_rows, GLOBAL)
+
+    # -- whole arrays and one device's rows ----------------------------------------------------------------------------
+
+    def _on_rows(self, f: Callable[..., Any], outputs: PyTree, *given: Mapping[str, Array]) -> Any:
+        """Return `f(density, *given)`, where `density` has all rows, evaluated on the rows of this device.
+
+        Args:
+            f: a function of a density on one device, and of arrays by variable.
+            outputs: sharding of the results.
+            *given: positions or values on this device.
+        """
+        if not self.sites.is_divided:
+            return traced_anyhow(with_group_sums(lambda *given: f(self, *given)))(*given)
+        temperature = () if self.temperature is None else (self.temperature,)
+
+        def of_all_rows(arrays: Sequence[Array], temperature: Sequence[Array], *given: Mapping[str, Array]) -> Any:
+            of_whole = replace(
+                self, arrays=arrays, temperature=next(iter(temperature), None), sites=self.sites.on_one_device
+            )
+            return f(of_whole, *given)
+
+        rows = self.sites.rows
+        shardings = [{name: self._sharding(name, x) for name, x in each.items()} for each in given]
+        inputs = list(self.sites.arrays), GLOBAL, *shardings
+        filled = [rows.with_last_row(*pair) for pair in zip(given, shardings, strict=True)]
+        evaluate = with_group_sums(rows.function(of_all_rows, inputs, outputs, self.messages))
+        return evaluate(list(self.arrays), temperature, *filled)
+
+    def _sharding(self, name: str, values: Array) -> RowSharding:
+        return self.sites.values.get(name, GLOBAL) if jnp.ndim(values) else GLOBAL
+
+    def _without_padding(self, position: ByVariable) -> ByVariable:
+        """Return a position with zeros in padded rows, which do not move."""
+        if not self.sites.is_divided:
+            return position
+        return {name: self.sites.positions[name].keep_rows(x) for name, x in position.items()}
+
+    def _total(self, position: ByVariable) -> Total:
+        weighted = self._weighted(position)
+        if self.temperature is not None:
+            weighted |= {term: times(weighted[term], self.temperature) for term in self.sites.of_likelihood}
+        return _sum_of(weighted.values())
 
     def _weighted(self, position: ByVariable) -> dict[Term, Total]:
-        return {term: self.shares.weigh(term, total) for term, total in self._totals(position).items()}
+        totals = self._run(position).totals(self.sites.terms, self.lanes)
+        return {term: self._weigh(term[0], total) for term, total in totals.items()}
 
-    def _totals(self, position: ByVariable) -> dict[Term, Total]:
-        """Return the terms summed over the rows of this device, without padded rows."""
-        if (padded := self.shares.padded) is not None:
-            position = padded.filled(position)
-        totals = self._run(position).totals(self.shares.terms, self.lanes)
-        totals |= self.shares.masked_totals(position, self.arrays)
-        if padded is None:
-            return totals
-        last, arrays = padded.one_row(position, self.arrays)
-        return padded.without_padding(totals, replace(self, arrays=arrays)._run(last).terms())
+    def _weigh(self, name: str, total: Total) -> Total:
+        weight = self.sites.weights.get(name, 1.0)
+        return total if weight == 1.0 else over(total, 1.0 / weight)
 
     def _run(self, position: ByVariable) -> Evaluation:
         return run_unconstrained(self.program, position, self.layout.join(self.arrays))

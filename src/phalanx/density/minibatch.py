@@ -1,12 +1,14 @@
 r"""Minibatches: estimates of a log density from a few rows in each step.
 
-A term that adds up over $N$ rows is weighted by $N/B$ if a batch has $B$ of them; a prior has weight one. The share
-rule distinguishes them: a batch is treated like the rows of one device. Terms that depend only on the number of rows
-add up, too. The local variables of an amortised guide have the same weight in model and guide.
+A term that adds up over $N$ rows is weighted by $N/B$ if a batch has $B$ of them; a prior has weight one. The rules of
+placement distinguish them: two batches are treated like the rows of two devices. A term adds up over rows if it is the
+sum of what the devices compute, without a message. Terms that depend only on the number of rows add up, too. The local
+variables of an amortised guide have the same weight in model and guide.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,20 +18,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, ShapeDtypeStruct, lax, random
-from jax.extend.core import Var
+from jax.extend.core import ClosedJaxpr, Literal, Var
 from jax.sharding import Mesh, PartitionSpec
 
-from phalanx.exactness.sharding_check import read_sharding_check
-from phalanx.exactness.share_rule import read_shares
+from phalanx.density.site_shardings import read_sites
 from phalanx.inputs.arguments import Arguments
+from phalanx.jaxprs.walking import all_equations, constants_within
 from phalanx.mesh.space import RowSharding
+from phalanx.mesh.virtual_mesh import alone
+from phalanx.programs.sites import Sites, Term
 from phalanx.programs.traced_program import TracedProgram
 
 STREAM = 0x62617463
 """Number folded into keys, so that rows and particles have different random numbers."""
 
 ROWS = "data"
-"""Mesh axis over which the share rule is evaluated: a batch is one shard along it."""
+"""Mesh axis of batches: a program is placed with one batch on each of two devices."""
+
+AXES_OF_ONE = {ROWS: 1, "model": 1}
+"""Devices along the mesh axes that a program may name, on one device."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,13 @@ class Minibatch:
         """Return the arrays with these rows only; arrays without rows are unchanged."""
         return [array[rows] if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
 
+    def shardings(self, of_data: Sequence[RowSharding]) -> list[RowSharding]:
+        """Return the sharding of a batch, given that of the data."""
+        return [
+            replace(s, rows=self.size, local_rows=self.size * s.local_rows // s.rows) if wanted and s.axes else s
+            for s, wanted in zip(of_data, self.of_rows, strict=True)
+        ]
+
     def draw(self, arrays: Sequence[Array], key: Array, mesh: Mesh) -> list[Array]:
         """Return the arrays with one batch: rows that each device draws from its own, or all if they are streamed."""
         if self.is_streamed:
@@ -151,39 +165,93 @@ class Minibatch:
         Raises:
             ValueError: naming the variable, when a term neither adds up over rows nor is independent of them.
         """
-        parts = max(2, self.total // self.size)
-        sharding = RowSharding((ROWS,), parts * self.size, self.size)
-        shapes = arguments.whole_shapes()
-        stretched = tuple(
-            ShapeDtypeStruct((parts * self.size, *a.shape[1:]), a.dtype) if wanted else a
-            for a, wanted in zip(shapes, self.of_rows, strict=True)
-        )
-        shardings = tuple(sharding if wanted else RowSharding() for wanted in self.of_rows)
-        batch = replace(arguments, arrays=stretched, shardings=shardings)
-        sizes = {ROWS: parts, "model": 1}
-        self._check_continuous(program, batch, sizes, what)
+        batches = [self._batches(arguments, count) for count in (1, 2)]
+        self._check_continuous(program, batches[0], AXES_OF_ONE, what)
         try:
-            whole = TracedProgram.of_whole(program, batch, sizes)
-            shares, local = read_shares(program, batch, sizes, whole)
-            proof = read_sharding_check(program, batch, sizes, shares, whole, local)
+            one, two = (TracedProgram.of_whole(program, batch, AXES_OF_ONE) for batch in batches)
+            sites = read_sites(batches[1], {**AXES_OF_ONE, ROWS: 2}, two)
+            kinds = {term: self._kind(term, sites, batches[1], one, two) for term in two.terms}
         except ValueError as error:
             raise ValueError(
                 f"{self.argument}: the {what} cannot be learned from some rows at a time. {error}"
             ) from error
-        if proof.check is not None and proof.check.names:
-            if alone := _read_by_number(whole, self.of_rows, batch):
-                raise ValueError(
-                    f"{self.argument}: the {what} reads single rows of {', '.join(map(repr, alone))} by their number, "
-                    f"as in {alone[0]}[0], and in a batch these are other rows. Pass such a value in as a number of "
-                    f"its own, or give all rows at once."
-                )
-            raise ValueError(
-                f"{self.argument}: Phalanx cannot prove from the {what} that the rows of "
-                f"{', '.join(map(repr, proof.check.names))} do not mix, so that a batch can stand for all rows. "
-                f"Compute what depends on all rows (a mean, a scale) once and pass it in as data, or give all rows at "
-                f"once."
+        for (name, _), kind in kinds.items():
+            if kind is None:
+                raise ValueError(self._refusal(name, two, batches[1], what))
+        return {name for (name, _), kind in kinds.items() if kind}
+
+    def _batches(self, arguments: Arguments, count: int) -> Arguments:
+        """Return the shapes of so many batches, each on a device of its own."""
+        sharding = RowSharding((ROWS,), count * self.size, self.size)
+        shapes = tuple(
+            ShapeDtypeStruct((count * self.size, *a.shape[1:]), a.dtype) if wanted else a
+            for a, wanted in zip(arguments.whole_shapes(), self.of_rows, strict=True)
+        )
+        shardings = tuple(sharding if wanted else RowSharding() for wanted in self.of_rows)
+        return replace(arguments, arrays=shapes, shardings=shardings)
+
+    def _kind(self, term: Term, sites: Sites, batch: Arguments, one: TracedProgram, two: TracedProgram) -> bool | None:
+        """Return whether a term adds up over rows, or is independent of them; None if it does neither."""
+        inputs = sites.positions, list(batch.shardings)
+        found = sites.rows.inspect(two.only(term), inputs, sites.layout.shapes(), list(batch.local_shapes()))
+        if found.messages:
+            return None
+        if _have_same_numbers(one.only_jaxpr(term), two.only_jaxpr(term)):
+            return bool(found.is_sum)
+        ratios = {_ratio(one, two, term, number) for number in range(3)} - {None}
+        if ratios == {2}:
+            return True
+        return False if ratios <= {1} and not found.is_sum else None
+
+    def _refusal(self, name: str, whole: TracedProgram, batch: Arguments, what: str) -> str:
+        if alone := _read_by_number(whole, self.of_rows, batch):
+            return (
+                f"{self.argument}: the {what} reads single rows of {', '.join(map(repr, alone))} by their number, "
+                f"as in {alone[0]}[0], and in a batch these are other rows. Pass such a value in as a number of "
+                f"its own, or give all rows at once."
             )
-        return {name for (name, _), where in shares.terms.items() if where.axes}
+        return (
+            f"{self.argument}: the rows of {name!r} mix in the {what}, or depend on their number, so that a batch "
+            f"cannot stand for all rows. Compute what depends on all rows (a mean, a scale) once and pass it in as "
+            f"data, or give all rows at once."
+        )
+
+
+def _have_same_numbers(one: ClosedJaxpr, two: ClosedJaxpr) -> bool:
+    """Return whether two programs contain the same numbers, some of which may be computed from the number of rows."""
+    pairs = itertools.zip_longest(_numbers_in(one), _numbers_in(two))
+    return all(a is b or np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
+
+
+def _numbers_in(program: ClosedJaxpr) -> list[Any]:
+    literals = [a.val for e in all_equations(program) for a in e.invars if isinstance(a, Literal)]
+    return [*literals, *constants_within(program)]
+
+
+def _ratio(one: TracedProgram, two: TracedProgram, term: Term, number: int) -> int | None:
+    """Return how many times as large a term of two equal batches is as that of one; 0 if neither once nor twice.
+
+    None if its numbers do not show it: zero is once and twice zero.
+    """
+
+    def value(traced: TracedProgram, copies: int) -> np.ndarray:
+        def filled(shape: ShapeDtypeStruct, first: ShapeDtypeStruct) -> Array:
+            random_numbers = np.random.default_rng(number)
+            if number and jnp.issubdtype(shape.dtype, jnp.floating):
+                values = random_numbers.uniform(0.05, 0.95, first.shape)
+            else:
+                values = np.ones(first.shape)
+            repeats = (copies, *[1] * (values.ndim - 1)) if shape.shape != first.shape else [1] * values.ndim
+            return jnp.asarray(np.tile(values, repeats), shape.dtype)
+
+        position = jax.tree.map(filled, traced.position, one.position)
+        arrays = [filled(*pair) for pair in zip(traced.shapes, one.shapes, strict=True)]
+        return np.asarray(alone(lambda: traced.only(term)(position, arrays), AXES_OF_ONE))
+
+    first, both = value(one, 1), value(two, 2)
+    if not np.isfinite(first) or first == both == 0:
+        return None
+    return next((ratio for ratio in (1, 2) if np.allclose(both, ratio * first, rtol=1e-4)), 0)
 
 
 def _read_by_number(whole: TracedProgram, of_rows: Sequence[bool], arguments: Arguments) -> list[str]:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from phalanx.density.density import Density
+from phalanx.density.derivatives import DensityFunctions, differentiable
 from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import check_labels
 from phalanx.density.minibatch import Minibatch, MinibatchEstimate
-from phalanx.errors.user_code import raised_by_phalanx
-from phalanx.exactness.sharding_check import check_level, read_sharding_check
-from phalanx.exactness.share_rule import read_shares
+from phalanx.density.site_shardings import read_sites
 from phalanx.inputs.arguments import Arguments, Layout, check_outcome_named, columns_left_out, split_arguments
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.needed_values import trace_with_values
@@ -27,13 +28,13 @@ from phalanx.inputs.placement import mesh_of
 from phalanx.language.tracing import Program
 from phalanx.mesh.devices import CHAIN, axes_but_chain, make_mesh, with_auto_axes
 from phalanx.mesh.forks import refuse_fork
-from phalanx.mesh.output import warn
+from phalanx.mesh.position import ByVariable
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.mesh.specs import PyTree
+from phalanx.placements import Message
 from phalanx.programs.closure_key import check_function
-from phalanx.programs.declared_axis import giving_own_rows
-from phalanx.programs.shares import Shares
+from phalanx.programs.sites import Sites
 from phalanx.programs.traced_program import TracedProgram, check_latents
 
 
@@ -74,22 +75,6 @@ def _check_all_processes(mesh: Mesh) -> None:
         )
 
 
-class NoShares(ValueError):
-    """Refusal of a model whose log density is no sum of shares that the devices of a mesh compute."""
-
-
-def read_shares_or_refuse(
-    program: Program, arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram
-) -> tuple[Shares, TracedProgram]:
-    """Return the result of `read_shares`; a refusal of its own is a `NoShares`, unlike an error within it."""
-    try:
-        return read_shares(program, arguments, sizes, whole)
-    except ValueError as error:
-        if not raised_by_phalanx(error):
-            raise
-        raise NoShares(*error.args).with_traceback(error.__traceback__) from error.__cause__
-
-
 class Target:
     r"""A model with its data as the log density of an unconstrained position.
 
@@ -105,8 +90,6 @@ class Target:
         data: the keyword arguments. Arrays placed with `phx.shard` are sharded, and so are variables that depend on
             them.
         mesh: the devices; by default those of the data, or one.
-        check: the action if Phalanx can neither prove nor test that the devices' shares add up to the whole: "warn",
-            "strict" (an error), or "off" (no test). The result of the check is in `rows`.
 
     Raises:
         TypeError: when `data` is not a dict or does not fit the model.
@@ -125,28 +108,20 @@ class Target:
         data: UserData | None = None,
         *,
         mesh: Mesh | None = None,
-        check: str = "warn",
     ):
-        check_level(check)
         arguments = split_arguments(model, {} if data is None else data)
-        self._fill(model, arguments, choose_mesh(arguments, mesh), check=check)
+        self._fill(model, arguments, choose_mesh(arguments, mesh))
         if not self.observes:
             check_outcome_named(model, columns_left_out(model, data))
-        if self.rows.problem and check == "warn":
-            warn(self.rows.problem, stacklevel=2)
 
     @classmethod
-    def of(
-        cls, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None, check: str = "warn"
-    ) -> Target:
-        """Return the target of a model and its split arguments; `whole` is as for `read_shares`."""
+    def of(cls, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None) -> Target:
+        """Return the target of a model and its split arguments; `whole` is its trace, if there is one."""
         target = cls.__new__(cls)
-        target._fill(model, arguments, mesh, whole, check)
+        target._fill(model, arguments, mesh, whole)
         return target
 
-    def _fill(
-        self, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None, check: str = "warn"
-    ) -> None:
+    def _fill(self, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None) -> None:
         self.program, self.mesh, self.arguments = model, mesh, arguments
         sizes = axes_but_chain(mesh)
         if whole is None:  # a caller that passes `whole` has checked the indices
@@ -156,10 +131,7 @@ class Target:
             IndexCheck.of(whole).check_or_warn(arguments)
         check_latents(model, whole)
         check_function(whole)
-        self.shares: Shares
-        self.shares, local = read_shares_or_refuse(model, arguments, sizes, whole)
-        self.rows = read_sharding_check(model, arguments, sizes, self.shares, whole, local)
-        self.rows = self.rows.compare(arguments, check)
+        self.sites: Sites = read_sites(arguments, sizes, whole)
         self.estimate: MinibatchEstimate | None = None
 
     def __copy__(self) -> Target:
@@ -181,12 +153,11 @@ class Target:
     @property
     def observes(self) -> bool:
         """True if the log density has terms besides the priors."""
-        return bool({name for name, _ in self.shares.terms} - {latent.name for latent in self.shares.latents})
+        return bool(self.sites.of_likelihood)
 
-    def with_arguments(self, arguments: Arguments, check: str = "warn") -> Target:
-        """Return the target with other data of the same shapes, without tracing; unproved shares are tested."""
-        other = copy.copy(self)
-        other.arguments, other.rows = arguments, self.rows.compare(arguments, check)
+    def with_arguments(self, arguments: Arguments) -> Target:
+        """Return the target with other data of the same shapes, without tracing."""
+        (other := copy.copy(self)).arguments = arguments
         return other
 
     def in_batches(self, batch_size: object) -> Target:
@@ -196,14 +167,8 @@ class Target:
             ValueError: when there are fewer rows, a term of the log density neither adds up over rows nor is
                 independent of them, or a variable has an element for each row.
         """
-        if summed := self.shares.summed_by_program:
-            raise ValueError(
-                f"Variable {summed[0][0]!r}: the model sums its log density over rows, which do not divide evenly over "
-                f"devices, so it cannot be estimated from some rows. Keep one term per row, or take a number of rows "
-                f"that divides evenly."
-            )
         other = copy.copy(self)
-        minibatch, names = Minibatch.of(batch_size, self.arguments, self.mesh), (v.name for v in self.shares.latents)
+        minibatch, names = Minibatch.of(batch_size, self.arguments, self.mesh), self.sites.positions
         other.estimate = MinibatchEstimate.of(minibatch, self.program, self.arguments, names)
         return other
 
@@ -229,8 +194,23 @@ class Target:
 
     def on_device(self, arrays: Sequence[Array], lanes: int = 1) -> Density:
         """Return the density on one device, for `lanes` chains at once. Call it inside `shard_map`."""
-        program = giving_own_rows(self.program, self.shares.own_rows)
-        return Density(program, self.layout, arrays, self.shares, lanes, self.estimate)
+        return Density(self.program, self.layout, arrays, self.sites, lanes, self.estimate)
+
+    def messages(self) -> list[Message]:
+        """Return the messages of an evaluation of the log density and its gradient, traced but not run."""
+        messages: list[Message] = []
+        if not self.sites.is_divided:
+            return messages
+
+        def evaluate(arrays: Sequence[Array], position: dict[str, Array]) -> Any:
+            density = replace(self.on_device(arrays), messages=messages)
+            if self.estimate is not None:
+                density = density.of_rows(self.estimate.minibatch.rows(jax.random.key(0)))
+            return density.value_and_grad(position)
+
+        shapes = list(self.arguments.local_shapes()), self.sites.layout.shapes()
+        jax.make_jaxpr(evaluate, axis_env=list(self.sites.sizes.items()))(*shapes)
+        return messages
 
     def array_specs(self) -> tuple[PartitionSpec, ...]:
         """Return the partition of each array of the data."""
@@ -238,12 +218,11 @@ class Target:
 
     def sharding(self, name: str) -> RowSharding:
         """Return the sharding of a latent or deterministic variable."""
-        by_name = {latent.name: latent.sharding for latent in self.shares.latents}
-        return by_name[name] if name in by_name else self.shares.others.get(name, GLOBAL)
+        return self.sites.values.get(name, GLOBAL)
 
     def position_specs(self, *leading: str | None) -> dict[str, PartitionSpec]:
         """Return the partition of positions whose first dimensions are `leading`, such as that of the chains."""
-        return {latent.name: latent.sharding.spec(*leading) for latent in self.shares.latents}
+        return {name: sharding.spec(*leading) for name, sharding in self.sites.positions.items()}
 
     def place_arrays(self) -> tuple[Array, ...]:
         """Return the data's arrays on the mesh: sharded arrays are not moved, others are copied to every device."""
@@ -253,8 +232,22 @@ class Target:
         )
 
     def log_density(self, position: Mapping[str, ArrayLike]) -> Array:
-        """Return the log density at a position, a dict of whole, unpadded, unconstrained values: a scalar."""
-        return self._whole(lambda density, u: density.log_density(u), PartitionSpec())(position)
+        """Return the log density at a position, a dict of whole, unpadded, unconstrained values: a scalar.
+
+        It may be differentiated twice, forward or in reverse.
+        """
+        value = self._whole(lambda density, u: density.total(u).value, PartitionSpec())
+        product = self._whole(Density.hessian_product, self.position_specs())
+
+        def hessian_product(_: None, *given: ByVariable) -> ByVariable:
+            return {name: self.trim(name, leaf) for name, leaf in product(*given).items()}
+
+        evaluations = DensityFunctions(
+            lambda _, position: value(position),
+            lambda _, position: self.value_and_grad(position),
+            hessian_product,
+        )
+        return differentiable(evaluations, None)({name: jnp.asarray(values) for name, values in position.items()})
 
     def value_and_grad(self, position: Mapping[str, ArrayLike]) -> tuple[Array, dict[str, Array]]:
         """Return the log density and its gradient at a position."""
@@ -285,31 +278,36 @@ class Target:
 
     def value_names(self) -> list[str]:
         """Return the names of the latent variables, then of the deterministic ones."""
-        return [*(latent.name for latent in self.shares.latents), *self.shares.others]
+        return list(self.sites.values)
 
     def trim(self, name: str, values: PyTree, leading: int = 0) -> PyTree:
         """Return whole `values` of a variable without padded rows; rows follow `leading` dimensions."""
         return self.sharding(name).trim(values, leading)
 
-    def _whole(self, f: Callable[[Density, Any], Any], out_specs: PyTree) -> Callable[[Mapping[str, Any]], Any]:
-        """Return `f(density, tree)` as a function of whole arrays by name, whose rows are padded."""
+    def _whole(self, f: Callable[..., Any], out_specs: PyTree) -> Callable[..., Any]:
+        """Return `f(density, *trees)` as a function of whole arrays by name, whose rows are padded."""
 
-        def call(tree: Mapping[str, Any]) -> Any:
+        def call(*trees: Mapping[str, Any]) -> Any:
             refuse_fork()
-            specs = {name: self.sharding(name).spec() for name in tree}
-            placed = {
-                name: to_devices(self._pad(name, jnp.asarray(leaf)), NamedSharding(self.mesh, specs[name]))
-                for name, leaf in tree.items()
-            }
+            specs = [{name: self.sharding(name).spec() for name in tree} for tree in trees]
+            placed = [
+                {name: self._placed(name, jnp.asarray(leaf), spec[name]) for name, leaf in tree.items()}
+                for tree, spec in zip(trees, specs, strict=True)
+            ]
 
-            def on_device(tree, arrays):
-                return f(self.on_device(arrays), tree)
+            def on_device(arrays, *trees):
+                return f(self.on_device(arrays), *trees)
 
-            in_specs = (specs, self.array_specs())
+            in_specs = (self.array_specs(), *specs)
             run = jax.shard_map(on_device, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-            return jax.jit(run)(placed, self.place_arrays())
+            return jax.jit(run)(self.place_arrays(), *placed)
 
         return call
+
+    def _placed(self, name: str, leaf: Array, spec: PartitionSpec) -> Array:
+        """Return padded values on the mesh; traced ones are placed by the program that uses them."""
+        padded = self._pad(name, leaf)
+        return padded if isinstance(padded, Tracer) else to_devices(padded, NamedSharding(self.mesh, spec))
 
     def _pad(self, name: str, leaf: Array) -> Array:
         sharding = self.sharding(name)
@@ -321,4 +319,4 @@ class Target:
 
 def _on_one_device(model: Program, arguments: Arguments) -> Target:
     """Return the target that a pickle holds, on the first device of this process."""
-    return Target.of(model, arguments, choose_mesh(arguments, None), check="off")
+    return Target.of(model, arguments, choose_mesh(arguments, None))

@@ -20,7 +20,7 @@ from numpyro.distributions import Distribution, Unit
 from numpyro.distributions.constraints import Constraint
 
 from phalanx.distributions.precise import precise
-from phalanx.distributions.row_blocks import rows_of_block, sum_over_rows
+from phalanx.distributions.row_blocks import sum_over_rows
 from phalanx.distributions.row_sums import total_of
 from phalanx.distributions.supports import support_of, within_support, zero_outside
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
@@ -91,12 +91,11 @@ class Blocked(Distribution):
         """Return the log densities, row by row."""
         return jnp.asarray(precise(within_support(self.whole)).log_prob(value))
 
-    def total(self, value: Array, real: Array | None = None, lanes: int = 1, scale: Any = 1.0) -> Total:
+    def total(self, value: Array, lanes: int = 1, scale: Any = 1.0) -> Total:
         """Return the sum of the rows' log densities.
 
         Args:
             value: values of all rows.
-            real: mask of the rows that count; None if all do.
             lanes: chains that the device advances together, which share the cache.
             scale: factor on each log density.
         """
@@ -112,10 +111,7 @@ class Blocked(Distribution):
             log_prob = log_prob if isinstance(scale, float) and scale == 1.0 else scale * log_prob
             return total_of(log_prob if real is None else only_rows(real, log_prob))
 
-        block = min(self.block or rows_of_block(of_block, real, leaves, lanes), self.count)
-        if self.count % block and real is None:
-            real = jnp.ones(self.count, bool)
-        return sum_over_rows(of_block, block, real, leaves)
+        return sum_over_rows(of_block, self.block, leaves, lanes)
 
     def _of(self, rows: tuple[Rows, ...]) -> Distribution:
         with unvalidated():  # NumPyro cannot check traced values

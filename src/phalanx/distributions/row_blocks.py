@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,10 @@ from phalanx.jaxprs.walking import aval_of, equations_within
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
+from phalanx.placements.row_functions import rows_on_device, sum_rows
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Shaped
+    from jaxtyping import Shaped
 
 T = TypeVar("T")
 
@@ -36,39 +37,71 @@ OfBlock = Callable[..., Total]
 """`f(mask of real rows, arrays of the rows, *arrays it closes over)`, the sum of the rows' log densities."""
 
 
-def rows_of_block(
-    f: OfBlock, real: Bool[Array, "rows"] | None, leaves: list[Shaped[Array, "rows ..."]], lanes: int
-) -> int:
+def rows_of_block(f: OfBlock, leaves: list[Shaped[Array, "rows ..."]], lanes: int) -> int:
     """Return the number of rows for which the arrays of all lanes fit into a core's cache; a divisor if possible."""
     count = len(leaves[0])
-    converted, closed_over = jax.closure_convert(f, real, leaves)
-    shared, own = _widest(jax.make_jaxpr(converted)(real, leaves, *closed_over), len(closed_over))
+    converted, closed_over = jax.closure_convert(f, None, leaves)
+    shared, own = _widest(jax.make_jaxpr(converted)(None, leaves, *closed_over), len(closed_over))
     elements = BLOCK_ELEMENTS if jax.default_backend() == "cpu" else BLOCK_ELEMENTS_ACCELERATOR
     most = max(LEAST_ROWS, elements * count // max(shared, lanes * own, 1))
-    return next((block for block in range(most, most // 2, -1) if count % block == 0), most)
+    on_device = rows_on_device(count) or count
+    return next((block for block in range(most, most // 2, -1) if on_device % block == 0), most)
 
 
-def sum_over_rows(
-    f: OfBlock, block: int, real: Bool[Array, "rows"] | None, leaves: list[Shaped[Array, "rows ..."]]
-) -> Total:
+def sum_over_rows(f: OfBlock, block: int | None, leaves: list[Shaped[Array, "rows ..."]], lanes: int) -> Total:
     """Return the sum of `f(real, rows)` over blocks of `block` rows. `f` may close over differentiated arrays."""
-    some = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[:block], (real, leaves)))
-    converted, closed_over = jax.closure_convert(f, *some)
-    return _sum(converted, block, real, leaves, closed_over)
+    count = len(leaves[0])
+    on_device = rows_on_device(count)
+    block = min(block or rows_of_block(f, leaves, lanes), on_device or count)
+    blocks = _Blocks(block, is_masked=on_device is not None or count % block != 0)
+    some_rows = jax.eval_shape(lambda: [leaf[:block] for leaf in leaves])
+    converted, closed_over = jax.closure_convert(f, blocks.example_mask(), some_rows)
+    return _sum(converted, blocks, leaves, closed_over)
+
+
+class _Blocks(NamedTuple):
+    """Blocks of rows: their size, and whether some of their rows are masked."""
+
+    size: int
+    is_masked: bool
+
+    def example_mask(self) -> jax.ShapeDtypeStruct | None:
+        """Return the shape of a block's mask."""
+        return jax.ShapeDtypeStruct((self.size,), bool) if self.is_masked else None
+
+    def fold(self, add: Callable[..., Any], carry: PyTree, real: Array | None, leaves: list[Array]) -> PyTree:
+        """Return `carry` after `add(carry, start of the block, mask of its real rows, its rows)` for all blocks."""
+        size, count = self.size, len(leaves[0])
+        if self.is_masked and real is None:
+            real = jnp.ones(count, bool)
+        if count == size:
+            return add(carry, jnp.int32(0), real, leaves)
+
+        def body(number: Array, carry: PyTree) -> PyTree:
+            start = jnp.minimum(number * size, count - size)
+            real_here, rows = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size), (real, leaves))
+            if count % size:  # the last block overlaps the one before, whose rows count once
+                real_here = real_here & (start + jnp.arange(size) >= number * size)
+            return add(carry, start, real_here, rows)
+
+        return lax.fori_loop(0, -(-count // size), body, carry)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _sum(f: OfBlock, block: int, real: Array | None, leaves: list[Array], closed_over: list[Array]) -> Total:
-    def add(total: Total, start: Array, real: Array | None, rows: list[Array]) -> Total:
-        return (total + f(real, rows, *closed_over)).settled()
+def _sum(f: OfBlock, blocks: _Blocks, leaves: list[Array], closed_over: list[Array]) -> Total:
+    def total(real: Array | None, leaves: list[Array], closed_over: list[Array]) -> tuple[Total, None]:
+        def add(total: Total, start: Array, real: Array | None, rows: list[Array]) -> Total:
+            return (total + f(real, rows, *closed_over)).settled()
 
-    return _over_blocks(add, _zero_total(), block, real, leaves)
+        return blocks.fold(add, _zero_total(), real, leaves), None
+
+    return sum_rows(total, leaves, closed_over)[0]
 
 
-def _forward(f: OfBlock, block: int, real: PyTree, leaves: PyTree, closed_over: PyTree) -> tuple[Total, PyTree]:
+def _forward(f: OfBlock, blocks: _Blocks, leaves: PyTree, closed_over: PyTree) -> tuple[Total, PyTree]:
     """Return the value, and the gradient as residuals: that of a sum does not depend on the cotangent."""
     rows_vary, rest_varies = ([p.perturbed for p in primals] for primals in (leaves, closed_over))
-    real, leaves, closed_over = jax.tree.map(lambda p: p.value, (real, leaves, closed_over), is_leaf=_is_primal)
+    leaves, closed_over = jax.tree.map(lambda p: p.value, (leaves, closed_over), is_leaf=_is_primal)
 
     def value_and_grad(real: Array | None, rows: list[Array], closed_over: list[Array]) -> PyTree:
         def value(varying_rows: list[Array], varying_rest: list[Array]) -> tuple[Array, Array]:
@@ -79,19 +112,25 @@ def _forward(f: OfBlock, block: int, real: PyTree, leaves: PyTree, closed_over: 
         (fine, coarse), gradients = jax.value_and_grad(value, (0, 1), has_aux=True)(*differentiated)
         return Total(coarse, fine), *gradients
 
-    example = jax.tree.map(lambda leaf: leaf[:block], (real, leaves))
-    of_block, transpose = _without_last_transposes(value_and_grad, *example, closed_over)
-    shapes = jax.eval_shape(of_block, *example, closed_over)
+    some_rows = jax.eval_shape(lambda: [leaf[: blocks.size] for leaf in leaves])
+    of_rest = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in closed_over]
+    example = blocks.example_mask(), some_rows, of_rest
+    of_block, transpose = _without_last_transposes(value_and_grad, *example)
+    shapes_for_rest = jax.eval_shape(of_block, *example)[2]
 
-    def add(carry: PyTree, start: Array, real: Array | None, rows: list[Array]) -> PyTree:
-        total, for_rows, for_rest = carry
-        value, for_these_rows, for_rest_here = of_block(real, rows, closed_over)
-        for_rows = [_add_at(start, whole, part) for whole, part in zip(for_rows, for_these_rows, strict=True)]
-        return (total + value).settled(), for_rows, jax.tree.map(jnp.add, for_rest, for_rest_here)
+    def sums(real: Array | None, leaves: list[Array], closed_over: list[Array]) -> PyTree:
+        def add(carry: PyTree, start: Array, real: Array | None, rows: list[Array]) -> PyTree:
+            total, for_rows, for_rest = carry
+            value, for_these_rows, for_rest_here = of_block(real, rows, closed_over)
+            for_rows = [_add_at(start, whole, part) for whole, part in zip(for_rows, for_these_rows, strict=True)]
+            return (total + value).settled(), for_rows, jax.tree.map(jnp.add, for_rest, for_rest_here)
 
-    no_rest = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in shapes[2]]
-    no_rows = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in _take(leaves, rows_vary)]
-    total, for_rows, for_rest = _over_blocks(add, (_zero_total(), no_rows, no_rest), block, real, leaves)
+        no_rows = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in _take(leaves, rows_vary)]
+        no_rest = [jnp.zeros(leaf.shape, _wide(leaf)) for leaf in shapes_for_rest]
+        total, for_rows, for_rest = blocks.fold(add, (_zero_total(), no_rows, no_rest), real, leaves)
+        return (total, for_rest), for_rows
+
+    (total, for_rest), for_rows = sum_rows(sums, leaves, closed_over)
     for_rows = [g.astype(leaf.dtype) for g, leaf in zip(for_rows, _take(leaves, rows_vary), strict=True)]
     rest = _take(closed_over, rest_varies)
     for_rest = [g.astype(leaf.dtype) for g, leaf in zip(transpose(for_rest), rest, strict=True)]
@@ -99,9 +138,9 @@ def _forward(f: OfBlock, block: int, real: PyTree, leaves: PyTree, closed_over: 
     return total, gradients
 
 
-def _backward(f: OfBlock, block: int, gradients: PyTree, cotangent: Total) -> PyTree:
+def _backward(f: OfBlock, blocks: _Blocks, gradients: PyTree, cotangent: Total) -> PyTree:
     factor = 0.0 if isinstance(cotangent.fine, SymbolicZero) else cotangent.fine
-    return None, *jax.tree.map(lambda gradient: factor * gradient, gradients)
+    return tuple(jax.tree.map(lambda gradient: factor * gradient, gradients))
 
 
 _sum.defvjp(_forward, _backward, symbolic_zeros=True)
@@ -110,22 +149,6 @@ _sum.defvjp(_forward, _backward, symbolic_zeros=True)
 def _zero_total() -> Total:
     zero = jnp.zeros((), jnp.result_type(float))
     return Total(zero, zero)
-
-
-def _over_blocks(add: Callable[..., Any], carry: PyTree, block: int, real: Array | None, leaves: list[Array]) -> PyTree:
-    """Return `carry` after `add(carry, start of the block, mask of its real rows, its rows)` for all blocks."""
-    count = len(leaves[0])
-    if block == count:
-        return add(carry, jnp.int32(0), real, leaves)
-
-    def body(number: Array, carry: PyTree) -> PyTree:
-        start = jnp.minimum(number * block, count - block)
-        real_here, rows = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, block), (real, leaves))
-        if count % block:  # the last block overlaps the one before, whose rows count once
-            real_here = real_here & (start + jnp.arange(block) >= number * block)
-        return add(carry, start, real_here, rows)
-
-    return lax.fori_loop(0, -(-count // block), body, carry)
 
 
 def _without_last_transposes(

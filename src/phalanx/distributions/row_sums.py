@@ -9,6 +9,7 @@ Source: Rump, Ogita, Oishi (2008), Accurate floating-point summation, for the sp
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from phalanx.mesh.total import Total, multiples
+from phalanx.placements.row_functions import sum_entries
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -33,6 +35,40 @@ DIGITS = 24
 @jax.custom_jvp
 def total_of(terms: Shaped[Array, "*shape"]) -> Total:
     """Return the sum of all elements, with the derivative of a plain sum. In float64 the plain sum is exact enough."""
+    return sum_entries(_total_of, terms)
+
+
+@total_of.defjvp
+def _derivative(terms: tuple[Array], tangents: tuple[Array]) -> tuple[Total, Total]:
+    total = total_of(*terms)
+    return total, Total(jnp.zeros_like(total.coarse), jnp.sum(tangents[0]).astype(total.dtype))
+
+
+@jax.custom_jvp
+def times(total: Total, factor: Array | float) -> Total:
+    """Return a total times a factor, which is not differentiated; see `Total.times`."""
+    return sum_entries(Total.times, total, factor)
+
+
+@times.defjvp
+def _derivative_of_times(primals: tuple[Total, Array], tangents: tuple[Total, Array]) -> tuple[Total, Total]:
+    (total, factor), (tangent, _) = primals, tangents
+    return times(total, factor), Total(jnp.zeros_like(total.coarse), factor * (tangent.coarse + tangent.fine))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def over(total: Total, parts: float) -> Total:
+    """Return a total divided by a number; see `Total.over`."""
+    return sum_entries(lambda total: total.over(parts), total)
+
+
+@over.defjvp
+def _derivative_of_over(parts: float, primals: tuple[Total], tangents: tuple[Total]) -> tuple[Total, Total]:
+    (total,), (tangent,) = primals, tangents
+    return over(total, parts), Total(jnp.zeros_like(total.coarse), (tangent.coarse + tangent.fine) / parts)
+
+
+def _total_of(terms: Shaped[Array, "*shape"]) -> Total:
     terms = terms.astype(jnp.promote_types(terms.dtype, jnp.float32)).ravel()
     if terms.size <= TOGETHER or jnp.finfo(terms.dtype).nmant >= DIGITS:
         return Total.of(jnp.sum(terms))
@@ -44,12 +80,6 @@ def total_of(terms: Shaped[Array, "*shape"]) -> Total:
     of_groups, below_them = _split_sums(sums)
     above, below = _split_sums(of_groups)
     return Total.of(above) + (below + below_them.sum())
-
-
-@total_of.defjvp
-def _derivative(terms: tuple[Array], tangents: tuple[Array]) -> tuple[Total, Total]:
-    total = total_of(*terms)
-    return total, Total(jnp.zeros_like(total.coarse), jnp.sum(tangents[0]).astype(total.dtype))
 
 
 def _sums_of_neighbours(values: Float[Array, "terms"]) -> Float[Array, "sums"]:

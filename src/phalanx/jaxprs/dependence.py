@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
-from phalanx.jaxprs.canonical import form_of
 from phalanx.jaxprs.walking import (
     Cond,
     Interpreter,
@@ -21,9 +20,6 @@ from phalanx.jaxprs.walking import (
     While,
     all_equations,
     axes_named,
-    constants_within,
-    printed,
-    pruned,
     settled,
 )
 
@@ -103,15 +99,3 @@ class Dependence(Interpreter[Axes]):
 
 def _union(a: Axes, b: Axes) -> Axes:
     return a | b
-
-
-def are_equal(a: ClosedJaxpr, b: ClosedJaxpr) -> bool:
-    """Return whether two programs are equal except for inputs and equations that their outputs do not need.
-
-    A program with a callback on the host has no form and is compared as text, which omits the values it closes over.
-    """
-    a, b = (pruned(program, range(len(program.jaxpr.outvars)), all_inputs=False) for program in (a, b))
-    forms = form_of(a), form_of(b)
-    if None not in forms:
-        return forms[0] == forms[1]
-    return not any(map(constants_within, (a, b))) and printed(a) == printed(b)

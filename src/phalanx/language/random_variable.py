@@ -22,7 +22,6 @@ from phalanx.distributions.supports import within_support, zero_outside
 from phalanx.inputs.dataframe_input import as_named_array
 from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.mesh.compatibility.numpyro_internals import mask_of
-from phalanx.mesh.space import only_rows
 from phalanx.mesh.total import Total
 
 
@@ -108,12 +107,11 @@ class RandomVariable:
         scale = jnp.expand_dims(self.scale, [-1 - n for n in range(joined)]) if jnp.ndim(self.scale) else self.scale
         return replace(self, distribution=single, scale=scale).log_prob()
 
-    def total_log_prob(self, real: Array | None = None, lanes: int = 1) -> Total:
-        """Return the log density of the value, or of the rows in the mask `real`. See `Blocked.total`."""
+    def total_log_prob(self, lanes: int = 1) -> Total:
+        """Return the log density of the value, for one of so many chains; see `Blocked.total`."""
         if isinstance(self.distribution, Blocked) and jnp.ndim(self.scale) == 0:
-            return self.distribution.total(self.value, real, lanes, self.scale)
-        log_prob = self.log_prob() if real is None else self.row_log_prob()
-        return total_of(log_prob if real is None else only_rows(real, log_prob))
+            return self.distribution.total(self.value, lanes, self.scale)
+        return total_of(self.log_prob())
 
     @property
     def shape(self) -> tuple[int, ...]:

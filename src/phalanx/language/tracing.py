@@ -107,10 +107,9 @@ def sample(
         name: the variable's name, unique in the program.
         distribution: any `numpyro.distributions.Distribution`.
         obs: its value when it is observed, of shape batch + event (or sample + batch + event).
-        axis: mesh axis that its leading dimension is sharded over. Not needed where its shape or its parameters come
-            from sharded data. Where no data lie along the axis, as with `axis="model"` for the units of a large
-            network, write the whole shape: each device is given its rows, and the program adds up over them with
-            `jax.lax.psum`. Draws are returned whole.
+        axis: mesh axis that its leading dimension is sharded over, as with `axis="model"` for the units of a large
+            network. Not needed for a variable with as many rows as sharded data have. The program sees all rows, and
+            draws are returned whole.
 
     Returns:
         The value, a plain array.

@@ -129,6 +129,10 @@ class VectorLayout:
         """Return the origin, by variable."""
         return {v.name: jnp.zeros((*leading, *v.unconstrained_shape), v.dtype) for v in self.variables}
 
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes of a position on this device, by variable."""
+        return {v.name: jax.ShapeDtypeStruct(v.unconstrained_shape, v.dtype) for v in self.variables}
+
     def vector(self, values: Mapping[str, Array]) -> Vector:
         """Return the vector `(..., coordinates)` of this device's values `(..., *shape)`; without values, no parts."""
         if not values:
@@ -332,26 +336,6 @@ def inner_products(groups: Sequence[tuple[str, ...]], *pairs: tuple[Vector, Vect
         parts = list(lax.psum(parts, axes)) if axes else parts
         totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
     return totals
-
-
-def add_shares(
-    value: Shared, gradient: Mapping[str, Array], shardings: Mapping[str, RowSharding], axes: tuple[str, ...]
-) -> tuple[Shared, dict[str, Array]]:
-    """Return the sums over devices of the shares of a log density and of its gradient by variable.
-
-    A global variable's gradient is summed over all devices, a sharded one's only over devices with the same rows.
-    `axes` are all mesh axes that the target is sharded over.
-    """
-    if not axes:
-        return value, dict(gradient)
-    replicated = {name: tuple(axis for axis in axes if axis not in shardings[name].axes) for name in sorted(gradient)}
-    everywhere = {name: gradient[name] for name, over in replicated.items() if over == axes}
-    value, summed = lax.psum((value, everywhere), axes)
-    others = {
-        name: lax.psum(gradient[name], over) if over else gradient[name]
-        for name, over in replicated.items() if over != axes
-    }  # fmt: skip
-    return value, {**summed, **others}
 
 
 def _numbers_of(variable: Variable) -> Array:

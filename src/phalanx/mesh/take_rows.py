@@ -23,8 +23,8 @@ def take_rows(
 ) -> Shaped[Array, "wanted *row"]:
     """Return single rows of an array that is sharded over a mesh axis, replicated on all devices.
 
-    Use it in a model (`phx.deterministic`) or in a function that is reduced (`phx.reduce`), where a sharded variable
-    has the rows of one device only.
+    Use it in code of your own under `phx.spmd`, where a sharded array has the rows of one device. In a model and in a
+    function of `phx.reduce`, which see all rows, `values[numbers]` is the same.
 
     Args:
         values: the rows of this device, `(rows, ...)`.
@@ -39,16 +39,11 @@ def take_rows(
             zero.)
 
     Example:
-        >>> import jax, numpy as np, numpyro.distributions as dist, phalanx as phx
-        >>> def model(y):
-        ...     x = phx.sample("x", dist.Normal(0.0, 1.0).expand(y.shape))
-        ...     phx.sample("y", dist.Normal(x, 1.0), obs=y)
+        >>> import jax.numpy as jnp, phalanx as phx
         >>> mesh = phx.make_mesh(chain=1)
-        >>> third = phx.reduce(lambda values: phx.take_rows(values["x"], [2]), phx.reducers.moments())
-        >>> data = phx.shard({"y": np.ones(8, np.float32)}, mesh)
-        >>> posterior = phx.mcmc(model, data, mesh=mesh, keep=[], reducers={"third": third}, progress=False)
-        >>> posterior.reduced["third"].mean.shape
-        (1,)
+        >>> third = phx.spmd(lambda rows: phx.take_rows(rows, [2]), mesh, in_axes="data", out_axes=None)
+        >>> third(jnp.arange(8.0)[None]).tolist()
+        [2.0]
     """
     axes = (axis,) if isinstance(axis, str) else tuple(axis)
     rows = values.shape[0]

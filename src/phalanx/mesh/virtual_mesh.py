@@ -8,10 +8,8 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
 from jax.extend.core import jaxpr_as_fun
 
-from phalanx.mesh.space import RowSharding
 from phalanx.mesh.specs import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,18 +50,6 @@ def traced_anyhow(f: F) -> F:
             return jax.tree.unflatten(jax.tree.structure(results), jaxpr_as_fun(program)(*leaves))
 
     return traced  # pyright: ignore[reportReturnType]
-
-
-def rows_here(leaf: Array, sharding: RowSharding) -> Array:
-    """Return the rows of this device; as in `phx.shard`, the last row is repeated as padding."""
-    return leaf[jnp.minimum(sharding.row_numbers(), leaf.shape[0] - 1)] if sharding.axes else leaf
-
-
-def all_rows(leaf: Array, sharding: RowSharding) -> Array:
-    """Return the rows of all devices without padding."""
-    for axis in reversed(sharding.axes):  # one by one: `vmap` does not gather over two axes that both have the array
-        leaf = lax.all_gather(leaf, axis, tiled=True)
-    return leaf[: sharding.rows] if sharding.axes else leaf
 
 
 def _over(f: Callable[..., Any], axis: str, size: int) -> Callable[..., Any]:

@@ -53,7 +53,7 @@ def from_prior(programs: Programs, arrays: tuple[Any, ...], seed: int) -> Positi
             return position
         if lacking.sum() > max(1, MOST_LACKING * number):
             break
-    names = ", ".join(map(repr, target.shares.whole_shapes))
+    names = ", ".join(map(repr, target.sites.whole_shapes))
     raise ValueError(
         f"phx.smc: {count(int(lacking.sum()), 'draw')} of {number:,} from the prior of {names} had no position on the "
         f"unconstrained scale: values overflow, or round to the boundary of their support. Without them the evidence "
@@ -66,7 +66,7 @@ def check_likelihoods(
 ) -> None:
     """Raise if the likelihood is zero at every particle, or infinite at one."""
     target = programs.blocks.target.with_arrays(arrays)
-    names = ", ".join(dict.fromkeys(repr(name) for name, _ in target.shares.of_likelihood))
+    names = ", ".join(dict.fromkeys(repr(name) for name, _ in target.sites.of_likelihood))
     hint = nan_hint(target.arguments.names, arrays)
     if np.isposinf(log_likelihood).any():
         raise ValueError(

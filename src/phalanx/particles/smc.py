@@ -20,7 +20,6 @@ from phalanx.density.labels import check_labels
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.density.tempered import Tempered
-from phalanx.exactness.sharding_check import ShardingCheck, check_level
 from phalanx.inputs.arguments import (
     Arguments,
     check_outcome_named,
@@ -38,7 +37,6 @@ from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.interrupts import ended_by_interrupt
 from phalanx.mesh.keys import check_seed
-from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_host
 from phalanx.particles.pool import Pool
 from phalanx.particles.prior import check_prior
@@ -57,7 +55,6 @@ from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.describe import call_words, describe, names_in_record
 from phalanx.run.device.blocks import BLOCK_BYTES, Blocks
 from phalanx.run.device.tiles import given_tile
-from phalanx.run.draws_check import compare_at, evenly, some_of
 from phalanx.run.init_values import prior_of
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
@@ -88,7 +85,6 @@ def smc(
     dims: Dims | None = None,
     coords: Coords | None = None,
     matmul_precision: str = "float32",
-    check: str = "warn",
     on_block: Callable[[StageReport], Any] | None = None,
     progress: bool = True,
 ) -> Particles:
@@ -123,7 +119,6 @@ def smc(
         dims: names of the axes of variables and data, as for `phx.mcmc`.
         coords: names of the entries along dimensions, as for `phx.mcmc`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".
-        check: the action if shares of sharded data can neither be proved nor tested, as for `phx.mcmc`.
         on_block: a function called at each temperature with a report: temperature, effective particles, acceptance
             rate, evidence. An exception from it ends the run.
         progress: show progress.
@@ -154,7 +149,7 @@ def smc(
         temperatures; Karamanis, Seljak (2024), Persistent sampling.
     """
     began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
-    _check(num_particles, num_moves, target_ess, persistent, seed, keep, matmul_precision, check, on_block, progress)
+    _check(num_particles, num_moves, target_ess, persistent, seed, keep, matmul_precision, on_block, progress)
     kernel, names, number = nuts() if kernel is None else kernel, GivenNames.of(dims, coords), int(num_particles)
     _check_kernel(kernel)
     checks.check_mesh_type(mesh)
@@ -168,7 +163,7 @@ def smc(
     given = {"target_ess": target_ess, "persistent": persistent, "num_moves": num_moves, "seed": seed, "keep": keep}
     check_same(
         "phx.smc", lambda: call_words(model, arguments, kernel=kernel.name, num_particles=number, mesh=dict(mesh.shape),
-                                      check=check, matmul_precision=matmul_precision, **given),
+                                      matmul_precision=matmul_precision, **given),
     )  # fmt: skip
     sizes = axes_but_chain(mesh)
     arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(model, a, sizes))
@@ -184,7 +179,7 @@ def smc(
     stored, large = _stored(keep, whole)
     said += checks.too_large_to_store(large, whole.deterministic)
     programs, target, compilations = _programs(
-        whole, arguments, mesh, kernel, number, stored, check, matmul_precision, bool(progress)
+        whole, arguments, mesh, kernel, number, stored, matmul_precision, bool(progress)
     )
     compiled, arrays = time.perf_counter(), target.place_arrays()
     record = replace(
@@ -207,13 +202,10 @@ def smc(
         compile=compiled - began, sampling=time.perf_counter() - compiled, compilations=compilations,
         gradient_evaluations=stages.evaluations if kernel.machine.uses_gradient else 0,
     )  # fmt: skip
-    rows = target.rows if check == "off" else _checked_at_particles(target, arguments.with_arrays(arrays), stages)
-    return _result(stages, record.of_rows(rows), timing, target.untempered().with_arrays(arrays))
+    return _result(stages, record, timing, target.untempered().with_arrays(arrays))
 
 
-def _check(
-    num_particles, num_moves, target_ess, persistent, seed, keep, matmul_precision, check, on_block, progress
-) -> None:
+def _check(num_particles, num_moves, target_ess, persistent, seed, keep, matmul_precision, on_block, progress) -> None:
     check_seed(seed)
     checks.check_whole("num_particles", num_particles, FEWEST)
     if num_moves is not None:
@@ -227,7 +219,6 @@ def _check(
             raise TypeError(f"{name} must be True or False; got {value!r}.")
     checks.check_keep(keep)
     checks.check_precision(matmul_precision)
-    check_level(check)
     checks.check_on_block(on_block)
 
 
@@ -260,7 +251,7 @@ def _stored(keep: str | Sequence[str] | None, whole: TracedProgram) -> tuple[tup
 
 def _programs(
     whole: TracedProgram, arguments: Arguments, mesh: Mesh, kernel: Kernel, number: int, stored: tuple[str, ...],
-    check: str, matmul_precision: str, progress: bool,
+    matmul_precision: str, progress: bool,
 ) -> tuple[Programs, Tempered, int]:  # fmt: skip
     """Return the compiled programs, of this call or an earlier one, the target, and the number compiled now."""
     key = executable_cache.key_of(
@@ -269,11 +260,11 @@ def _programs(
     )  # fmt: skip
     known = PROGRAMS.look_up(key)
     if known is not None:
-        target = known.blocks.target.of_program(whole.program).with_arguments(arguments, check)
+        target = known.blocks.target.of_program(whole.program).with_arguments(arguments)
         assert isinstance(target, Tempered)
         return known, target, 0
     check_finite_data(whole.program, arguments, axes_but_chain(mesh), gradient=kernel.machine.uses_gradient)
-    target = Tempered.of(whole.program, arguments, mesh, whole, check)
+    target = Tempered.of(whole.program, arguments, mesh, whole)
     assert isinstance(target, Tempered)
     checks.check_kernel(kernel, target)
     names = checks.check_names(stored, target)
@@ -289,18 +280,6 @@ def _programs(
         )  # fmt: skip
     PROGRAMS.keep(key, programs)
     return programs, target, programs.count
-
-
-def _checked_at_particles(target: Tempered, arguments: Arguments, stages: Stages) -> ShardingCheck:
-    """Return the check of the devices' shares, also at the particles if some are not proved; warn of a difference."""
-    if target.rows.check is None or not target.rows.check.names:
-        return target.rows
-    number = stages.programs.blocks.num_chains
-    chosen = evenly(number, arguments)
-    parts = tuple(part.T[chosen] for part in stages.positions[-1])
-    at = Vector(parts, stages.programs.blocks.layout).by_variable()
-    positions = [{name: values[place, ...] for name, values in at.items()} for place in range(len(chosen))]
-    return compare_at(target.rows, arguments, positions, some_of(len(chosen), number, "particle"))
 
 
 def _result(stages: Stages, record: RunRecord, timing: Timing, target: Target) -> Particles:

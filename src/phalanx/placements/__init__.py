@@ -9,7 +9,8 @@ placements that it needs, and those of its results. `interpreter.py` follows a p
 loops and branches. Read `placement.py` first, then `rules/table.py`, then `program.py`.
 """
 
+from phalanx.placements.device_rows import DeviceRows
 from phalanx.placements.placement import PARTIAL, REPLICATED, Placement
 from phalanx.placements.program import Message, PlacedProgram, pad_rows
 
-__all__ = ["PARTIAL", "REPLICATED", "Message", "PlacedProgram", "Placement", "pad_rows"]
+__all__ = ["PARTIAL", "REPLICATED", "DeviceRows", "Message", "PlacedProgram", "Placement", "pad_rows"]

@@ -189,8 +189,7 @@ def _is_replicated(
     interpreter: PlacementInterpreter, inputs: Sequence[PlacedValue], programs: Sequence[Program]
 ) -> bool:
     """Return whether programs of replicated inputs can be bound as they are."""
-    names = [axis.name for axis in interpreter.axes]
-    communicate = any(uses_collective(program, name) for program in programs for name in names)
+    communicate = any(uses_collective(program, name) for program in programs for name in interpreter.names)
     return not communicate and all(value.is_replicated for value in inputs)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
@@ -24,7 +25,7 @@ from phalanx.jaxprs.walking import (
     opened,
 )
 from phalanx.mesh.compatibility.jax_internals import bind
-from phalanx.placements.mesh_axis import MeshAxis
+from phalanx.placements.mesh_axis import AxisName, MeshAxis
 from phalanx.placements.placement import (
     PARTIAL,
     REPLICATED,
@@ -33,11 +34,16 @@ from phalanx.placements.placement import (
     Placements,
     is_sharded,
 )
+from phalanx.placements.row_functions import RowFunction
 from phalanx.placements.rules import RULES, Plan
+from phalanx.placements.rules.row_functions import function_plan
 from phalanx.placements.rules.shapes import own_sizes
 
-RECOMPUTED = ELEMENTWISE | {"broadcast_in_dim", "concatenate", "dot_general", "reshape", "squeeze", "transpose"}
-"""Primitives whose result is computed again from replicated operands if those are smaller."""
+RECOMPUTED = ELEMENTWISE | {
+    "broadcast_in_dim", "concatenate", "cumlogsumexp", "cummax", "cumprod", "cumsum", "dot_general", "reduce_max",
+    "reduce_min", "reduce_sum", "reshape", "split", "squeeze", "transpose",
+}  # fmt: skip
+"""Primitives whose result is computed again: from replicated operands if those are smaller, or from some rows."""
 
 COLLECTIVES = frozenset(
     ("psum", "pmax", "pmin", "psum_invariant", "pvary", "ppermute", "all_gather", "reduce_scatter", "all_to_all")
@@ -49,29 +55,38 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
     """Evaluation of a program on one device's parts of whole arrays.
 
     Args:
-        sizes: number of devices along each mesh axis, at least two.
+        sizes: number of devices along each mesh axis, or along several axes taken together; at least two.
+        names: mesh axes whose names the program may use, in collectives of its own.
+        functions: functions of rows by name, which are called on local arrays.
     """
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[AxisName, int],
+        names: Collection[str] = (),
+        functions: Mapping[str, RowFunction] | None = None,
+    ) -> None:
         self.axes = [MeshAxis(name, size, self._message) for name, size in sizes.items()]
+        self.names = frozenset(names)
+        self._functions = functions or {}
         self.replicated: Placements = (REPLICATED,) * len(self.axes)
-        self.messages: list[tuple[str, str, int, str, Any]] = []
-        self._equation: JaxprEqn | None = None
+        self.messages: list[tuple[str, AxisName, int, str, Any]] = []
+        self._equations: list[JaxprEqn] = []  # the one that is evaluated, after those that call it
         self._turns = 1
         self._is_probing = False
 
     # -- what is sent --------------------------------------------------------------------------------------------------
 
-    def record(self, collective: str, axis: str, arrays: Sequence[Array], copies: int = 1) -> None:
+    def record(self, collective: str, axis: AxisName, arrays: Sequence[Array], copies: int = 1) -> None:
         """Record a message of arrays."""
         if self._is_probing:
             return
         nbytes = sum(array.size * getattr(array.dtype, "itemsize", 8) for array in arrays) * copies * self._turns
-        equation = self._equation
-        primitive, line = (equation.primitive.name, source_line_of(equation)) if equation else ("result", None)
-        self.messages.append((collective, axis, nbytes, primitive, line))
+        primitive = self._equations[-1].primitive.name if self._equations else "result"
+        lines = map(source_line_of, reversed(self._equations))
+        self.messages.append((collective, axis, nbytes, primitive, next(filter(None, lines), None)))
 
-    def _message(self, collective: str, axis: str, array: Array, copies: int) -> None:
+    def _message(self, collective: str, axis: AxisName, array: Array, copies: int) -> None:
         self.record(collective, axis, [array], copies)
 
     @contextlib.contextmanager
@@ -111,9 +126,12 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         value.demanded |= {number for number, (at, want) in enumerate(pairs) if at != want and want == REPLICATED}
         if value.equation is not None and value.equation.primitive.name == "broadcast_in_dim":
             array = self._broadcast(value.equation, value, wanted)
+        elif value.is_replicated and (plans := self._division(value, wanted)) is not None:
+            assert value.equation is not None
+            array = self._bind(value.equation, value.operands, plans)[value.output].array
         elif wanted == self.replicated and value.equation is not None and value.is_recomputed:
             operands = [PlacedValue(self.convert(x, wanted), wanted, x.shape, x.dtype) for x in value.operands]
-            array = self.bind_replicated(value.equation, operands)[0].array
+            array = self.bind_replicated(value.equation, operands)[value.output].array
         else:
             array = self._move(value, wanted)
         value.forms[wanted] = array
@@ -134,6 +152,28 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
 
         array = self.convert(operand, tuple(map(source, wanted)))
         return lax.broadcast_in_dim(array, self.local_shape(value.shape, wanted), dims)
+
+    def _division(self, value: PlacedValue, wanted: Placements) -> list[Plan] | None:
+        """Return plans that compute some rows of a replicated value from rows of its operands; None if none does.
+
+        Parameters that are repeated for all rows are replicated, and so is what a program computes from them alone: a
+        device needs its own rows of it, and these are not rows that their numbers select.
+        """
+        changed = [number for number, want in enumerate(wanted) if want != REPLICATED]
+        rule = None if value.equation is None else RULES.get(value.equation.primitive.name)
+        if rule is None or len(changed) != 1 or not is_sharded(dim := wanted[changed[0]]):
+            return None
+        equation, operands, (number,) = value.equation, value.operands, changed
+        assert equation is not None
+        for place, operand in enumerate(operands):
+            for of_operand in (at for at, size in enumerate(operand.shape) if size == value.shape[dim]):
+                placements: list[Placement] = [REPLICATED] * len(operands)
+                placements[place] = of_operand
+                plan = rule(self.axes[number], equation, operands, placements)
+                if plan is not None and plan.results[value.output] == dim and not plan.masks and plan.local is None:
+                    undivided = Plan([REPLICATED] * len(operands), [REPLICATED] * len(plan.results))
+                    return [plan if each == number else undivided for each in range(len(self.axes))]
+        return None
 
     def _move(self, value: PlacedValue, wanted: Placements) -> Array:
         """Return a value moved axis by axis: gathers, sums, own rows, so that no dimension is divided twice."""
@@ -156,7 +196,12 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
                 move(number, want)
         for number, want in enumerate(wanted):
             if placements[number] != want:
-                move(number, want)
+                if is_sharded(want) and value.has_equal_rows(want):  # any rows will do
+                    rows = self.axes[number].rows(value.shape[want])
+                    array = lax.slice_in_dim(array, 0, rows, axis=want)
+                    placements[number] = want
+                else:
+                    move(number, want)
         return array
 
     def resolve(self, value: PlacedValue, placements: Placements) -> PlacedValue:
@@ -170,19 +215,21 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
     def constant(self, value: ArrayLike) -> PlacedValue:
         """Return a constant of the program, which all devices have."""
         array = value if isinstance(value, jax.Array) else jnp.asarray(value)
-        return PlacedValue(array, self.replicated, array.shape, array.dtype)
+        placed = PlacedValue(array, self.replicated, array.shape, array.dtype)
+        placed.constant = None if isinstance(value, Tracer) else value
+        return placed
 
     def equation(self, equation: JaxprEqn, inputs: list[PlacedValue]) -> list[PlacedValue]:
         """Return the results of an equation; messages are recorded under its name and line."""
-        before, self._equation = self._equation, equation
+        self._equations.append(equation)
         results = super().equation(equation, inputs)
-        self._equation = before
+        self._equations.pop()
         return results
 
     def primitive(self, equation: JaxprEqn, inputs: list[PlacedValue]) -> list[PlacedValue]:
         """Return the results of a primitive, by its rule along each axis."""
         name = equation.primitive.name
-        if name in COLLECTIVES | {"axis_index"} and set(axes_named(equation)) <= {axis.name for axis in self.axes}:
+        if name in COLLECTIVES | {"axis_index"} and self.names.issuperset(axes_named(equation)):
             return [self._of_one_device(equation, *inputs)] if len(inputs) < 2 else inputs
         if name == "custom_linear_solve" and (solution := self._solve(equation, inputs)) is not None:
             return solution
@@ -231,11 +278,14 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         else:
             parameters = self._local_parameters(equation, inputs, needs, results, arrays)
             outputs = bind(equation.primitive, arrays, parameters)
-        origin = (equation, inputs) if equation.primitive.name in RECOMPUTED else None
+        is_recomputed = equation.primitive.name in RECOMPUTED
         avals = [aval_of(variable) for variable in equation.outvars]
+        triples = zip(outputs, results, avals, strict=True)
         return [
-            PlacedValue(output, placements, aval.shape, aval.dtype, origin)
-            for output, placements, aval in zip(outputs, results, avals, strict=True)
+            PlacedValue(
+                output, placements, aval.shape, aval.dtype, (equation, inputs, number) if is_recomputed else None
+            )
+            for number, (output, placements, aval) in enumerate(triples)
         ]
 
     def _local_parameters(
@@ -280,6 +330,9 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         """Follow a primitive that only calls a program; rematerialised programs keep the barrier before them."""
         if not parts.known:
             return self.primitive(equation, inputs)
+        function = self._functions.get(equation.params.get("name", ""))
+        if function is not None and function.is_called_by(equation):
+            return self._call_on_rows(function, equation, inputs[-len(function.shapes) :])
         if equation.params.get("differentiated") and np.any(equation.params["prevent_cse"]):
             arrays = lax.optimization_barrier([value.array for value in inputs])
             inputs = [
@@ -287,6 +340,23 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
                 for array, value in zip(arrays, inputs, strict=True)
             ]
         return self.run(parts.program, inputs)
+
+    def _call_on_rows(
+        self, function: RowFunction, equation: JaxprEqn, inputs: Sequence[PlacedValue]
+    ) -> list[PlacedValue]:
+        """Return the results of a function of rows, called on local arrays."""
+        plans: list[Plan] = []
+        real: Array | None = None
+        for number, axis in enumerate(self.axes):
+            plan = function_plan(function, equation, [value.placements[number] for value in inputs])
+            if not function.adds_entries and 0 in plan.needs:
+                if any(0 in other.needs for other in plans):
+                    plan = function_plan(function, equation, [REPLICATED] * len(inputs))
+                else:
+                    real = axis.real_rows(inputs[plan.needs.index(0)].shape[0])
+            plans.append(plan)
+        plans = [plan._replace(local=lambda *arrays: function.on_device(real, arrays)) for plan in plans]
+        return self._bind(equation, inputs, plans)
 
     def bind_replicated(self, equation: JaxprEqn, inputs: Sequence[PlacedValue]) -> list[PlacedValue]:
         """Return the results of an equation on replicated operands, with all that it calls left as it is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,12 +11,21 @@ from jax import Array, lax
 
 from phalanx.placements.placement import PARTIAL, REPLICATED, Placement, is_sharded
 
-Record = Callable[[str, str, Array, int], None]
+AxisName = str | tuple[str, ...]
+"""A mesh axis, or several taken together."""
+
+PerAxis = Mapping[Any, int]
+"""A number for each axis; the keys are of type AxisName, some or all of them."""
+
+BY_NUMBER = "rows by number"
+"""Entry among the messages for rows that a device selects by their numbers, without sending any."""
+
+Record = Callable[[str, AxisName, Array, int], None]
 """Function that gets each message: the collective, the mesh axis, this device's array and the number of copies sent."""
 
 
 class MeshAxis:
-    """A mesh axis of at least two devices.
+    """A mesh axis of at least two devices, or several axes taken together.
 
     Args:
         name: its name on the mesh.
@@ -27,7 +36,7 @@ class MeshAxis:
         is_in_loop: whether messages are sent in each turn of a loop: rows that a turn selects are gathered before it.
     """
 
-    def __init__(self, name: str, size: int, record: Record) -> None:
+    def __init__(self, name: AxisName, size: int, record: Record) -> None:
         self.name = name
         self.size = size
         self.is_in_loop = False
@@ -50,6 +59,10 @@ class MeshAxis:
     def row_numbers(self, shape: tuple[int, ...], dim: int, count: int) -> Array:
         """Return the number that each entry's row has among all `count` rows."""
         return self.number() * self.rows(count) + lax.broadcasted_iota(jnp.int32, shape, dim)
+
+    def real_rows(self, count: int) -> Array | None:
+        """Return a mask of this device's rows that are not padded; None if no device has padded rows."""
+        return self.row_numbers((self.rows(count),), 0, count) < count if self.is_ragged(count) else None
 
     def mask(self, array: Array, dim: int, count: int, fill: Any = 0) -> Array:
         """Return this device's rows with `fill` in padded ones."""
@@ -79,8 +92,13 @@ class MeshAxis:
 
     def own_rows(self, array: Array, dim: int, count: int) -> Array:
         """Return this device's rows of an array that all devices have."""
+        self.note_row_numbers(array)
         rows = self.rows(count)
         return lax.dynamic_slice_in_dim(self.pad(array, dim, count), self.number() * rows, rows, dim)
+
+    def note_row_numbers(self, array: Array) -> None:
+        """Record that rows are selected by their numbers, without a message: a batch of other rows would differ."""
+        self._record(BY_NUMBER, self.name, array, 0)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

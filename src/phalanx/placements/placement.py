@@ -18,9 +18,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, TypeGuard
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
 
 REPLICATED: Final = "replicated"
 PARTIAL: Final = "partial sum"
@@ -47,9 +50,11 @@ class PlacedValue:
         shape, dtype: those of the whole value.
         placements: the placements of the array that the program made.
         forms: this device's array, by placements.
-        equation, operands: the origin of the value, if it can be computed again from operands with other placements.
+        equation, operands, output: the origin of the value, if it can be computed again from operands with other
+            placements, and its number among the results.
         leaves: the values to move if the replicated value is computed from replicated operands.
         demanded: numbers of the mesh axes along which the replicated value was needed.
+        constant: the numbers of a constant of the program.
     """
 
     def __init__(
@@ -58,15 +63,17 @@ class PlacedValue:
         placements: Placements,
         shape: Sequence[int],
         dtype: Any,
-        origin: tuple[JaxprEqn, Sequence[PlacedValue]] | None = None,
+        origin: tuple[JaxprEqn, Sequence[PlacedValue], int] | None = None,
     ) -> None:
         self.shape = tuple(shape)
         self.dtype = dtype
         self.placements = placements
         self.forms: dict[Placements, Array] = {placements: array}
         self.demanded: set[int] = set()
+        self.constant: ArrayLike | None = None
         self.equation = origin[0] if origin else None
         self.operands: Sequence[PlacedValue] = origin[1] if origin else ()
+        self.output = origin[2] if origin else 0
         self.leaves = self._leaves()
 
     @property
@@ -83,6 +90,13 @@ class PlacedValue:
     def is_replicated(self) -> bool:
         """True if all devices have the whole value."""
         return all(placement == REPLICATED for placement in self.placements)
+
+    def has_equal_rows(self, dim: int) -> bool:
+        """Return whether the value is a constant that is the same in all rows along a dimension."""
+        if self.constant is None or jnp.issubdtype(self.dtype, jax.dtypes.extended):
+            return False
+        numbers = np.asarray(self.constant)
+        return bool(np.all(numbers == np.take(numbers, [0], dim)))
 
     def _leaves(self) -> frozenset[PlacedValue]:
         if self.is_replicated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,9 @@ from jax.typing import ArrayLike
 from phalanx.jaxprs.source_lines import SourceLine
 from phalanx.jaxprs.walking import aval_of
 from phalanx.placements.control_flow import ProgramInterpreter
-from phalanx.placements.placement import PARTIAL, REPLICATED, PlacedValue, Placements, is_sharded
+from phalanx.placements.mesh_axis import BY_NUMBER, AxisName, PerAxis
+from phalanx.placements.placement import PARTIAL, REPLICATED, PlacedValue, Placement, Placements, is_sharded
+from phalanx.placements.row_functions import RowFunction
 
 
 class Message(NamedTuple):
@@ -21,14 +23,14 @@ class Message(NamedTuple):
 
     Attributes:
         collective: "all-reduce", "all-gather" or "reduce-scatter".
-        axis: the mesh axis.
+        axis: the mesh axis, or several taken together.
         nbytes: bytes that a device sends or receives, times the turns of the loops around it.
         primitive: the primitive that needed it; "result" for the sum at the end.
         line: the line of the user's program; None for a library's own operation.
     """
 
     collective: str
-    axis: str
+    axis: AxisName
     nbytes: int
     primitive: str
     line: SourceLine | None
@@ -44,7 +46,9 @@ class PlacedProgram:
         program: the closed jaxpr, over whole arrays.
         inputs: for each input the dimensions along which mesh axes divide it, as `{"data": 0}`; `{}` if replicated.
         outputs: the same for each output.
-        sizes: number of devices along each mesh axis.
+        sizes: number of devices along each mesh axis, or along several taken together.
+        names: mesh axes whose names the program may use, in collectives of its own; it is traced as on one device.
+        functions: functions of rows that the program calls by name; see `row_functions`.
 
     Raises:
         ValueError: if an input is divided along an axis that `sizes` lacks, or along a dimension that it lacks.
@@ -66,15 +70,19 @@ class PlacedProgram:
     def __init__(
         self,
         program: ClosedJaxpr,
-        inputs: Sequence[Mapping[str, int]],
-        outputs: Sequence[Mapping[str, int]],
-        sizes: Mapping[str, int],
+        inputs: Sequence[PerAxis],
+        outputs: Sequence[PerAxis],
+        sizes: PerAxis,
+        names: Collection[str] = (),
+        functions: Mapping[str, RowFunction] | None = None,
     ) -> None:
         shapes = [aval_of(variable).shape for variable in program.jaxpr.invars]
         for number, (divided, shape) in enumerate(zip(inputs, shapes, strict=True)):
             _check_divided(number, divided, shape, sizes)
         self.program = program
         self.sizes = {axis: size for axis, size in sizes.items() if size > 1}  # an axis of one device sends nothing
+        self._names = names
+        self._functions = functions
         self._inputs = [self._placements(divided) for divided in inputs]
         self._outputs = [self._placements(divided) for divided in outputs]
         self.messages: list[Message] = []
@@ -82,24 +90,36 @@ class PlacedProgram:
 
     def __call__(self, *arrays: Array) -> list[Array]:
         """Return one device's parts of the outputs, given its parts of the inputs; under `shard_map`."""
-        interpreter = ProgramInterpreter(self.sizes)
+        interpreter = ProgramInterpreter(self.sizes, self._names, self._functions)
+        parts = self._add(interpreter, self._evaluate(interpreter, arrays))
+        self.messages = [Message(*message) for message in interpreter.messages if message[0] != BY_NUMBER]
+        return parts
+
+    def own_placements(self, *arrays: Array) -> list[dict[AxisName, Placement]]:
+        """Return the placements that the outputs have before any is moved; under `shard_map`.
+
+        `messages` then include the rows that are selected by their numbers.
+        """
+        interpreter = ProgramInterpreter(self.sizes, self._names, self._functions)
+        outputs = self._evaluate(interpreter, arrays)
+        self.messages = [Message(*message) for message in interpreter.messages]
+        return [dict(zip(self.sizes, output.placements, strict=True)) for output in outputs]
+
+    def _evaluate(self, interpreter: ProgramInterpreter, arrays: Sequence[Array]) -> list[PlacedValue]:
         avals = [aval_of(variable) for variable in self.program.jaxpr.invars]
         values = [
             PlacedValue(array, placements, aval.shape, aval.dtype)
             for array, placements, aval in zip(arrays, self._inputs, avals, strict=True)
         ]
-        outputs = interpreter.run(self.program, values)
-        parts = self._add(interpreter, outputs)
-        self.messages = [Message(*message) for message in interpreter.messages]
-        return parts
+        return interpreter.run(self.program, values)
 
-    def _placements(self, divided: Mapping[str, int]) -> Placements:
+    def _placements(self, divided: PerAxis) -> Placements:
         return tuple(divided.get(axis, REPLICATED) for axis in self.sizes)
 
     def _add(self, interpreter: ProgramInterpreter, outputs: Sequence[PlacedValue]) -> list[Array]:
         """Return the outputs as wanted: all that are added over the same axes in one all-reduce."""
         parts: list[Array] = []
-        added_over: dict[tuple[str, ...], list[int]] = {}
+        added_over: dict[tuple[AxisName, ...], list[int]] = {}
         for number, (output, wanted) in enumerate(zip(outputs, self._outputs, strict=True)):
             is_added = [
                 at == PARTIAL and want == REPLICATED for at, want in zip(output.placements, wanted, strict=True)
@@ -112,15 +132,16 @@ class PlacedProgram:
         for axes, numbers in added_over.items():
             for axis in axes:
                 interpreter.record("all-reduce", axis, [parts[number] for number in numbers])
-            for number, total in zip(numbers, lax.psum([parts[number] for number in numbers], axes), strict=True):
+            names = [name for axis in axes for name in ((axis,) if isinstance(axis, str) else axis)]
+            for number, total in zip(numbers, lax.psum([parts[number] for number in numbers], names), strict=True):
                 parts[number] = total
         return parts
 
 
-def _check_divided(number: int, divided: Mapping[str, int], shape: tuple[int, ...], sizes: Mapping[str, int]) -> None:
+def _check_divided(number: int, divided: PerAxis, shape: tuple[int, ...], sizes: PerAxis) -> None:
     for axis, dim in divided.items():
         if axis not in sizes:
-            raise ValueError(f"input {number}: it is divided along {axis!r}; the mesh has {', '.join(sizes)}")
+            raise ValueError(f"input {number}: it is divided along {axis!r}; the mesh has {', '.join(map(str, sizes))}")
         if not (is_sharded(dim) and 0 <= dim < len(shape)):
             raise ValueError(f"input {number}: it has shape {shape}, and no dimension {dim} to divide along {axis!r}")
     if len(set(divided.values())) < len(divided):

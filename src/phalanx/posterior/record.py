@@ -12,9 +12,9 @@ from phalanx.adaptation.stuck_chains import Relocation
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.elements import Names
 from phalanx.errors.words import count, first_few
-from phalanx.exactness.sharding_check import ADVICE, ShardingCheck
 from phalanx.inputs.axis_names import AxisNames, Word
 from phalanx.inputs.known_data import Names as NamesOfData
+from phalanx.posterior.communication import Communication
 
 PRIOR_ONLY = Finding(
     "prior only",
@@ -92,6 +92,8 @@ class RunRecord:
             factor.
         compiler: flags of XLA, work-arounds that are turned off, kind of the devices, and the processor; empty in files
             of earlier releases.
+        communication: messages that devices send one another in each evaluation of the log density and its gradient;
+            empty if no data are sharded.
         scalars: data arguments that are numbers, flags, words or shapes; new data may leave them out.
     """
 
@@ -130,6 +132,7 @@ class RunRecord:
     superchains: int = 0
     compiler: Mapping[str, str] = field(default_factory=dict, repr=False)
     prior_only: bool = False
+    communication: tuple[Communication, ...] = field(default=(), repr=False)
 
     @property
     def axes(self) -> AxisNames:
@@ -154,14 +157,6 @@ class RunRecord:
         if not other.dims and not other.coords:  # of an earlier release
             return self
         return replace(self, labels=other.labels, dims=other.dims, coords=other.coords)
-
-    def of_rows(self, rows: ShardingCheck) -> RunRecord:
-        """Return the record with the outcome of the check of shares."""
-        unknown = [Finding("shares not checked", rows.problem, ADVICE)] if rows.problem else []
-        if rows.differs:
-            unknown.append(Finding("shares differ", f"The draws are wrong. {rows.differs}", ADVICE))
-        known = [rows.passed] if rows.passed else []
-        return replace(self, findings=(*self.findings, *unknown), passed=(*self.passed, *known))
 
     def of_run(
         self, started: str, interrupted: bool, relocations: Sequence[Relocation], findings: Sequence[Finding]
@@ -198,10 +193,19 @@ class RunRecord:
         names = entries.get("names")
         if names is not None:
             names = {name: (kind, tuple(words)) for name, (kind, words) in names.items()}
+        communication = tuple(Communication(*message) for message in entries.get("communication", ()))
         scalars = {n: tuple(x) if isinstance(x, list) else x for n, x in entries.get("scalars", {}).items()}
         tuples_of = ("dims", "coords", "centring")
         named = {of: {name: tuple(x) for name, x in entries.get(of, {}).items()} for of in tuples_of}
-        made = {**tuples, "findings": findings, "labels": labels, "names": names, "scalars": scalars, **named}
+        made = {
+            **tuples,
+            "findings": findings,
+            "labels": labels,
+            "names": names,
+            "scalars": scalars,
+            **named,
+            "communication": communication,
+        }
         # earlier releases wrote `reduced_draws` and, in the same place, `diagnostics` by other names
         fields = ["reduced_draws" if name == "folded_draws" else name for name in entries]
         fields[fields.index("passed") + 1] = "diagnostics"

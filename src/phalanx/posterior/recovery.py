@@ -69,7 +69,7 @@ def recover(posterior: Posterior, *, seed: int = 0) -> dict[str, np.ndarray]:
             f"phx.recover: the model {getattr(target.program, '__name__', target.program)} is not one of "
             f"phx.marginalize, so no discrete variable was summed out. Run phx.mcmc(phx.marginalize(model), data)."
         )
-    latents = [latent.name for latent in target.shares.latents]
+    latents = [latent.name for latent in target.sites.latents]
     if posterior.own is not None:
         check_same("phx.recover")
     posterior = posterior.of_all_chains

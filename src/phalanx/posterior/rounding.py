@@ -22,8 +22,10 @@ from phalanx.diagnostics import Finding, Verdict, judged
 from phalanx.errors.words import first_few
 from phalanx.jaxprs.walking import all_equations, constants_within
 from phalanx.mesh.compatibility.jax_internals import RARELY
+from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.total import Total
+from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.unconstrained import run_unconstrained, to_unconstrained
 
 LARGEST_ERROR = 0.3
@@ -119,10 +121,9 @@ def _constants(target: Target) -> Iterator[Any]:
     def terms(position: Mapping[str, Array], arrays: Sequence[Array]) -> Any:
         return run_unconstrained(target.program, position, target.layout.join(arrays)).terms()
 
-    position = {
-        latent.name: jax.ShapeDtypeStruct(latent.unconstrained_shape, jnp.float32) for latent in target.shares.latents
-    }
-    program = jax.make_jaxpr(lambda *given: list(terms(*given).values()))(position, target.arguments.whole_shapes())
+    given = target.sites.on_one_device.layout.shapes(), target.arguments.whole_shapes()
+    axes = [(axis, 1) for axis in axes_but_chain(target.mesh)]
+    program = jax.make_jaxpr(lambda *given: list(terms(*given).values()), axis_env=axes)(*given)
     yield from constants_within(program)
     for equation in all_equations(program):
         yield from (atom.val for atom in equation.invars if isinstance(atom, Literal))
@@ -130,7 +131,7 @@ def _constants(target: Target) -> Iterator[Any]:
 
 def rounding_error(target: Target, draws: Mapping[str, Any]) -> float | str:
     """Return the largest error of a difference of log densities between draws, or why it is not known."""
-    latents = [latent.name for latent in target.shares.latents]
+    latents = [latent.name for latent in target.sites.latents]
     if missing := [name for name in latents if name not in draws]:
         return f"the draws of {first_few(missing)} are not kept"
     if sum(array.nbytes for array in target.arguments.arrays) > DATA_BYTES:
@@ -140,8 +141,8 @@ def rounding_error(target: Target, draws: Mapping[str, Any]) -> float | str:
     try:
         with jax.default_device(host), jax.default_matmul_precision("float32"):
             with jax.enable_x64(True):
-                position, exact = _map(_at_values(target), _wide(values), _wide(arrays))
-            rounded = _map(_log_density(target), position, arrays)
+                position, exact = _map(target, _at_values(target), _wide(values), _wide(arrays))
+            rounded = _map(target, _log_density(target), position, arrays)
     except Exception as error:
         return f"the model does not run on the host: {(str(error).splitlines() or [repr(error)])[0][:200]}"
     errors = sum(Total(*map(np.asarray, total)).in_double() for total in rounded) - np.asarray(exact)
@@ -169,9 +170,10 @@ def _wide(tree: Any) -> Any:
     return jax.tree.map(wide, tree)
 
 
-def _map(f: Callable[..., Any], draws: Any, arrays: Any) -> Any:
+def _map(target: Target, f: Callable[..., Any], draws: Any, arrays: Any) -> Any:
     """Return `f(draw, arrays)` of all draws, compiled fast rather than to be fast, on the host."""
-    mapped = jax.jit(lambda draws, arrays: lax.map(lambda draw: f(draw, arrays), draws))
+    axes = axes_but_chain(target.mesh)  # which the program may name
+    mapped = jax.jit(lambda draws, arrays: lax.map(lambda draw: alone(lambda: f(draw, arrays), axes), draws))
     compiled = mapped.lower(draws, arrays).compile(RARELY)
     return jax.tree.map(np.asarray, compiled(draws, arrays))
 

@@ -1,5 +1,5 @@
-"""A program traced with its data: its variables on the unconstrained scale, its terms, and the devices' shares.
+"""A program traced with its data: its variables on the unconstrained scale, its terms, and their rows on a device.
 
-In: a program (`language`) and its arguments (`inputs`). Out: `TracedProgram` and `Shares`, which `exactness` and
-`density` use. Read `traced_program.py` first.
+In: a program (`language`) and its arguments (`inputs`). Out: `TracedProgram` and `Sites`, which `density` uses. Read
+`traced_program.py` first.
 """

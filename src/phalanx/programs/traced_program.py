@@ -23,7 +23,7 @@ from phalanx.inputs.arguments import Arguments, Layout
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
 from phalanx.mesh.space import GLOBAL
-from phalanx.programs.shares import Latent, Shares, Term
+from phalanx.programs.sites import Latent, Sites, Term
 from phalanx.programs.unconstrained import Evaluation, refuse_point, run_unconstrained
 from phalanx.programs.validity import Doubt, doubts_of, outputs_of
 
@@ -115,10 +115,10 @@ class TracedProgram:
         """True if the log density has terms besides the priors."""
         return any(v.observed and v.distribution is not None for v in self.variables.values())
 
-    def undivided(self) -> Shares:
-        """Return the shares if everything is replicated."""
-        everywhere = dict.fromkeys(self.deterministic, GLOBAL)
-        return Shares((), self.latents(), everywhere, dict.fromkeys(self.terms, GLOBAL), {})
+    def sites(self) -> Sites:
+        """Return the sites on one device."""
+        others = dict.fromkeys(self.deterministic, GLOBAL)
+        return Sites(self.latents(), others, tuple(self.terms), (GLOBAL,) * len(self.shapes), {})
 
     def gradient(self) -> ClosedJaxpr:
         """Return the gradient of the log density as a function of position and data."""

@@ -6,7 +6,7 @@ $\log p(u) = \log p(x) + \log |\det T'(u)|$. A support may depend on other varia
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +30,6 @@ from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
 from phalanx.language.tracing import Forward, Program, tracing
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
-from phalanx.mesh.space import RowSharding
 from phalanx.mesh.total import Total
 
 FITS = 1e-3
@@ -78,18 +77,15 @@ class Evaluation:
                 out[name, "jacobian"] = self.log_dets[name]
         return out
 
-    def totals(self, shardings: Mapping[tuple[str, str], RowSharding], lanes: int) -> dict[tuple[str, str], Total]:
-        """Return the terms summed over this device's rows, without rows that are padding under `shardings`.
-
-        The sum is for one of `lanes` chains that are evaluated at once.
-        """
-        self._check_terms(shardings)
+    def totals(self, terms: Collection[tuple[str, str]], lanes: int) -> dict[tuple[str, str], Total]:
+        """Return the summed terms, for one of `lanes` chains that are evaluated at once; `terms` are to be met."""
+        self._check_terms(terms)
         out: dict[tuple[str, str], Total] = {}
         for name, variable in self.variables.items():
             if variable.distribution is not None:
-                out[name, "density"] = variable.total_log_prob(shardings[name, "density"].real_rows(), lanes)
+                out[name, "density"] = variable.total_log_prob(lanes)
             if name in self.log_dets:
-                out[name, "jacobian"] = total_of(shardings[name, "jacobian"].keep_rows(self.log_dets[name]))
+                out[name, "jacobian"] = total_of(self.log_dets[name])
         return out
 
     def log_density(self, jacobian: bool = True) -> Array:
@@ -104,9 +100,9 @@ class Evaluation:
         """Return the log density of each variable on one device; differences of these are more precise than of sums."""
         return [v.total_log_prob() for v in self.variables.values() if v.distribution is not None]
 
-    def _check_terms(self, shardings: Mapping[tuple[str, str], RowSharding]) -> None:
+    def _check_terms(self, terms: Collection[tuple[str, str]]) -> None:
         met = [name for name, variable in self.variables.items() if variable.distribution is not None]
-        if set(met) != (before := {name for name, _ in shardings}):
+        if set(met) != (before := {name for name, _ in terms}):
             names = ", ".join(map(repr, sorted(before.symmetric_difference(met))))
             raise ValueError(_changed(f"{names} are new or missing"))
 

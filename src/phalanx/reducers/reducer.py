@@ -89,9 +89,8 @@ def reduce(fn: Callable[[Mapping[str, Array]], Any], reducer: Reducer) -> Reduce
             arrays.
         reducer: the statistic of its result.
 
-    If rows of a variable are sharded, the function sees those of one device. Phalanx proves from the function that its
-    result, row by row or as a whole, is the one on all rows; otherwise it tests all of its branches numerically, and
-    refuses a function whose results differ.
+    The function sees all rows of a variable, also of one whose rows are sharded over devices: it is evaluated on each
+    device's rows by the rules of placement, with messages where it combines rows.
 
     Returns:
         An entry for `reducers=` of `phx.mcmc`. The result is that of the array, or a dict of results.

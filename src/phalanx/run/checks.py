@@ -190,7 +190,7 @@ def check_mesh_type(mesh: object) -> None:
 
 def check_kernel(kernel: Kernel, target: Target) -> None:
     """Raise if a kernel for one device is given sharded variables."""
-    latents = {latent.name: latent for latent in target.shares.latents}
+    latents = {latent.name: latent for latent in target.sites.latents}
     sharded = [name for name, latent in latents.items() if latent.sharding.axes]
     if sharded and not kernel.machine.knows_mesh:
         raise ValueError(

@@ -121,7 +121,7 @@ class ContinuationChecks:
     def _check_types(self, state: RunState) -> None:
         """Raise if a run has another floating-point type, such as float32 under `jax_enable_x64`."""
         position = getattr(getattr(state.chains.lanes, "at", None), "position", None)
-        for latent in self.executables.blocks.target.shares.latents:
+        for latent in self.executables.blocks.target.sites.latents:
             value = position.get(latent.name) if isinstance(position, dict) else None
             if value is not None and (was := np.asarray(value).dtype) != latent.dtype:
                 raise ValueError(

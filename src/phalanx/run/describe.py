@@ -21,6 +21,7 @@ from phalanx.inputs.known_data import names_of, scalars_of
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.compatibility.compiler_settings import compiler_settings
 from phalanx.mesh.space import RowSharding
+from phalanx.posterior.communication import communication_of
 from phalanx.posterior.record import RunRecord
 from phalanx.posterior.row_names import distinct_rows
 
@@ -54,12 +55,13 @@ def describe(target: Target, kernel: Kernel, num_chains: int, matmul_precision: 
         },
         latents={
             v.name: f"{v.support} {(s.rows, *v.shape[1:]) if s.axes else v.shape}{where_words(s)}"
-            for v, s in ((latent, latent.sharding) for latent in target.shares.latents)
+            for v, s in ((latent, latent.sharding) for latent in target.sites.latents)
         },
         versions=versions(),
         compiler=compiler_settings(),
         matmul_precision=matmul_precision,
-        prior_only=not target.shares.of_likelihood,
+        prior_only=not target.sites.of_likelihood,
+        communication=communication_of(target),
         findings=() if kernel.bias is None else (Finding("approximate kernel", kernel.bias, LESS_BIAS),),
     )
 

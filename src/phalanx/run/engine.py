@@ -29,6 +29,7 @@ from phalanx.run.host.recorded import rows_by_variable, rows_of
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.host.unshard import reshard, unshard
 from phalanx.run.init_values import Initial
+from phalanx.run.one_device_check import check_on_one_device
 from phalanx.run.phases.phase import Goal
 from phalanx.run.state import Reduced, RunState
 
@@ -64,6 +65,9 @@ class Engine:
         begun = self.executables.start(self.seed, self.arrays, initial)
         initial.check(begun.misfits)
         check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
+        if self.blocks.target.sites.is_divided:
+            at = begun.chains.lanes.at
+            self.executables.once("one device", lambda: check_on_one_device(self.blocks.target, self.arrays, at))
         chains, rows = begun.chains, begun.rows
         if initial.superchains:
             leaders = initial.leaders(self.blocks.num_chains)

@@ -117,7 +117,7 @@ def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], gi
 
     Without `needs_gradient` only the log density must be finite, and the gradient is empty.
     """
-    layout, zeros = density.shares.layout, density.shares.layout.zeros()
+    layout, zeros = density.sites.layout, density.sites.layout.zeros()
 
     def missed(carry: Carry) -> Bool[Array, ""]:
         attempt, steep, (_, good, _) = carry
@@ -146,7 +146,7 @@ def is_far(log_density: Float[Array, "lanes"]) -> Bool[Array, "lanes"]:
 
 def climbed(density: Density, start: Point, far: Bool[Array, ""], given: Given) -> Point:
     """Return the highest position of a climb from a start that is far, or the start."""
-    layout = density.shares.layout
+    layout = density.sites.layout
     first = RpropState.at(start.position.by_variable(), start.log_density, start.gradient.by_variable())
     first = first.after(start.log_density, start.gradient.by_variable(), jnp.ones((), bool))
     first = first._replace(count=jnp.where(far, first.count, CLIMB))
@@ -162,7 +162,7 @@ def climbed(density: Density, start: Point, far: Bool[Array, ""], given: Given) 
 
 def _evaluated(density: Density, needs_gradient: bool, position: ByVariable, given: Given) -> Attempt:
     """Return a position with the given values in it, true if it can be used, and misfits."""
-    layout = density.shares.layout
+    layout = density.sites.layout
     position, misfits = density.at_values(position, given.values, given.wanted)
     fits = ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
     if not needs_gradient:

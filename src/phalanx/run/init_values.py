@@ -26,7 +26,7 @@ from phalanx.mesh.devices import CHAIN, axes_but_chain
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.mesh.virtual_mesh import on_virtual_mesh
 from phalanx.posterior.posterior import Posterior
-from phalanx.programs.shares import Latent
+from phalanx.programs.sites import Latent
 from phalanx.run.find_finite_start import Given
 
 if TYPE_CHECKING:
@@ -113,11 +113,11 @@ class Initial:
     def given(self, target: Target, num_chains: int) -> Given:
         """Return the values as arguments of compiled blocks: with padded rows, on the devices."""
         values = {}
-        for latent in target.shares.latents:
+        for latent in target.sites.latents:
             zeros = np.zeros((), latent.dtype)  # placeholder, not used by the program
             whole = self.values.get(latent.name, np.broadcast_to(zeros, (num_chains, *latent.whole_shape)))
             sharding = NamedSharding(target.mesh, latent.sharding.spec(CHAIN))
-            rows = target.shares.layout.padded(latent, whole, leading=1)
+            rows = target.sites.layout.padded(latent, whole, leading=1)
             values[latent.name] = to_devices(rows.astype(latent.dtype), sharding)
         return Given(values, {name: np.bool_(name in self.values) for name in values})
 
@@ -152,14 +152,14 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
         return Initial()
     if isinstance(init, Superchains):
         return _together(init, initial_of(init.init, target, num_chains, seed, prior), num_chains)
-    shapes = target.shares.whole_shapes
+    shapes = target.sites.whole_shapes
     if isinstance(init, Posterior):
         return _checked("draws of a posterior", _of_posterior(init, target, num_chains), shapes, num_chains)
     if hasattr(init, "starts"):
         return _checked("draws of a fit", _of_fit(init.starts(num_chains, seed), target), shapes, num_chains)
     if isinstance(init, Mapping):
         initial = _checked("values", init, shapes, num_chains, of_chains=False)
-        check_inside_simplex(init, target.shares.latents)
+        check_inside_simplex(init, target.sites.latents)
         return initial
     keys = jax.vmap(lambda chain: random.fold_in(random.fold_in(random.key(seed), chain), UNUSED_DRAW))
     if isinstance(init, str) and init == PRIOR:
@@ -167,7 +167,7 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
     if callable(init):
         name = getattr(init, "__name__", type(init).__name__)
         made = _of_function(init, keys(np.arange(num_chains)), target)
-        check_inside_simplex(made, target.shares.latents)
+        check_inside_simplex(made, target.sites.latents)
         return _checked(f"values of {name}", made, shapes, num_chains)
     raise _no_kind(init)
 
@@ -226,7 +226,7 @@ def _together(init: Superchains, initial: Initial, num_chains: int) -> Initial:
 
 def prior_of(target: Target) -> Callable[..., dict[str, Array]]:
     """Return a compiled function from keys and data to draws `(key, ...)` of the latent variables from their prior."""
-    names = [latent.name for latent in target.shares.latents]
+    names = [latent.name for latent in target.sites.latents]
     shardings, layout, program = target.arguments.shardings, target.layout, target.program
 
     def draws(keys: Array, arrays: Any) -> dict[str, Array]:
@@ -246,11 +246,11 @@ def _of_posterior(
     posterior: Posterior, target: Target, num_chains: int
 ) -> dict[str, Shaped[np.ndarray, "{num_chains} *shape"]]:
     """Return the last draw of each chain; for another number of chains, draws evenly chosen among all."""
-    names = [name for name in target.shares.whole_shapes if name in posterior.draws]
+    names = [name for name in target.sites.whole_shapes if name in posterior.draws]
     if not names or not posterior.num_draws:
         raise ValueError(
             f"init: the posterior has no draws of this model's variables "
-            f"{', '.join(map(repr, target.shares.whole_shapes))}. Store one of them with keep=."
+            f"{', '.join(map(repr, target.sites.whole_shapes))}. Store one of them with keep=."
         )
     draws, (chains, length) = posterior.of_all_chains.draws, (posterior.num_chains, posterior.num_draws)
     if chains == num_chains:
@@ -261,7 +261,7 @@ def _of_posterior(
 
 def _of_fit(draws: Mapping[str, Any], target: Target) -> dict[str, Any]:
     """Return a guide's draws of the variables that this model has."""
-    names = [latent.name for latent in target.shares.latents]
+    names = [latent.name for latent in target.sites.latents]
     found = {name: draws[name] for name in names if name in draws}
     if not found:
         raise ValueError(
@@ -279,7 +279,7 @@ def _of_function(
     if not isinstance(first, Mapping):
         raise TypeError(f"init: the function must return a dict of values by variable, got {type(first).__name__}.")
     found = _for_all(init, keys, first)
-    chains, shapes = np.arange(len(keys)), target.shares.whole_shapes
+    chains, shapes = np.arange(len(keys)), target.sites.whole_shapes
     # if the function returns values for all chains, each chain uses its own entry of those made with its key
     return {
         name: value[chains, chains] if value.shape == (*chains.shape * 2, *shapes.get(name, (0,))) else value

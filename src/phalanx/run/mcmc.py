@@ -17,7 +17,6 @@ from phalanx.density.imputation import check_missing, impute
 from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
-from phalanx.exactness.sharding_check import check_level
 from phalanx.inputs.arguments import check_outcome_named, columns_left_out, left_out_in_words, split_arguments
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.needed_values import IN_BATCHES, trace_with_values
@@ -29,6 +28,7 @@ from phalanx.language.unscaled import check_unscaled
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.keys import check_seed
+from phalanx.posterior.communication import notice_of_gathers
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.centring import partly_centred
 from phalanx.programs.closure_key import captured_words
@@ -77,7 +77,6 @@ def mcmc(
     matmul_precision: str = "float32",
     missing: str | None = None,
     each: str | Mapping[str, int] | None = None,
-    check: str = "warn",
     on_block: Callable[[RunReport], object] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
     store: str | PathLike[str] | None = None,
@@ -126,9 +125,6 @@ def mcmc(
             the order of `y`. Missing entries of a discrete variable are summed out instead. See docs/missing.md.
         each: the column with the name of each row's data set, or the axes of arguments along which there is an entry
             for each data set, as in `{"y": 0}`: a run for many data sets, see docs/many-data-sets.md.
-        check: check that the devices' shares add up to the log density, for sharded data. Phalanx proves it from the
-            program, or else compares the numbers on rows of the data. If it can do neither, "warn" warns and "strict"
-            raises an error; "off" skips the comparison.
         on_block: a function called after each block with a report: phase, iterations done and in total, chains,
             acceptance rate, divergences. An exception from it ends the run.
         checkpoint: a folder, or `phx.checkpoint(folder, ...)` to choose when to save and what to keep. The run is saved
@@ -170,13 +166,11 @@ def mcmc(
         from phalanx.run.each.run_each import run_each
 
         posteriors: Any = run_each(
-            run, model, data, each, kernel, num_chains, seed, mesh, keep, names, reducers, missing, check,
+            run, model, data, each, kernel, num_chains, seed, mesh, keep, names, reducers, missing,
             matmul_precision,
         )  # fmt: skip
         return posteriors
-    sampler = _compile(
-        run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision
-    )
+    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, matmul_precision)
     return sampler.run(seed, **vars(run))
 
 
@@ -200,7 +194,6 @@ def stream(
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     matmul_precision: str = "float32",
     missing: str | None = None,
-    check: str = "warn",
     on_block: Callable[[RunReport], object] | None = None,
     checkpoint: SavePolicy | str | PathLike[str] | None = None,
     progress: bool = True,
@@ -240,9 +233,7 @@ def stream(
     check_seed(seed)
     run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, checkpoint, progress=progress)
     names = GivenNames.of(dims, coords)
-    sampler = _compile(
-        run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision
-    )
+    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, matmul_precision)
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
     yield from sampler.stream(seed, None if num_samples is None else int(num_samples), run)
@@ -261,7 +252,6 @@ def compile(
     coords: Coords | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
     missing: str | None = None,
-    check: str = "warn",
     matmul_precision: str = "float32",
 ) -> Sampler:
     """Compile a sampler, so that `sampler.run(seed, data, num_warmup=..., num_samples=...)` compiles nothing.
@@ -277,9 +267,7 @@ def compile(
         (4, 10)
     """
     run, names = RunOptions(), GivenNames.of(dims, coords)
-    sampler = _compile(
-        run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, check, matmul_precision
-    )
+    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, matmul_precision)
     sampler.plan()  # raises here rather than in the run if memory does not suffice
     return sampler
 
@@ -287,14 +275,13 @@ def compile(
 def _compile(
     run: RunOptions, model: Program, data: UserData | None, kernel: Kernel | None, num_chains: int,
     mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames,
-    reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, check: str, matmul_precision: str,
+    reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, matmul_precision: str,
 ) -> Sampler:  # fmt: skip
     """Compile a sampler, after checks of all arguments, also of those of the run."""
     checks.check_keep(keep)
     run.checked(num_chains, keep)
     num_chains = int(num_chains)  # a NumPy integer would give another cache key
     checks.check_precision(matmul_precision)
-    check_level(check)
     check_missing(missing)
     began = time.perf_counter()
     kernel = nuts() if kernel is None else kernel
@@ -317,7 +304,7 @@ def _compile(
         "phx.mcmc",
         lambda: call_words(
             model, arguments, kernel=kernel_words, num_chains=num_chains, mesh=dict(mesh.shape), keep=keep,
-            reducers=list(reducers or {}), check=check, matmul_precision=matmul_precision,
+            reducers=list(reducers or {}), matmul_precision=matmul_precision,
         ),
     )  # fmt: skip
 
@@ -360,7 +347,7 @@ def _compile(
     if executables is None:
         check_latents(model, whole)
         check_finite_data(model, arguments, axes_but_chain(mesh), gradient=kernel.machine.uses_gradient)
-        target = Target.of(model, arguments, mesh, whole, check)
+        target = Target.of(model, arguments, mesh, whole)
         target = target if kernel.batch_size is None else target.in_batches(kernel.batch_size)
         arrays = target.place_arrays()
         checks.check_kernel(kernel, target)
@@ -370,20 +357,21 @@ def _compile(
             checks.check_coordinates(kernel, sum(blocks.layout.whole_lengths))
             read = tuple(whole.observed) if reductions.of_observations else ()
             reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
-            reducing.check()
+            _ = reducing.on_rows  # traces the functions of reducers, which may raise
             executables = compile_blocks(reducing, arrays, matmul_precision, key if of_ours else None)
         compilations = executables.count
         executable_cache.EXECUTABLES.keep(key, executables)
     else:
         executables = executables.serving(model, reductions)
-        target = executables.blocks.target.with_arguments(arguments, check)
+        target = executables.blocks.target.with_arguments(arguments)
         arrays, kernel = target.place_arrays(), kernel.on(target)
     record = replace(describe(target, kernel, num_chains, matmul_precision), **names)
+    notices.append(notice_of_gathers(target, record.communication))
     if not whole.observes:
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))
         notices.append(PRIOR_ONLY)
     return Sampler(
-        executables, arrays, kernel, record, target.rows, naming, check, time.perf_counter() - began, compilations,
+        executables, arrays, kernel, record, naming, time.perf_counter() - began, compilations,
         notice="\n".join(filter(None, notices)) or None, indices=indices,
         traces=partial(executable_cache.trace_words, *as_written, reductions),
         continued={"on_block": run.on_block, "progress": run.progress},

@@ -15,7 +15,6 @@ from phalanx.adaptation.stuck_chains import Relocation
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.judging.checked_run import SHORT_CHAIN
 from phalanx.diagnostics.judging.stationarity import shifts
-from phalanx.exactness.sharding_check import ShardingCheck
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.processes.together import OwnDraws
@@ -31,10 +30,9 @@ if TYPE_CHECKING:
 
 
 class Data(NamedTuple):
-    """Data of a run: arrays on the devices, the check of their shares, and the record of the sampler."""
+    """Data of a run: arrays on the devices, and the record of the sampler."""
 
     arrays: tuple[Array, ...]
-    rows: ShardingCheck
     record: RunRecord
 
 

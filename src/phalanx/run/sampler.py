@@ -15,7 +15,6 @@ from phalanx.density.imputation import impute_again
 from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.diagnostics.judging.checks import MANY_CHAINS
-from phalanx.exactness.sharding_check import ShardingCheck
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
@@ -34,7 +33,6 @@ from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, explaine
 from phalanx.run.continuing import ContinuationChecks, SamplerContinuation, check_contents, check_same_names, since_kept
 from phalanx.run.describe import names_in_record
 from phalanx.run.device.executables import Executables
-from phalanx.run.draws_check import check_after_warm_up, check_at_draws
 from phalanx.run.host.draw_store import DrawStore, store_at
 from phalanx.run.init_values import Initial, initial_of, superchains
 from phalanx.run.loop import Run
@@ -58,7 +56,6 @@ class Sampler:
         arrays: the data on the devices.
         kernel: the kernel with its initial hyperparameters.
         record: record of model, data and devices, without the seed.
-        rows: result of the check that the devices' shares add up to the log density.
         naming: names of the axes of variables, also for other data.
         check: level of that check for other data: "warn", "strict" or "off".
         compile_seconds: seconds spent on tracing and compiling, added to the timing of the first run.
@@ -79,9 +76,7 @@ class Sampler:
     arrays: tuple[Array, ...]
     kernel: Kernel
     record: RunRecord
-    rows: ShardingCheck
     naming: Naming
-    check: str = "warn"
     compile_seconds: float = 0.0
     compilations: int = 0
     notice: str | None = None
@@ -237,7 +232,7 @@ class Sampler:
         plan = self.plan(room, data.arrays, options.warmup * bool(options.save_warmup))  # earlier draws are copied
         looks = [look for look in (options.on_block, None if saves is None else saves.offer) if look is not None]
         with watched(make_progress(options.progress)) as display:
-            self._announce(display, data.rows, plan)
+            self._announce(display, plan)
             clock = start.clock()
             run = Run(
                 self.executables, start.kernel, start.seed, data.arrays, display, looks, saves is not None, draws_to
@@ -251,8 +246,6 @@ class Sampler:
                 start.begin(run)
                 if not is_warm:
                     clock.sampling_begins()
-                    data = data._replace(rows=check_after_warm_up(run, data.rows, self.check))
-                    run.so_far = partial(self._so_far, run, data, clock)
                 run.sample(options.num_samples, options.until)
             posterior = self._done(run, data, clock, samples)
             if draws_to is not None:
@@ -272,7 +265,7 @@ class Sampler:
         check_seed(seed)
         options, data, held = self._checked(options), self._data(None), self.executables.blocks.held
         with checkpoint_in(options.policy, held) as saves, watched(make_progress(options.progress)) as display:
-            self._announce(display, self.rows, self.plan(options.room))
+            self._announce(display, self.plan(options.room))
             initial = self._initial(options.init, int(seed), self.arrays)
             aim = options.aim(initial)
             identity, before = self._identity(int(seed), aim, initial, options, data), None
@@ -292,11 +285,7 @@ class Sampler:
             with nullcontext() if saves is None else saves.after_an_error(run):
                 with run.interrupts.held():
                     start.begin(run) if state is None else run.resume(state)
-                if state is None:
-                    data = data._replace(rows=check_after_warm_up(run, data.rows, self.check))
                 yield from stream.blocks()
-                data = data._replace(rows=check_at_draws(run, data.rows, self.check))
-                run.so_far = partial(self._stream_so_far, stream, data, clock)
                 if saves is not None:
                     saves.end_run(run, run.so_far())
 
@@ -311,8 +300,8 @@ class Sampler:
         self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState], with_draws: bool = True
     ) -> Posterior:  # fmt: skip
         """Return the posterior of a run of `samples` iterations; `with_draws` as for `RunResults.of`."""
-        results, record = RunResults.of(run, with_draws), data.record.of_rows(data.rows)
-        sampler = replace(self, arrays=data.arrays, rows=data.rows, record=data.record)
+        results, record = RunResults.of(run, with_draws), data.record
+        sampler = replace(self, arrays=data.arrays, record=record)
         return Posterior(
             dict(results.draws), dict(results.stats), clock.timing(run, self.compile_seconds, self.compilations),
             results.record(record, run, clock, samples), dict(results.reduced), run.state.warmup_record,
@@ -332,7 +321,6 @@ class Sampler:
         return self.kernel if known is None else replace(self.kernel, tuning=self._checks.tuning_of(known))
 
     def _done(self, run: Run, data: Data, clock: Clock, samples: int) -> Posterior:
-        data = data._replace(rows=check_at_draws(run, data.rows, self.check))
         posterior = self._posterior(run, data, clock, samples, lambda: run.value)
         self.compile_seconds, self.compilations, run.so_far = 0.0, 0, None
         return posterior
@@ -379,9 +367,7 @@ class Sampler:
         check_plan(plan)
         return plan
 
-    def _announce(self, progress: Progress, rows: ShardingCheck, plan: MemoryPlan) -> None:
-        if rows.problem:
-            progress.say(f"phalanx: {rows.problem}")
+    def _announce(self, progress: Progress, plan: MemoryPlan) -> None:
         if self.notice:
             progress.say(self.notice)
         progress.say(str(plan))
@@ -397,7 +383,7 @@ class Sampler:
         target = self.executables.blocks.target
         if data is None:
             check_same_names(names, self.record.names)
-            used = Data(self.arrays, self.rows, self.record)
+            used = Data(self.arrays, self.record)
         else:
             names = self.record.names if names is None else names
             known = KnownData.of(target.arguments.with_arrays(self.arrays), names)
@@ -406,9 +392,9 @@ class Sampler:
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
                 self.indices.check(arguments)
-            target = target.with_arguments(arguments, self.check)
+            target = target.with_arguments(arguments)
             named = names_in_record(self.naming, arguments, names)
-            used = Data(target.place_arrays(), target.rows, replace(self.record, **named))
+            used = Data(target.place_arrays(), replace(self.record, **named))
         for name, array in zip(target.arguments.names, used.arrays, strict=True):
             check_alive(f"data: {name}", array)
         return used

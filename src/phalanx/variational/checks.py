@@ -14,7 +14,7 @@ import numpy as np
 from phalanx.distributions.constraint_text import kind_of
 from phalanx.errors.names import hint
 from phalanx.mesh.devices import CHAIN
-from phalanx.programs.shares import Latent
+from phalanx.programs.sites import Latent
 from phalanx.programs.unconstrained import refuse_point, transform_of
 from phalanx.run.init_values import check_inside_simplex
 from phalanx.run.until import Until

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from phalanx.density.finite_data import check_finite_data
 from phalanx.density.labels import check_labels
 from phalanx.density.minibatch import Minibatch
-from phalanx.density.target import NoShares, read_shares_or_refuse
+from phalanx.density.site_shardings import WrongAxis, latent_shardings
 from phalanx.errors.model_errors import model_errors
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.known_data import KnownData
@@ -38,7 +38,7 @@ from phalanx.mesh.space import RowSharding
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.closure_key import captured, captured_words, check_function, draws_key
-from phalanx.programs.shares import Latent
+from phalanx.programs.sites import Latent
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 from phalanx.run.compile.lru_cache import LRUCache
@@ -195,10 +195,10 @@ class Problem:
         It affects the placement of their parameters, not their values; without it parameters are replicated.
         """
         try:
-            shares, _ = read_shares_or_refuse(self.at_start, self.arguments, axes_but_chain(self.mesh), self.whole)
-        except NoShares:
+            shardings = latent_shardings(self.arguments, axes_but_chain(self.mesh), self.whole)
+        except WrongAxis:
             return {}
-        return {latent.name: latent.sharding for latent in shares.latents if self._is_even(latent.sharding)}
+        return {name: sharding for name, sharding in shardings.items() if self._is_even(sharding)}
 
     @cached_property
     def latents(self) -> tuple[Latent, ...]:

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from phalanx.density.target import NoShares, Target
+from phalanx.density.site_shardings import WrongAxis
+from phalanx.density.target import Target
 from phalanx.diagnostics import Finding, Verdict
 from phalanx.errors.names import hint
 from phalanx.language.handlers import substitute
@@ -85,17 +86,14 @@ def posterior_of(
 
 
 def target_of(problem: Problem, params: Mapping[str, Any]) -> Target | None:
-    """Return the model at the learned parameters, with its data; None if no sum over the devices is its density.
-
-    A fit is one program on all rows, and takes models that chains cannot divide over the mesh.
-    """
+    """Return the model at the learned parameters, with its data; None if data are sharded over the axis of chains."""
     values = {name: params[name] for name in problem.parameters}
     program, whole = substitute(problem.model, values), problem.whole
     if values:
         whole = TracedProgram.of_whole(program, problem.arguments, axes_but_chain(problem.mesh), checking=True)
     try:
-        return Target.of(program, problem.arguments, problem.mesh, whole, check="off")
-    except NoShares:
+        return Target.of(program, problem.arguments, problem.mesh, whole)
+    except WrongAxis:
         return None
 
 

@@ -80,7 +80,7 @@ def test_the_most_probable_position_is_one_where_the_gradient_vanishes(mesh_of):
     arguments = {**phx.shard(entries._asdict(), mesh), "dimensions": 2}
     found, target = phx.maximize(model, arguments, mesh=mesh).values, phx.Target(model, arguments, mesh=mesh)
     assert found["user_embeddings"].shape == (18, 2) and found["held_out"].shape == entries.columns.shape
-    names = [latent.name for latent in target.shares.latents]
+    names = [latent.name for latent in target.sites.latents]
     _, gradient = target.value_and_grad({name: found[name] for name in names})
     assert max(float(np.abs(leaf).max()) for leaf in gradient.values()) < 0.05
 

@@ -182,3 +182,9 @@ def test_data_are_not_sharded_over_chains(mesh_of):
     )
     with pytest.raises(ValueError, match=re.escape(words)):
         phx.Target(regression, phx.shard({"x": X, "y": Y}, mesh_of(2, 1), "chain"))
+
+
+def test_a_mesh_without_devices_of_some_process_is_refused(mesh_of, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="there are 2 processes, and the mesh of shape .* has no devices of some"):
+        phx.mcmc(regression, {"x": X, "y": Y}, mesh=mesh_of(1, 4), num_chains=4, progress=False)

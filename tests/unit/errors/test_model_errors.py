@@ -340,7 +340,7 @@ def test_a_model_that_changes_between_traces_is_refused(model):
     KEPT.clear()
     with pytest.raises(ValueError, match="The model is not the same each time it runs: .*'(a[23]|b|y)'"):
         target = phx.Target(model)
-        target.log_density({latent.name: jnp.zeros(latent.unconstrained_shape) for latent in target.shares.latents})
+        target.log_density({latent.name: jnp.zeros(latent.unconstrained_shape) for latent in target.sites.latents})
 
 
 def test_complex_deterministic_values_are_refused():

@@ -14,83 +14,26 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from phalanx.exactness.proof.proof import read_kinds
-from phalanx.jaxprs.branches import MOST_SITES, TRIPS, Branches
 from phalanx.jaxprs.dependence import varying_axes
 from phalanx.jaxprs.lanes_last import lanes_last
 from phalanx.jaxprs.lookups import KnownValue, follow
-from phalanx.jaxprs.row_masks import MaskPlan, Masks
-from phalanx.jaxprs.sharding_state import Groups, Kind, Partial, Replicated, ShardedRows
-from phalanx.jaxprs.walking import all_equations
-from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.placements import PlacedProgram
 
 F = np.float32
 ROWS, DEVICES, LANES = 3, 2, 4
-EVEN, PADDED = (RowSharding(("data",), rows, ROWS) for rows in (ROWS * DEVICES, ROWS * DEVICES - 1))
+EVEN, RAGGED = ROWS * DEVICES, ROWS * DEVICES - 1
 
 
-class Way:
-    """How a program adds up rows and makes its choices: as it says."""
-
-    def total(self, x: Any) -> Any:
-        return jnp.sum(x) if x.ndim else x
-
-    def where(self, test: Any, x: Any, y: Any) -> Any:
-        return jnp.where(test, x, y)
-
-    def maximum(self, x: Any, y: Any) -> Any:
-        return jnp.maximum(x, y)
-
-    def absolute(self, x: Any) -> Any:
-        return jnp.abs(x)
-
-    def cond(self, test: Any, f: Callable[..., Any], g: Callable[..., Any], *args: Any) -> Any:
-        return lax.cond(test, f, g, *args)
-
-    def loop(self, test: Callable[..., Any], turn: Callable[..., Any], x: Any) -> Any:
-        return lax.while_loop(lambda c: (c[0] < 4) & test(c[1]), lambda c: (c[0] + 1, turn(c[1])), (0, x))[1]
+def total(x: Any) -> Any:
+    return jnp.sum(x) if x.ndim else x
 
 
-class Forced(Way):
-    """All choices are made by number."""
-
-    def __init__(self, code: int):
-        self.code = code
-
-    def where(self, test: Any, x: Any, y: Any) -> Any:
-        return x + 0 * y if self.code else y + 0 * x
-
-    def maximum(self, x: Any, y: Any) -> Any:
-        return self.where(None, y, x)
-
-    def absolute(self, x: Any) -> Any:
-        return -x if self.code else x
-
-    def cond(self, test: Any, f: Callable[..., Any], g: Callable[..., Any], *args: Any) -> Any:
-        return (f if self.code else g)(*args)
-
-    def loop(self, test: Callable[..., Any], turn: Callable[..., Any], x: Any) -> Any:
-        for _ in range(TRIPS[self.code]):
-            x = turn(x)
-        return x
-
-
-class Masked(Way):
-    """Some rows are left out of sums."""
-
-    def __init__(self, real: Any):
-        self.real = real
-
-    def total(self, x: Any) -> Any:
-        return jnp.sum(jnp.where(self.real, x, 0)) if x.ndim else x
-
-
-def custom(way: Way, body: Callable[..., Any], x: Any, y: Any) -> Any:
-    """A function with derivatives of its own; with a choice, without which an `abs` in it is left as it is."""
+def custom(body: Callable[..., Any], x: Any, y: Any) -> Any:
+    """A function with derivatives of its own, and a choice."""
 
     def plain(x: Any, y: Any) -> Any:
         found = body(x, y)
-        return way.where(x > 0, found, 0.5 * found)
+        return jnp.where(x > 0, found, 0.5 * found)
 
     f = jax.custom_jvp(plain)
     f.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
@@ -107,28 +50,32 @@ def handed_on(body: Callable[..., Any], x: Any, y: Any) -> Any:
     return lax.scan(lambda c, _: ((c[1], c[2], body(c[2], y)), None), (0 * x, x, x), None, length=3)[0][0]
 
 
-Operation = Callable[[Way, Callable[..., Any], Any, Any], Any]
+def loop(test: Callable[..., Any], turn: Callable[..., Any], x: Any) -> Any:
+    return lax.while_loop(lambda c: (c[0] < 4) & test(c[1]), lambda c: (c[0] + 1, turn(c[1])), (0, x))[1]
+
+
+Operation = Callable[[Callable[..., Any], Any, Any], Any]
 PLAIN: list[Operation] = [
-    lambda way, body, x, y: x * y + 0.5,
-    lambda way, body, x, y: x - 0.3 * y,
-    lambda way, body, x, y: 0.2 * way.total(x) + 0 * y,
-    lambda way, body, x, y: 0.2 * way.total(x * y),
-    lambda way, body, x, y: way.where(x > y, x, 0.5 * y),
-    lambda way, body, x, y: way.maximum(x, y),
-    lambda way, body, x, y: way.absolute(x),
-    lambda way, body, x, y: jnp.cumsum(x) + y if x.ndim else y,
-    lambda way, body, x, y: x[::-1] if x.ndim else x,
-    lambda way, body, x, y: x * x.shape[0] if x.ndim else x,
+    lambda body, x, y: x * y + 0.5,
+    lambda body, x, y: x - 0.3 * y,
+    lambda body, x, y: 0.2 * total(x) + 0 * y,
+    lambda body, x, y: 0.2 * total(x * y),
+    lambda body, x, y: jnp.where(x > y, x, 0.5 * y),
+    lambda body, x, y: jnp.maximum(x, y),
+    lambda body, x, y: jnp.abs(x),
+    lambda body, x, y: jnp.cumsum(x) + y if x.ndim else y,
+    lambda body, x, y: x[::-1] if x.ndim else x,
+    lambda body, x, y: x * x.shape[0] if x.ndim else x,
 ]
 NESTED: list[Operation] = [
-    lambda way, body, x, y: jax.jit(body)(x, y),
-    lambda way, body, x, y: jax.checkpoint(body)(x, y),
-    lambda way, body, x, y: custom(way, body, x, y),
-    lambda way, body, x, y: scan(body, x, y),
-    lambda way, body, x, y: handed_on(body, x, y),
-    lambda way, body, x, y: way.cond(way.total(y) > 0.1, body, lambda x, y: x * 0.5, x, y),
-    lambda way, body, x, y: way.loop(lambda x: way.total(x) < 0.7, lambda x: body(x, y), x),
-    lambda way, body, x, y: lax.fori_loop(0, 2, lambda i, x: body(x, y), x),
+    lambda body, x, y: jax.jit(body)(x, y),
+    lambda body, x, y: jax.checkpoint(body)(x, y),
+    lambda body, x, y: custom(body, x, y),
+    lambda body, x, y: scan(body, x, y),
+    lambda body, x, y: handed_on(body, x, y),
+    lambda body, x, y: lax.cond(total(y) > 0.1, body, lambda x, y: x * 0.5, x, y),
+    lambda body, x, y: loop(lambda x: total(x) < 0.7, lambda x: body(x, y), x),
+    lambda body, x, y: lax.fori_loop(0, 2, lambda i, x: body(x, y), x),
 ]
 
 Steps = Sequence[tuple[int, int, int, Any]]
@@ -144,17 +91,17 @@ steps = st.recursive(
 )  # fmt: skip
 
 
-def run(way: Way, steps: Steps, pool: Sequence[Any]) -> list[Any]:
+def run(steps: Steps, pool: Sequence[Any]) -> list[Any]:
     """Each step makes a value of two that are there."""
     pool = list(pool)
     for operation, first, second, inner in steps:
         x, y = pool[first % len(pool)], pool[second % len(pool)]
 
         def body(x: Any, y: Any, inner: Steps = inner) -> Any:
-            last = run(way, inner, [x, y])[-1]
-            return last if last.ndim == x.ndim else way.total(last) + 0 * x
+            last = run(inner, [x, y])[-1]
+            return last if last.ndim == x.ndim else total(last) + 0 * x
 
-        pool.append(jnp.sin([*PLAIN, *NESTED][operation](way, body, x, y)))
+        pool.append(jnp.sin([*PLAIN, *NESTED][operation](body, x, y)))
     return pool
 
 
@@ -165,38 +112,28 @@ def rows_of(rows: int, number: int = 0) -> list[np.ndarray]:
 
 
 def check(steps: Steps) -> None:
-    arrays, whole_arrays = rows_of(ROWS), rows_of(ROWS * DEVICES, 1)
-    f = lambda *pool: run(Way(), steps, pool)  # noqa: E731
-    program, whole = jax.make_jaxpr(f)(*arrays), jax.make_jaxpr(f)(*whole_arrays)
-    outputs = range(len(program.jaxpr.outvars))
-    branches = Branches(program, [True] * 4, outputs)
-    group = Groups([PADDED], {"data": DEVICES}).of(PADDED)
-    plan = MaskPlan()
-    sums = [e for e in all_equations(program) if e.primitive.name == "reduce_sum"]
-    plan.changes.update({id(e): (ShardedRows(group, 0),) for e in sums})
-    masks = Masks(program, plan, {(str(i), ""): i for i in outputs}, shardings={group: PADDED})
-    in_loops = [e for loop in all_equations(program) if loop.primitive.name == "while" for e in loops_sums(loop)]
-    assert masks.is_supported == (not in_loops)
+    arrays = rows_of(ROWS)
+    f = partial(run, steps)
+    on_pool = lambda *pool: f(pool)  # noqa: E731
+    program = jax.make_jaxpr(on_pool)(*arrays)
+    wholes = [rows_of(rows, rows) for rows in (EVEN, RAGGED)]
+    placed = [placed_program(on_pool, whole) for whole in wholes]
 
-    def everything(arrays: list[Any], whole_arrays: list[Any]) -> Any:
+    def everything(arrays: list[Any], wholes: list[list[Any]]) -> Any:
         lanes = [jnp.stack([x + 0.1 * i for i in range(LANES)], -1) for x in arrays]
-        shared = lambda x, w: f(x, arrays[1], w, arrays[3])  # noqa: E731
-        here = [x.reshape(DEVICES, ROWS) if x.ndim else jnp.stack([x, x]) for x in whole_arrays]
-
-        def masked(*mine: Any) -> Any:
-            by_hand = run(Masked(PADDED.real_rows()), steps, mine)
-            return list(masks.terms(mine, []).values()) if masks.is_supported else by_hand, by_hand
-
+        shared = lambda x, w: on_pool(x, arrays[1], w, arrays[3])  # noqa: E731
         pairs = [
-            (lanes_last(f)(*lanes), jax.vmap(f, -1, -1)(*lanes)),
+            (lanes_last(on_pool)(*lanes), jax.vmap(on_pool, -1, -1)(*lanes)),
             tuple(every(shared)(lanes[0], lanes[2]) for every in (lanes_last, lambda g: jax.vmap(g, -1, -1))),
-            jax.vmap(masked, axis_name="data")(*here),
-            *((branches(arrays, jnp.full(MOST_SITES, c)), run(Forced(c), steps, arrays)) for c in (0, 1)),
+            *(
+                ([x[0] for x in jax.vmap(each, axis_name="data")(*on_devices(whole))], f(whole))
+                for each, whole in zip(placed, wholes, strict=True)
+            ),
         ]
         changed = [jnp.stack([x + 0.3 * (i == j) for i in (*range(4), None)]) for j, x in enumerate(arrays)]
-        return pairs, jax.vmap(f)(*changed), f(*whole_arrays), jax.vmap(f)(*here)
+        return pairs, jax.vmap(on_pool)(*changed)
 
-    pairs, changed, in_whole, on_devices = jax.jit(everything)(arrays, whole_arrays)
+    pairs, changed = jax.jit(everything)(arrays, wholes)
     for number, (found, expected) in enumerate(pairs):
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=str(number))
@@ -211,25 +148,18 @@ def check(steps: Steps) -> None:
             if value is not None:  # of branches only the one that is taken counts, so it may have a mark
                 for expected in (values[i], values[-1]):
                     np.testing.assert_allclose(value.get(), expected, rtol=1e-4, atol=1e-5)
-    kinds = read_kinds(whole, program, [EVEN, EVEN, GLOBAL, GLOBAL], Groups([EVEN], {"data": DEVICES}))
-    for kind, a, each in zip(kinds, in_whole, on_devices, strict=True):
-        np.testing.assert_allclose(a if kind is None else joined(kind, each), a, rtol=1e-4, atol=1e-5)
 
 
-def loops_sums(loop: Any) -> list[Any]:
-    bodies = (loop.params["body_jaxpr"], loop.params["cond_jaxpr"])
-    return [e for body in bodies for e in all_equations(body) if e.primitive.name == "reduce_sum"]
+def placed_program(f: Callable[..., Any], arrays: Sequence[Any]) -> PlacedProgram:
+    """The program of whole rows on devices; all results are replicated."""
+    program = jax.make_jaxpr(f)(*arrays)
+    divided: Any = [{"data": 0} if x.ndim else {} for x in arrays]
+    return PlacedProgram(program, divided, [{}] * len(program.jaxpr.outvars), {"data": DEVICES})
 
 
-def joined(kind: Kind, each: np.ndarray) -> Any:
-    """What a kind says that the whole has, of what the devices have."""
-    assert isinstance(kind, Replicated | ShardedRows | Partial)
-    if isinstance(kind, Replicated):
-        np.testing.assert_allclose(each[0], each[1], rtol=1e-5)
-        return float(kind.factor) * each[0]
-    if isinstance(kind, ShardedRows):
-        return float(kind.factor) * np.concatenate(each)
-    return float(kind.factor) * {"sum": np.sum, "max": np.max, "min": np.min}[kind.over](each, axis=0)
+def on_devices(arrays: Sequence[Any]) -> list[Any]:
+    padded = [jnp.concatenate([x, x[-1:]])[:EVEN] if x.ndim else x for x in arrays]
+    return [x.reshape(DEVICES, ROWS) if x.ndim else jnp.stack([x] * DEVICES) for x in padded]
 
 
 EACH = [(len(PLAIN) + k, k, k + 1, [(3 + k % 3, 0, 1, None)]) for k in range(len(NESTED))]
@@ -247,13 +177,3 @@ def test_interpreters_agree_with_plain_evaluation(steps):
 @given(steps)
 def test_interpreters_agree_on_many_programs(steps):
     check(steps)
-
-
-def test_what_is_proved_of_sums_of_rows_within_calls():
-    """The property above holds of an empty proof, too; of this program all is known."""
-    total, product = (2, 0, 0, None), (0, 0, 2, None)
-    for nested in (0, 1, 2, 4, 5, 7):
-        steps = [product, (len(PLAIN) + nested, 2, 3, [(1, 0, 1, None)]), total]
-        whole, local = (jax.make_jaxpr(partial(run, Way(), steps))(rows_of(n)) for n in (ROWS * DEVICES, ROWS))
-        kinds = read_kinds(whole, local, [EVEN, EVEN, GLOBAL, GLOBAL], Groups([EVEN], {"data": DEVICES}))
-        assert all(kinds[:-1])

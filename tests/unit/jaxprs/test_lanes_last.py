@@ -428,7 +428,7 @@ def through_time(x, y):
 def test_lanes_of_a_target_are_what_vmap_gives(model, mesh_of, monkeypatch):
     mesh = mesh_of(1, 4)
     target = Target(model, phx.shard(DATA, mesh), mesh=mesh)
-    size = sum(int(np.prod(v.unconstrained_shape, dtype=int)) for v in target.shares.latents)
+    size = sum(int(np.prod(v.unconstrained_shape, dtype=int)) for v in target.sites.latents)
     position = np.random.default_rng(1).normal(size=(size, 64)).astype(F)
 
     def run():

@@ -61,6 +61,22 @@ def test_estimates_from_all_batches_there_are_average_to_what_all_rows_say(devic
         np.testing.assert_allclose(gradient[name], of_whole[name], rtol=1e-4)
 
 
+def number_of_rows_in_an_array(first):
+    def by_array(y):
+        w = phx.sample("w", dist.Normal(0.0, 1.0))
+        phx.factor("f", jnp.sum(-w * np.array([first, y.shape[0]], np.float32)))
+        phx.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    return by_array
+
+
+def test_a_number_of_rows_in_an_array_adds_up_or_is_refused():
+    target = phx.Target(number_of_rows_in_an_array(0.0), {"y": Y[:8]}).in_batches(2)
+    assert target.estimate is not None and target.estimate.weights == {"f": 4.0, "y": 4.0}
+    with pytest.raises(ValueError, match="batch_size: the rows of 'f' mix in the model, or depend on their number"):
+        phx.Target(number_of_rows_in_an_array(1.0), {"y": Y[:8]}).in_batches(2)
+
+
 def test_a_scale_that_terms_of_the_number_of_rows_decide():
     """Without their weight it is three times as large."""
     y = np.random.default_rng(1).normal(0.0, 2.9, 240).astype(np.float32)

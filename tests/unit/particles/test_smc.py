@@ -218,5 +218,5 @@ def test_factors_belong_to_the_likelihood():
         phx.factor("constraint", -x)
         phx.sample("y", dist.Normal(x, 1.0), obs=y)
 
-    terms = phx.Target(model, {"y": np.float32(0.5)}).shares.of_likelihood
+    terms = phx.Target(model, {"y": np.float32(0.5)}).sites.of_likelihood
     assert terms == (("constraint", "density"), ("y", "density"))

@@ -70,7 +70,7 @@ AGREEMENTS = [
 def drawn_by_hand(model, data, chains=CHAINS, draws=DRAWS) -> Posterior:
     """What a run would return whose posterior is the prior: no sampler is needed to look at what follows it."""
     target = phx.Target(model, data)
-    names = [latent.name for latent in target.shares.latents]
+    names = [latent.name for latent in target.sites.latents]
     keys = jax.random.split(jax.random.key(7), chains * draws)
     values = jax.jit(jax.vmap(lambda key: {n: phx.Joint(model).sample(key, **data)[n] for n in names}))(keys)
     shaped = {name: np.asarray(v).reshape(chains, draws, *v.shape[1:]) for name, v in values.items()}

@@ -19,6 +19,7 @@ def m() -> None: ...
 phx.compile(m, num_warmups=3)
 phx.compile(m, num_warmup=3)
 phx.compile(m, seed=1)
+phx.compile(m, check="strict")
 phx.mcmc(m, num_warmups=3)
 phx.mcmc(m, tile=3)
 phx.stream(m, until=phx.until(ess=400))
@@ -26,7 +27,7 @@ phx.compile(m).run(1, keep=[])
 phx.compile(m).run(1, num_chains=4)
 """
 RIGHT = """
-sampler = phx.compile(m, {}, kernel=phx.nuts(), num_chains=4, keep=[], check="strict", matmul_precision="float32")
+sampler = phx.compile(m, {}, kernel=phx.nuts(), num_chains=4, keep=[], matmul_precision="float32")
 sampler.run(1, {}, num_warmup=3, num_samples=5, thin=1, until=phx.until(ess=400), init="prior", progress=False)
 phx.mcmc(m, {}, num_chains=4, num_warmup=3, seed=1, reducers={}, on_block=print)
 phx.stream(m, {}, num_chains=4, num_warmup=3, seed=1, keep="x", thin=2)

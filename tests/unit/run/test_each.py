@@ -343,7 +343,6 @@ BAD = [
     ({"each": 3}, TypeError, "each: expected the name of a column"),
     ({"each": {"z": 0}}, ValueError, "no argument 'z'"),
     ({"each": {3: 0}}, TypeError, "each: expected the name of a column"),
-    ({"each": "subject", "check": "nonsense"}, ValueError, "check"),
     ({"each": {"y": 2}}, ValueError, "no axis 2"),
     ({"each": "subject", "checkpoint": "x"}, ValueError, "does not take checkpoint="),
     ({"each": "subject", "reducers": {"q": phx.reducers.quantiles([0.5])}}, ValueError, "one state for all chains"),

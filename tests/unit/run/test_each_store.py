@@ -41,7 +41,7 @@ def table() -> dict[str, Any]:
 
 def run(**options: Any) -> phx.Posteriors:
     mesh = phx.make_mesh(chain=SETS, devices=jax.devices()[:SETS])
-    posteriors: Any = phx.mcmc(line, table(), each="set", check="off", mesh=mesh, **{**SIZES, **options})
+    posteriors: Any = phx.mcmc(line, table(), each="set", mesh=mesh, **{**SIZES, **options})
     return posteriors
 
 

@@ -101,7 +101,7 @@ def test_rows_that_are_mixed_are_refused():
     def mixing(x, y):
         phx.sample("y", dist.Normal(phx.param("a", 1.0) * (x - x.mean(0, keepdims=True))[:, 0], 1.0), obs=y)
 
-    with pytest.raises(ValueError, match="rows of 'y' do not mix"):
+    with pytest.raises(ValueError, match="the rows of 'y' mix in the model"):
         phx.fit(mixing, None, DATA, batch_size=8, **SHORT)
 
 

@@ -13,7 +13,7 @@ from tests.unit.variational.models import StartAt
 import phalanx as phx
 from phalanx.inputs.arguments import split_arguments
 from phalanx.learning.ascent import StartingPoint
-from phalanx.programs.shares import Latent
+from phalanx.programs.sites import Latent
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.variational.guides import structured
 from phalanx.variational.guides.coordinates import size_of

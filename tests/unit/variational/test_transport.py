@@ -10,7 +10,7 @@ from tests.unit.variational.models import StartAt
 
 import phalanx as phx
 from phalanx.learning.ascent import StartingPoint
-from phalanx.programs.shares import Latent
+from phalanx.programs.sites import Latent
 from phalanx.variational.guides import structured
 from phalanx.variational.guides.coordinates import size_of, vector_of
 from phalanx.variational.guides.gaussian import standard_log_prob

@@ -54,7 +54,7 @@ def metric_on(given: GivenMetric, target: Target) -> LowRankMetric:
     Raises:
         ValueError: when it does not fit the model's variables.
     """
-    layout = target.shares.layout
+    layout = target.sites.layout
     shapes, dtype = layout.whole_shapes, np.result_type(jax.dtypes.canonicalize_dtype(float))
     size = layout.lengths[0]
     variances = {name: np.ones(shape) for name, shape in shapes.items()}

@@ -61,7 +61,7 @@ class LaneTarget:
     @property
     def layout(self) -> VectorLayout:
         """Layout of a position."""
-        return self.density.shares.layout
+        return self.density.sites.layout
 
     @property
     def coordinates(self) -> int:

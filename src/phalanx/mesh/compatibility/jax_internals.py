@@ -34,6 +34,10 @@ LOWERINGS = "jax._src.interpreters.mlir._platform_specific_lowerings"
 LINALG = "jax._src.lax.linalg"
 REGISTER = "jax.interpreters.mlir.register_lowering"
 LOWER_FUNCTION = "jax.interpreters.mlir.lower_fun"
+DERIVATIVES = "jax.interpreters.ad.primitive_jvps"
+TRANSPOSES = "jax.interpreters.ad.primitive_transposes"
+INSTANTIATE = "jax.interpreters.ad.instantiate_zeros"
+BATCHES = "jax.interpreters.batching.primitive_batchers"
 LIVE = "jax.interpreters.partial_eval.dce_jaxpr"
 SETTINGS = "jax.config.values"
 COORDINATION = "jax._src.distributed.global_state"
@@ -50,6 +54,9 @@ NAMES = {
     HOST_CONSTANT: "a NumPy array of 64 bits that was changed in place is read from JAX's cache",
     KEPT_FROM: "programs are compiled one at a time if some may not be cached between processes",
     **dict.fromkeys((LOWERINGS, LINALG, REGISTER, LOWER_FUNCTION), _REFUSED),
+    **dict.fromkeys(
+        (DERIVATIVES, TRANSPOSES, INSTANTIATE, BATCHES), "a log density on several devices has no second derivative"
+    ),
     LIVE: "a fit continues from a checkpoint with a warning: model, guide and optimiser are not compared",
     SETTINGS: "settings of JAX that have no attribute are not compared before compiled blocks are used again",
     **dict.fromkeys((STORE, LOAD), "programs of earlier processes are traced again"),
@@ -265,6 +272,36 @@ def register_cpu_lowering(primitive: Primitive, rule: Callable[..., Any], inline
 def lower_function(f: Callable[..., Any], multiple_results: bool) -> Callable[..., Any]:
     """Return the lowering rule of a primitive that computes what `f` computes."""
     return find(LOWER_FUNCTION)(f, multiple_results=multiple_results)
+
+
+def define(primitive: Primitive, evaluate: Any, derivative: Any, transpose: Any, batch: Any) -> None:
+    """Define the lowering, derivative, transpose and batches of a primitive that is linear in its last operands.
+
+    Args:
+        primitive: a primitive with several results; its parameter `count` is the number of the other operands.
+        evaluate: computes the results.
+        derivative: `f(primals, tangents, **parameters)`, the results and their tangents.
+        transpose: `f(cotangents, other operands, **parameters)`, the cotangents of the last operands.
+        batch: `f(operands, dimensions of the batch, **parameters)`, results with the batch along their first dimension.
+    """
+    instantiate = find(INSTANTIATE)
+
+    def of_tangents(primals: Any, tangents: Any, **parameters: Any) -> Any:
+        return derivative(primals, [instantiate(tangent) for tangent in tangents], **parameters)
+
+    def of_cotangents(cotangents: Any, *operands: Any, count: int, **parameters: Any) -> Any:
+        given = [instantiate(cotangent) for cotangent in cotangents]
+        return [*[None] * count, *transpose(given, operands[:count], **parameters)]
+
+    def of_batch(operands: Any, dims: Any, **parameters: Any) -> Any:
+        known = [None if dim is None or not isinstance(dim, int) else dim for dim in dims]
+        results = batch(operands, known, **parameters)
+        return results, [0] * len(results)
+
+    find(REGISTER)(primitive, lower_function(evaluate, multiple_results=True))
+    find(DERIVATIVES)[primitive] = of_tangents
+    find(TRANSPOSES)[primitive] = of_cotangents
+    find(BATCHES)[primitive] = of_batch
 
 
 # -- reading traces ----------------------------------------------------------------------------------------------------

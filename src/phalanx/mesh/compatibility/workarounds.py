@@ -73,6 +73,9 @@ class Workaround(Enum):
     GROUP_SUMS = "group-sums"
     """Sums by group on GPUs avoid scatter-adds into few cells, whose atomics collide; not measured."""
 
+    ONE_DEVICE_CHECK = "one-device-check"
+    """A log density on a mesh is compared with that on one device before a run: rules of placement may have faults."""
+
     @property
     def is_on(self) -> bool:
         """True if the work-around is on; its code may also require a CPU."""

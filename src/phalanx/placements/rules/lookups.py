@@ -57,6 +57,7 @@ class _WhereRowsAre:
 
     def __call__(self, table: Array, indices: Array) -> list[Array]:
         axis, params = self.axis, self.equation.params
+        axis.note_row_numbers(indices)
         dim = params["dimension_numbers"].start_index_map[0]
         count = self.table.shape[dim]
         rows = axis.rows(count)

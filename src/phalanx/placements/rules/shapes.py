@@ -161,6 +161,7 @@ def own_sizes(sizes: Sequence[int], whole: PlacedValue, array: Array) -> list[in
 
 def rows_by_number(axis: MeshAxis, array: Array, dim: int, count: int, numbers: ArrayLike) -> Array:
     """Return rows of a sharded array as a partial sum: each device has those that are its own, and zeros."""
+    axis.note_row_numbers(array)
     rows = axis.rows(count)
     own_numbers = numbers - axis.number() * rows
     is_own = (own_numbers >= 0) & (own_numbers < rows)
@@ -190,6 +191,7 @@ class _Shift:
         return self.width <= self.before and 2 * self.width * self.axis.size < self.count
 
     def __call__(self, array: Array) -> Array:
+        self.axis.note_row_numbers(array)
         offset = self.start + self.axis.number() * (self.after - self.before)
         if self.width:
             array = with_neighbours(self.axis, array, self.dim, self.width)
@@ -279,6 +281,7 @@ def dynamic_update_slice(
     count, changed = operand.shape[dim], update.shape[dim]
 
     def local(array: Array, new: Array, *at: Array) -> list[Array]:
+        axis.note_row_numbers(array)
         begin = jnp.clip(at[dim], 0, count - changed)
         row = jnp.minimum(axis.row_numbers((array.shape[dim],), 0, count), count - 1) - begin
         rows = jnp.take(new, jnp.clip(row, 0, changed - 1), dim)

@@ -16,8 +16,9 @@ import jax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
+from phalanx.density.given_entries import WHERE_MISSING, of_given_entries
 from phalanx.density.given_names import GivenNames
-from phalanx.density.imputation import WHERE_MISSING, impute, of_given_entries
+from phalanx.density.imputation import impute
 from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import any_labels_differ
 from phalanx.density.missing_entries import missing_name
@@ -86,7 +87,7 @@ class ModelAtDraws:
         """
         program = _program(asked, model, target)
         arguments, mesh = _arguments(asked, program, data, target, known)
-        observed = None if target is None else {name for name, _ in target.shares.terms} - set(inferred)
+        observed = None if target is None else {name for name, _ in target.sites.terms} - set(inferred)
         found = cls(asked, program, arguments, mesh, frozenset(at), observed)
         if data is not None and any_labels_differ(arguments):
             found.axis_names()  # raises if the program combines entries whose labels differ
@@ -210,8 +211,8 @@ def with_model(posterior: Any, model: Program, data: UserData) -> Any:
     if any(missing_name(name) in record.latents for name in record.observed or ()):
         model, data, _ = impute(model, data)
     arguments = known_data(None, record).split(model, data)
-    target = Target.of(model, arguments, choose_mesh(arguments, None), check="off")
-    here = {v.name: v.shape for v in target.shares.latents}
+    target = Target.of(model, arguments, choose_mesh(arguments, None))
+    here = {v.name: v.shape for v in target.sites.latents}
     of_run = {name: v.shape[2:] for name, v in posterior.draws.items() if name in record.latents}
     if set(here) != set(record.latents) or any(here[name] != shape for name, shape in of_run.items()):
         words = ", ".join(f"{name!r} {shape}" for name, shape in here.items())

@@ -16,7 +16,8 @@ import numpy as np
 from jax import Array
 from jax.extend.core import Literal
 
-from phalanx.density.imputation import WHERE_MISSING, masks_of_missing
+from phalanx.density.given_entries import WHERE_MISSING
+from phalanx.density.imputation import masks_of_missing
 from phalanx.density.target import Target
 from phalanx.distributions.known import SharedTerm
 from phalanx.inputs.arguments import ADDED, Layout

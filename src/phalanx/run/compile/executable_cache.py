@@ -96,7 +96,7 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> tuple[Any, ...] | 
     machine, gradient = KernelAdapter(kernel.machine), position if kernel.machine.uses_gradient else {}
 
     def draw(arrays: PyTree, position: PyTree, total: Total, gradient: PyTree, words: PyTree, tuning: PyTree) -> PyTree:
-        density = Density(whole.program, whole.layout, arrays, whole.undivided())
+        density = Density(whole.program, whole.layout, arrays, whole.sites())
         target, keys = LaneTarget(density, 1), Keys(words)
         at = Point(target.layout.vector(position), total, target.layout.vector(gradient))
         underway = machine.start(target, at, keys, jnp.int32(1))

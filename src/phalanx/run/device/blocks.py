@@ -33,7 +33,7 @@ from phalanx.mesh.random_numbers import rolled_hashes
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.programs.centring import CENTRING, Residuals, first_centring
-from phalanx.programs.shares import Latent
+from phalanx.programs.sites import Latent
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.run.device.recorder import Recorder, RowLayout, Rows
 from phalanx.run.device.summing import Summing
@@ -127,7 +127,7 @@ class Blocks:
     @property
     def layout(self) -> VectorLayout:
         """Layout of positions."""
-        return self.target.shares.layout
+        return self.target.sites.layout
 
     @cached_property
     def machine(self) -> KernelAdapter:
@@ -259,8 +259,8 @@ class Blocks:
     def on_mesh(self, f: Callable[..., Any], in_specs: PyTree, out_specs: PyTree) -> Callable[..., Any]:
         """Return `f` as a function that runs on every device.
 
-        `check_vma` is off: ordinary models raise errors under it. Gradients are correct nevertheless, since the share
-        rule keeps collective operations out of differentiated code.
+        `check_vma` is off: ordinary models raise errors under it. Gradients are correct nevertheless, since no
+        collective is differentiated: the rules of placement are applied to the traced gradient.
         """
         return jax.shard_map(f, mesh=self.target.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
@@ -283,7 +283,7 @@ class Blocks:
             local = (latent.shape[0] * rows, *latent.shape[1:]) if latent.sharding.axes else latent.shape
             return jax.ShapeDtypeStruct((self.count if device else self.num_chains, *local), latent.dtype)
 
-        values = {latent.name: shape(latent) for latent in self.target.shares.latents}
+        values = {latent.name: shape(latent) for latent in self.target.sites.latents}
         return Given(values, dict.fromkeys(values, jax.ShapeDtypeStruct((), bool)))
 
     def rest_specs(self) -> ChainState:
@@ -374,7 +374,7 @@ def planned(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, .
     """Return the blocks of a run, with as many slots as fit into `BLOCK_BYTES`."""
     target = target.without_arrays()  # cached blocks would keep the data in memory
     one = Blocks(target, kernel, num_chains, names, slots=1)
-    stored = {v.name: math.prod(v.shape) for v in target.shares.latents}  # elements on one device
+    stored = {v.name: math.prod(v.shape) for v in target.sites.latents}  # elements on one device
     for name, value in whole.deterministic.items():
         rows = target.sharding(name)
         stored[name] = math.prod(value.shape) * rows.local_rows // rows.rows if rows.axes else math.prod(value.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,7 @@ class Executables:
         matmul_precision: precision of matrix products.
         block_length: choice of the ticks of a block.
         x64: true if compiled under `jax_enable_x64`.
-        rare: programs that few runs need, compiled at the first use by any of the models that these blocks serve.
+        rare: programs and checks of `once`, by name.
     """
 
     blocks: Blocks
@@ -105,7 +105,7 @@ class Executables:
             return begun
         with jax.default_matmul_precision(self.matmul_precision):
             # compiled for the shapes of its arguments, which are those of `begin`
-            program = self._rare("climb", lambda: self._climb(seed, tuple(arrays), given, begun))
+            program = self.once("climb", lambda: self._climb(seed, tuple(arrays), given, begun))
         return program(seed, tuple(arrays), given, begun)
 
     def _climb(self, *arguments: Any) -> Compiled:
@@ -132,7 +132,7 @@ class Executables:
         """Return the log density at one position for each chain; compiled at the first use, since few runs need it."""
         layout = shardings(self.blocks.target.mesh, self._of_chains)
         with jax.default_matmul_precision(self.matmul_precision):
-            program = self._rare("log_density_at", self._log_density_at)
+            program = self.once("log_density_at", self._log_density_at)
             found = program(tuple(arrays), jax.tree.map(to_devices, position, layout))
         return jax.tree.map(to_host, found).in_double()
 
@@ -154,7 +154,7 @@ class Executables:
     @property
     def rest(self) -> Callable[..., Any]:
         """Program of `Blocks.rest`; compiled when chains are first fetched, or recentred."""
-        return self._rare("rest", self._rest)
+        return self.once("rest", self._rest)
 
     def _rest(self) -> Callable[..., Any]:
         blocks = self.blocks
@@ -163,14 +163,15 @@ class Executables:
     @property
     def resume(self) -> Callable[..., Any]:
         """Program of `Blocks.resume`; compiled when a run is first continued, or its chains are recentred."""
-        return self._rare("resume", self._resume)
+        return self.once("resume", self._resume)
 
     def _resume(self) -> Callable[..., Any]:
         blocks = self.blocks
         specs, made = (PartitionSpec(), blocks.target.array_specs(), blocks.rest_specs()), blocks.chain_specs()
         return jax.jit(blocks.on_mesh(blocks.resume, specs, made), out_shardings=shardings(blocks.target.mesh, made))
 
-    def _rare(self, name: str, make: Callable[[], Any]) -> Any:
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns at its first call for any of the models that these blocks serve."""
         if name not in self.rare:
             self.rare[name] = make()
         return self.rare[name]
@@ -207,11 +208,24 @@ def compile_blocks(
         programs = _Programs(reducing, arrays)
         key = None if key is None else (key, blocks.slots, programs.tiles)
         found: dict[str, Any] = read_or_compile(key, blocks.target.mesh, programs.lowered())
+    if blocks.target.sites.is_divided and blocks.target.mesh.shape[CHAIN] > 1:
+        _refuse_permutations(found)
     return Executables(
         blocks, reducing, **found, bytes_on_device=max(map(_bytes, found.values())),
         matmul_precision=matmul_precision,
         x64=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
     )  # fmt: skip
+
+
+def _refuse_permutations(programs: Mapping[str, Compiled]) -> None:
+    """Raise if groups of chains, whose loops end at different turns, would wait for one another in a permutation."""
+    for name, program in programs.items():
+        if "collective-permute" in (program.as_text() or ""):
+            raise RuntimeError(
+                f"The compiled program {name!r} sends rows in a ring (collective-permute), and groups of chains on "
+                f"several devices would wait for one another for ever. This is a fault of Phalanx: please report the "
+                f"model. Give a mesh with chain=1, phx.make_mesh(chain=1), or data that are not sharded."
+            )
 
 
 def stores_draws(blocks: Blocks, reductions: Reductions) -> bool:

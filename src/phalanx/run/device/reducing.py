@@ -11,18 +11,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from phalanx.density.target import Target
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import axes_but_chain
-from phalanx.mesh.space import RowSharding
+from phalanx.mesh.space import GLOBAL
 from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reducer import density_name
 from phalanx.reducers.reductions import Reductions, States
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.recorder import Rows
 from phalanx.run.device.sink import Draws
-from phalanx.run.device.state_layout import DrawShapes, StatePlacements, placements_of
+from phalanx.run.device.state_layout import DrawValues, ReducedRows, StatePlacements, reduced_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -47,12 +46,12 @@ class Reducing:
     def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> States:
         """Return states without draws, given the number of draws of each chain that were reduced before."""
         values = self._values(target)(target.layout.zeros(target.count))
-        return self.reductions.init(values, before, lane_chains(target.count))
+        return self.on_rows.reductions.init(values, before, lane_chains(target.count))
 
     def update(self, state: States, draws: Draws, target: LaneTarget) -> States:
         """Return the states after a tick."""
         values = self._values(target)(draws.at.position.T.by_variable())
-        return self.reductions.update(state, values, draws.kept)
+        return self.on_rows.reductions.update(state, values, draws.kept)
 
     @property
     def specs(self) -> PyTree:
@@ -69,28 +68,31 @@ class Reducing:
         position = self.blocks.row_layout.vector(rows, 0).by_variable()
         values = jax.vmap(self._values(self.blocks.lanes(arrays)))(position)
 
+        reductions = self.on_rows.reductions
+
         def add(states: States, slot: tuple[Array, Mapping[str, Array]]) -> tuple[States, None]:
             number, draw = slot
-            return self.reductions.update(states, draw, number < count), None
+            return reductions.update(states, draw, number < count), None
 
         first = {name: value[0] for name, value in values.items()}
-        states = self.reductions.init(first, before, lane_chains(len(before)))
+        states = reductions.init(first, before, lane_chains(len(before)))
         return lax.scan(add, states, (jnp.arange(len(rows[0])), values))[0]
 
-    def check(self) -> None:
-        """Raise if a function or a reducer mixes sharded rows; called before compiling."""
-        _ = self.placements
-
-    @cached_property
+    @property
     def placements(self) -> StatePlacements:
         """Placement of every array of the states."""
+        return self.on_rows.placements
+
+    @cached_property
+    def on_rows(self) -> ReducedRows:
+        """The reducers on one device's rows."""
         if not self.reductions.entries:
-            return {}
+            return ReducedRows(self.reductions, {})
         target = self.blocks.target
-        sizes = axes_but_chain(target.mesh)
         shardings = {name: target.sharding(name) for name in self.names}
-        shardings |= {density_name(name): _sharding_of_observations(target, name) for name in self.observed}
-        return placements_of(self.reductions, DrawShapes(self.shapes, shardings, sizes))
+        shardings |= {density_name(name): target.sites.observations.get(name, GLOBAL) for name in self.observed}
+        rows = target.sites.rows if target.sites.is_divided else None
+        return reduced_rows(self.reductions, DrawValues(self.shapes, shardings, rows))
 
     @cached_property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -115,15 +117,3 @@ class Reducing:
             return values | {density_name(name): densities[name] for name in self.observed}
 
         return lambda position: jax.vmap(one)(position, target.own_first)
-
-
-def _sharding_of_observations(target: Target, name: str) -> RowSharding:
-    """Return the sharding of an observed variable's log densities, one for each row."""
-    term = (name, "density")
-    sharding = target.shares.terms[term]
-    if sharding.axes and (not sharding.rows or term in target.shares.summed_by_program):
-        raise ValueError(
-            f"Variable {name!r}: its rows are sharded over devices, and they are one observation, as under "
-            f".to_event(1) over rows. Observe each row by itself, or do not place the data with phx.shard."
-        )
-    return sharding

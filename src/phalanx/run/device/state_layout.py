@@ -1,15 +1,15 @@
 """Placement of the states of reducers over the mesh: the state of sharded rows is sharded as they are.
 
 A reducer is written for one array, without a mesh. The dimension of rows in its state is found by comparing the shapes
-of states for n and for 2 n rows. The jaxpr of its update must show that parts without rows do not depend on rows.
-(Phalanx does not check that a user's reducer treats rows independently.)
+of states for n and for 2 n rows, and the jaxpr of its update must show that parts without rows do not depend on rows;
+otherwise all devices reduce all rows. (Phalanx does not check that a user's reducer treats rows independently.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,13 @@ import numpy as np
 from jax import ShapeDtypeStruct
 from jax.sharding import PartitionSpec
 
-from phalanx.jaxprs.dependence import Axes, varying_axes
+from phalanx.jaxprs.dependence import varying_axes
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.mesh.specs import PyTree
-from phalanx.reducers.reducer import Reduce, Reducer, is_of_user
-from phalanx.reducers.reductions import Reductions, parts_of
-from phalanx.run.device.reduced_rows import mixed_parts
+from phalanx.placements import DeviceRows
+from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.reducers.reductions import WHOLE, Reductions, parts_of
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped
@@ -70,116 +70,106 @@ class ArrayPlacement:
 
 
 @dataclass(frozen=True)
-class DrawShapes:
-    """Shapes of the values of one draw on a device.
+class DrawValues:
+    """Values of one draw on a device.
 
     Attributes:
-        shapes: shapes by variable.
+        shapes: shapes by variable, on the device.
         shardings: shardings by variable.
-        sizes: devices along each mesh axis except the chains'.
+        rows: evaluation of functions of all rows; None if all are on one device.
     """
 
     shapes: Mapping[str, ShapeDtypeStruct]
     shardings: Mapping[str, RowSharding]
-    sizes: Mapping[str, int]
+    rows: DeviceRows | None
 
     def of_chains(self, count: int) -> dict[str, ShapeDtypeStruct]:
-        """Return the shapes for several chains."""
-        return {name: ShapeDtypeStruct((count, *s.shape), s.dtype) for name, s in self.shapes.items()}
-
-
-def placements_of(reductions: Reductions, values: DrawShapes) -> StatePlacements:
-    """Return the placement of every array of the reducers' states, in their structure.
-
-    Raises:
-        ValueError: when a result that depends on sharded variables lacks their rows, or a reducer mixes rows.
-    """
-    return {
-        name: {
-            part: _state_placements(f"reducers[{name!r}]", entry.reducer, shape, sharding)
-            for part, (shape, sharding) in _parts(name, entry, values).items()
+        """Return the shapes of all rows, for several chains."""
+        return {
+            name: ShapeDtypeStruct((count, *self.shardings[name].whole_shape(shape.shape)), shape.dtype)
+            for name, shape in self.shapes.items()
         }
-        for name, entry in reductions.stateful
-    }
 
 
-def _parts(name: str, entry: Reduce, values: DrawShapes) -> dict[str, tuple[ShapeDtypeStruct, RowSharding]]:
-    """Return the shapes, for two chains, and the shardings of the arrays that an entry reduces."""
-    axis_env = list(values.sizes.items())
-    program, shapes = jax.make_jaxpr(lambda given: parts_of(name, entry, given), axis_env=axis_env, return_shape=True)(
-        values.of_chains(2)
-    )
-    inputs = [frozenset(values.shardings[variable].axes) for variable in sorted(values.shapes)]
-    axes = dict(zip(sorted(shapes), varying_axes(program, inputs), strict=True))
-    shardings = {part: _sharding_of_part(name, part, shape, axes[part], values) for part, shape in shapes.items()}
-    if is_of_user(entry) and any(sharding.axes for sharding in values.shardings.values()):
-        mixed = mixed_parts(
-            lambda given: parts_of(name, entry, given), values.of_chains(2), values.shardings, values.sizes, shardings
-        )
-        if mixed:
-            raise ValueError(_function_mixes(name, mixed[0], values))
-    return {part: (shape, shardings[part]) for part, shape in shapes.items()}
+class ReducedRows(NamedTuple):
+    """Reducers of values that may be sharded.
+
+    Attributes:
+        reductions: the reducers with a state of their own, whose functions are evaluated on one device's rows.
+        placements: placement of every array of their states, in their structure.
+    """
+
+    reductions: Reductions
+    placements: StatePlacements
 
 
-def _function_mixes(name: str, part: str, values: DrawShapes) -> str:
-    spread = {n: sharding for n, sharding in values.shardings.items() if sharding.axes}
-    variables = ", ".join(map(repr, spread))
-    axis = sorted({axis for sharding in spread.values() for axis in sharding.axes})[0]
-    what = f" {part!r}" if part else ""
-    return (
-        f"reducers[{name!r}]: the function's result{what} from one device's rows of {variables} differs from its "
-        f"result from all rows, or is finite at no test value. The function may mix rows, like a sort, a mean or a "
-        f"difference to the row before, or read their number from a shape. Return a value for each row; or a value "
-        f"equal on all devices, such as jax.lax.psum(x.sum(0), {axis!r}) if rows divide evenly; or compute it from "
-        f"stored draws, with posterior.predict(fn)."
-    )
+def reduced_rows(reductions: Reductions, values: DrawValues) -> ReducedRows:
+    """Return reducers on one device's rows of the values that they reduce.
+
+    The state of an array that has a row for each row of sharded values is sharded as they are, unless the reducer
+    combines rows: then all devices have all rows.
+    """
+    entries: list[tuple[str, Reduce]] = []
+    placements: StatePlacements = {}
+    for name, entry in reductions.stateful:
+        shardings = _own_shardings(entry, values)
+        parts: dict[str, Any] = {}
+        for part, shape in _shapes(name, entry, values).items():
+            states = _state_placements(entry.reducer, shape, shardings.get(part, GLOBAL))
+            if states is None:
+                shardings[part] = GLOBAL
+                states = _state_placements(entry.reducer, shape, GLOBAL)
+            parts[part] = _with_pooled(entry.reducer, shape, states)
+        placements[name] = parts
+        entries.append((name, _on_rows(entry, values, shardings)))
+    return ReducedRows(Reductions(tuple(entries)), placements)
 
 
-def _sharding_of_part(name: str, part: str, shape: ShapeDtypeStruct, axes: Axes, values: DrawShapes) -> RowSharding:
-    if not axes:
-        return GLOBAL
-    fitting = {
-        variable: sharding
-        for variable, sharding in values.shardings.items()
-        if set(sharding.axes) == axes and shape.shape[1:2] == (sharding.local_rows,)
-    }
-    if part in fitting:
-        return fitting[part]
-    if len({sharding.rows for sharding in fitting.values()}) == 1:
-        return next(iter(fitting.values()))
-    if fitting:
-        first, names = next(iter(fitting)), ", ".join(map(repr, fitting))
-        raise ValueError(
-            f"reducers[{name!r}]: the function's result has as many rows on a device as {names} have, but these "
-            f"differ in their total numbers of rows. Name the variable whose rows the result has: return a dict "
-            f"{{{first!r}: ...}}."
-        )
-    where = " and ".join(map(repr, sorted(axes)))
-    what = f" for {part!r}" if part else ""
-    raise ValueError(
-        f"reducers[{name!r}]: the function's result{what} depends on variables that are sharded over {where}, but its "
-        f"shape {shape.shape[1:]} on one device does not begin with their rows. Return one row for each of theirs; or "
-        f"make it equal on all devices, with jax.lax.psum or pmean over {where}."
-    )
+def _shapes(name: str, entry: Reduce, values: DrawValues) -> dict[str, ShapeDtypeStruct]:
+    """Return the shapes of the arrays that an entry reduces, for two chains, with all rows."""
+    axes = [] if values.rows is None else [(axis, 1) for axis in values.rows.sizes]
+    trace = jax.make_jaxpr(lambda given: parts_of(name, entry, given), axis_env=axes, return_shape=True)
+    return trace(values.of_chains(2))[1]
 
 
-def _state_placements(what: str, reducer: Reducer, shape: ShapeDtypeStruct, sharding: RowSharding) -> PyTree:
+def _own_shardings(entry: Reduce, values: DrawValues) -> dict[str, RowSharding]:
+    """Return the shardings of the arrays that an entry reduces if no rows are moved."""
+    if values.rows is None:
+        return {}
+    found = values.rows.inspect(entry.fn, (dict(values.shardings),), dict(values.shapes)).shardings
+    return found if isinstance(found, dict) else {WHOLE: found}
+
+
+def _on_rows(entry: Reduce, values: DrawValues, shardings: Mapping[str, RowSharding]) -> Reduce:
+    """Return an entry whose function is evaluated on one device's rows."""
+    if values.rows is None:
+        return entry
+    outputs = shardings[WHOLE] if WHOLE in shardings else dict(shardings)
+    on_device = values.rows.function(entry.fn, (dict(values.shardings),), outputs)
+    return replace(entry, fn=on_device)
+
+
+def _state_placements(reducer: Reducer, whole: ShapeDtypeStruct, sharding: RowSharding) -> PyTree | None:
+    """Return the placement of every array of a state; None if the reducer combines the rows of a sharded array."""
+    chains, *rest = whole.shape
+    shape = ShapeDtypeStruct((chains, sharding.local_rows, *rest[1:]), whole.dtype) if sharding.axes else whole
     # wrapped, since a reducer's function may be a callable tuple, which JAX refuses
     state = jax.eval_shape(lambda draw: reducer.init(draw), shape)
     if not sharding.axes:
-        placements = jax.tree.map(lambda _: ArrayPlacement(), state)
-        return _with_pooled(reducer, state, placements, shape)
-    chains, rows, *rest = shape.shape
-    larger = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((chains, 2 * rows, *rest), shape.dtype))
-    placements = jax.tree.map(lambda a, b: _placement(what, reducer, a.shape, b.shape, sharding), state, larger)
-    _check_parts_without_rows(what, reducer, shape, state, placements, sharding)
-    whole = ShapeDtypeStruct((chains, sharding.rows, *rest), shape.dtype)
-    return _with_pooled(reducer, state, placements, whole)
+        return jax.tree.map(lambda _: ArrayPlacement(), state)
+    larger = ShapeDtypeStruct((chains, 2 * sharding.local_rows, *rest[1:]), shape.dtype)
+    grown = jax.eval_shape(lambda draw: reducer.init(draw), larger)
+    placements = jax.tree.map(lambda a, b: _placement(a.shape, b.shape, sharding), state, grown)
+    leaves = jax.tree.leaves(placements, is_leaf=lambda node: node is None)
+    if any(placement is None for placement in leaves):
+        return None
+    return placements if _keeps_rows(reducer, shape, state, leaves, sharding) else None
 
 
-def _with_pooled(reducer: Reducer, state: PyTree, placements: PyTree, whole: ShapeDtypeStruct) -> PyTree:
+def _with_pooled(reducer: Reducer, whole: ShapeDtypeStruct, placements: PyTree) -> PyTree:
     """Return the placements with their attributes `pooled` and `empty` set."""
     chains, *rest = whole.shape
+    state = jax.eval_shape(lambda draw: reducer.init(draw), whole)
     more = jax.eval_shape(lambda draw: reducer.init(draw), ShapeDtypeStruct((2 * chains, *rest), whole.dtype))
     pooled = jax.tree.map(lambda a, b: a.shape[:1] == b.shape[:1], state, more)
     placements = jax.tree.map(lambda placement, flag: replace(placement, pooled=flag), placements, pooled)
@@ -212,32 +202,22 @@ def split_pooled(placements: PyTree, state: PyTree) -> list[PyTree]:
     ]
 
 
-def _placement(
-    what: str, reducer: Reducer, before: tuple[int, ...], after: tuple[int, ...], sharding: RowSharding
-) -> ArrayPlacement:
+def _placement(before: tuple[int, ...], after: tuple[int, ...], sharding: RowSharding) -> ArrayPlacement | None:
+    """Return the placement of an array of a state, whose dimension of rows grows with the rows; None if several do."""
     grown = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     if not grown:
         return ArrayPlacement()
     if len(grown) > 1 or before[grown[0]] != sharding.local_rows:
-        raise ValueError(_reducer_mixes(what, reducer, sharding))
+        return None
     return ArrayPlacement(sharding, grown[0])
 
 
-def _check_parts_without_rows(
-    what: str, reducer: Reducer, shape: ShapeDtypeStruct, state: PyTree, placements: PyTree, sharding: RowSharding
-) -> None:
-    """Raise if a part of the state without rows would differ from device to device."""
-    leaves = [frozenset(placement.sharding.axes) for placement in jax.tree.leaves(placements)]
+def _keeps_rows(
+    reducer: Reducer, shape: ShapeDtypeStruct, state: PyTree, placements: list[ArrayPlacement], sharding: RowSharding
+) -> bool:
+    """Return whether the parts of a state without rows are the same on all devices."""
+    leaves = [frozenset(placement.sharding.axes) for placement in placements]
     where = ShapeDtypeStruct(shape.shape[:1], np.bool_)
     program = jax.make_jaxpr(lambda *given: reducer.update(*given))(state, shape, where)
     found = varying_axes(program, [*leaves, frozenset(sharding.axes), frozenset()])
-    if any(axes - known for axes, known in zip(found, leaves, strict=True)):
-        raise ValueError(_reducer_mixes(what, reducer, sharding))
-
-
-def _reducer_mixes(what: str, reducer: Reducer, sharding: RowSharding) -> str:
-    return (
-        f"{what}: {reducer} mixes the rows of the array that it reduces, which are sharded over "
-        f"{' and '.join(map(repr, sharding.axes))}. Use a reducer of single elements, such as moments(); or "
-        f"reduce a function that is equal on all devices, with phx.reduce and jax.lax.psum."
-    )
+    return all(axes <= known for axes, known in zip(found, leaves, strict=True))

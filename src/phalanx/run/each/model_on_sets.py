@@ -128,7 +128,7 @@ class ModelOnSets:
 
     def target(self) -> EachTarget:
         """Return the model as a log density on the mesh."""
-        one = Target.of(self.program, self.arguments, self.mesh, self.whole, "off")
+        one = Target.of(self.program, self.arguments, self.mesh, self.whole)
         numbers = np.minimum(np.arange(self.filled_up), self.sets.count - 1)
         fills = self.filled_up > self.sets.count
         whole = [x[numbers] if fills and number in self.own else x for number, x in enumerate(self.arrays)]
@@ -136,7 +136,7 @@ class ModelOnSets:
 
     def target_of(self, number: int, num_chains: int) -> Target:
         """Return the model with the data of one data set."""
-        return Target(self.model, self.sets.one(number, padded=False), mesh=default_mesh(num_chains), check="off")
+        return Target(self.model, self.sets.one(number, padded=False), mesh=default_mesh(num_chains))
 
     def stored(self, keep: str | Sequence[str] | None) -> tuple[str, ...]:
         """Return the variables to store; deterministic values of each row are not, if data sets differ in their rows.

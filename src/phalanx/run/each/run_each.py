@@ -15,14 +15,13 @@ from jax import Array
 from jax.sharding import Mesh
 
 from phalanx.density.given_names import GivenNames
-from phalanx.exactness.sharding_check import check_level
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
 from phalanx.posterior.each.posteriors import Posteriors
 from phalanx.posterior.each.stored_sets import Sets
 from phalanx.posterior.record import Timing
-from phalanx.programs.shares import Latent
+from phalanx.programs.sites import Latent
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
@@ -56,7 +55,7 @@ BLOCK_DRAWS = 64
 def run_each(
     run: RunOptions, model: Program, data: object, each: Each, kernel: Kernel | None, num_chains: int, seed: int,
     mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames,
-    reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, check: str, matmul_precision: str,
+    reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, matmul_precision: str,
 ) -> Posteriors:  # fmt: skip
     """Return the posteriors of many data sets; see `phx.mcmc`."""
     began = time.perf_counter()
@@ -64,7 +63,6 @@ def run_each(
     others = {name: getattr(run, name) for name in ("tuning", "until", "checkpoint")}
     others |= {"save_warmup": run.save_warmup or None}
     checks.check_alone("each", missing=missing, **others)
-    check_level(check)
     run = run.checked(num_chains, keep)
     checks.check_precision(matmul_precision)
     checks.check_kernel_type(kernel)

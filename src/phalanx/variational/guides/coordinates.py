@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
 from phalanx.inputs.placement import partition_spec
-from phalanx.programs.shares import Latent
+from phalanx.programs.sites import Latent
 
 if TYPE_CHECKING:
     from jaxtyping import Float

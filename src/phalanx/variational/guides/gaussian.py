@@ -18,7 +18,7 @@ from phalanx.distributions.bijections import bijection_onto
 from phalanx.language.parameters import Parameter
 from phalanx.learning.ascent import StartingPoint, climb_to_top
 from phalanx.mesh.random_numbers import rolled_hashes, standard_normals
-from phalanx.programs.shares import Latent
+from phalanx.programs.sites import Latent
 from phalanx.variational.guides.coordinates import (
     Latents,
     by_name,

@@ -20,7 +20,7 @@ from numpyro.distributions import constraints
 from phalanx.inputs.placement import partition_spec
 from phalanx.jaxprs.dependence import varying_axes
 from phalanx.language.parameters import Parameter
-from phalanx.programs.shares import Latent
+from phalanx.programs.sites import Latent
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.variational.guides.coordinates import Latents, globals_of, is_local, locals_of
 from phalanx.variational.guides.gaussian import (

@@ -85,7 +85,8 @@ def test_other_data_are_noticed_without_draws(run):
 
 
 def imputed_of(run):
-    from phalanx.density.imputation import WHERE_MISSING, masks_of_missing
+    from phalanx.density.given_entries import WHERE_MISSING
+    from phalanx.density.imputation import masks_of_missing
 
     masks = masks_of_missing(run.target.arguments)
     numbers = {n: np.where(m, np.cumsum(m).reshape(m.shape) - 1, -1).astype(np.int32) for n, m in masks.items()}

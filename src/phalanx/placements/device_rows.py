@@ -1,0 +1,184 @@
+"""Functions of whole arrays, evaluated on the rows that one device of a mesh has."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, ShapeDtypeStruct, lax
+from jax.sharding import AbstractMesh, use_abstract_mesh
+
+from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.specs import PyTree
+from phalanx.placements.mesh_axis import AxisName, MeshAxis
+from phalanx.placements.placement import PARTIAL, REPLICATED, Placement
+from phalanx.placements.program import Message, PlacedProgram
+from phalanx.placements.row_functions import row_functions
+
+
+@dataclass(frozen=True)
+class DeviceRows:
+    """Evaluation of functions of whole arrays on one device's rows.
+
+    Attributes:
+        sizes: devices along each mesh axis that a program may name: all but that of the chains.
+        shardings: all shardings of data and positions. Axes that always divide rows together are taken as one.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from phalanx.mesh.space import GLOBAL, RowSharding
+        >>> from phalanx.placements import DeviceRows
+        >>> rows = RowSharding(("data",), rows=3, local_rows=2)
+        >>> on_device = DeviceRows({"data": 2}, frozenset({rows}))
+        >>> total = on_device.function(lambda x: (x - x.mean()).max(), (rows,), GLOBAL)
+        >>> total  # doctest: +ELLIPSIS
+        <function ...>
+    """
+
+    sizes: Mapping[str, int]
+    shardings: frozenset[RowSharding]
+
+    @cached_property
+    def axes(self) -> dict[AxisName, int]:
+        """Devices along each axis that divides rows, or along several that are taken together; else along all."""
+        together = {self._several(sharding) for sharding in self.shardings} - {()}
+        named = list(itertools.chain.from_iterable(together))
+        if len(set(named)) < len(named):  # an axis also divides rows by itself
+            together = {(axis,) for axis in named}
+        if not together:  # a program with collectives of its own
+            together = {(axis,) for axis, size in self.sizes.items() if size > 1}
+        return {_name(axes): math.prod(self.sizes[axis] for axis in axes) for axes in sorted(together)}
+
+    def function(
+        self, f: Callable[..., PyTree], inputs: tuple[PyTree, ...], outputs: PyTree, record: list[Message] | None = None
+    ) -> Callable[..., PyTree]:
+        """Return `f` as a function of one device's rows, for use under `shard_map`.
+
+        Args:
+            f: a function of trees of whole arrays.
+            inputs: the sharding of the arrays of each argument, as a tree of `RowSharding` or one for all.
+            outputs: the same for the result.
+            record: gets the messages of an evaluation.
+        """
+
+        def on_device(*args: PyTree) -> PyTree:
+            program = self._trace(f, inputs, args)
+            placed = self._placed(program, self._divided(_like(outputs, program.result)))
+            found = placed(*self._entered(program.shardings, jax.tree.leaves(args)))
+            if record is not None:
+                record.extend(placed.messages)
+            return jax.tree.unflatten(jax.tree.structure(program.result), found)
+
+        return on_device
+
+    def inspect(self, f: Callable[..., PyTree], inputs: tuple[PyTree, ...], *shapes: PyTree) -> Inspection:
+        """Return the placements that the results of `f` have by themselves, given shapes of a device's arguments."""
+        program = self._trace(f, inputs, shapes)
+        found: list[Mapping[AxisName, Placement]] = []
+        nowhere = [{} for _ in jax.tree.leaves(program.result)]
+        placed = self._placed(program, nowhere)
+
+        def evaluate(*arrays: Array) -> None:
+            found.extend(placed.own_placements(*self._entered(program.shardings, arrays)))
+
+        jax.make_jaxpr(evaluate, axis_env=list(self.sizes.items()))(*jax.tree.leaves(shapes))
+        tree = jax.tree.structure(program.result)
+        shardings = map(self._leading, jax.tree.leaves(program.result), found)
+        is_sum = (PARTIAL in placements.values() for placements in found)
+        return Inspection(tree.unflatten(shardings), tree.unflatten(is_sum), placed.messages)
+
+    def with_last_row(self, values: PyTree, shardings: PyTree) -> PyTree:
+        """Return arrays of a device with copies of the last row of the whole in the place of padded rows."""
+
+        def filled(array: Array, sharding: RowSharding) -> Array:
+            name = _name(self._several(sharding))
+            if name not in self.axes:
+                return array
+            return MeshAxis(name, self.axes[name], lambda *_: None).repeat_last(array, 0, sharding.rows)
+
+        leaves, tree = jax.tree.flatten(values)
+        return tree.unflatten(map(filled, leaves, _like(shardings, values)))
+
+    def _trace(self, f: Callable[..., PyTree], inputs: tuple[PyTree, ...], args: tuple[PyTree, ...]) -> _Traced:
+        shardings = _like(inputs, args)
+        leaves, tree = jax.tree.flatten(args)
+        whole = [
+            ShapeDtypeStruct(sharding.whole_shape(np.shape(leaf)), leaf.dtype)
+            for leaf, sharding in zip(leaves, shardings, strict=True)
+        ]
+        names = [(axis, 1) for axis in self.sizes]
+        with row_functions(max(self.axes.values())) as functions, use_abstract_mesh(AbstractMesh((), ())):
+            trace = jax.make_jaxpr(lambda *leaves: f(*tree.unflatten(leaves)), axis_env=names, return_shape=True)
+            jaxpr, result = trace(*whole)
+        return _Traced(jaxpr, result, shardings, functions.by_name)
+
+    def _placed(self, program: _Traced, outputs: list[dict[AxisName, int]]) -> PlacedProgram:
+        inputs = self._divided(program.shardings)
+        return PlacedProgram(program.jaxpr, inputs, outputs, self.axes, self.sizes, program.functions)
+
+    def _divided(self, shardings: list[RowSharding]) -> list[dict[AxisName, int]]:
+        names = [_name(self._several(sharding)) for sharding in shardings]
+        return [{name: 0} if name in self.axes else {} for name in names]
+
+    def _entered(self, shardings: list[RowSharding], arrays: Any) -> list[Array]:
+        """Return a device's arguments; rows over axes that are not taken together are gathered."""
+
+        def gathered(array: Array, sharding: RowSharding) -> Array:
+            axes = self._several(sharding)
+            if not axes or _name(axes) in self.axes:
+                return array
+            return lax.all_gather(array, axes, tiled=True)[: sharding.rows]
+
+        return list(map(gathered, arrays, shardings))
+
+    def _leading(self, shape: ShapeDtypeStruct, placements: Mapping[AxisName, Placement]) -> RowSharding:
+        """Return the sharding of a result along its first dimension; replicated if it is divided otherwise."""
+        divided = {axis: at for axis, at in placements.items() if at != REPLICATED}
+        if list(divided.values()) != [0]:
+            return GLOBAL
+        (axis,) = divided
+        rows = shape.shape[0]
+        return RowSharding(axis if isinstance(axis, tuple) else (axis,), rows, -(-rows // self.axes[axis]))
+
+    def _several(self, sharding: RowSharding) -> tuple[str, ...]:
+        """Return the axes of a sharding that have several devices."""
+        return tuple(axis for axis in sharding.axes if self.sizes[axis] > 1)
+
+
+class Inspection(NamedTuple):
+    """Results of a function of rows before any is moved.
+
+    Attributes:
+        shardings: their shardings, in the structure of the result; replicated if they have no rows of their own.
+        is_sum: whether each is a sum of what the devices compute.
+        messages: the messages of an evaluation, and the rows that are selected by their numbers.
+    """
+
+    shardings: PyTree
+    is_sum: PyTree
+    messages: list[Message]
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A function traced on whole arrays, with the shardings of its arguments."""
+
+    jaxpr: Any
+    result: PyTree
+    shardings: list[RowSharding]
+    functions: dict[str, Any]
+
+
+def _name(axes: tuple[str, ...]) -> AxisName:
+    return axes[0] if len(axes) == 1 else axes
+
+
+def _like(shardings: PyTree, tree: PyTree) -> list[RowSharding]:
+    """Return a sharding for each array of a tree."""
+    return jax.tree.leaves(jax.tree.broadcast(shardings, tree), is_leaf=lambda node: isinstance(node, RowSharding))
