@@ -23,7 +23,7 @@ def model(y):
 
 
 def by_chains(data, seed):
-    return phx.mcmc(model, data, seed=seed, num_warmup=200, num_samples=200, check="off", progress=False)
+    return phx.mcmc(model, data, seed=seed, num_warmup=200, num_samples=200, progress=False)
 
 
 def run(num_simulations=80):
