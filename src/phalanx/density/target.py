@@ -236,6 +236,7 @@ class Target:
 
         It may be differentiated twice, forward or in reverse.
         """
+        refuse_fork()
         value = self._whole(lambda density, u: density.total(u).value, PartitionSpec())
         product = self._whole(Density.hessian_product, self.position_specs())
 
