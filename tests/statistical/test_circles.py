@@ -135,6 +135,7 @@ def test_chains_cross_pi(name, exact):
             assert (abs(draws.mean((0, 1)) - value) < LIMIT * mcse(draws)).all(), (variable, part)
 
 
+@pytest.mark.slow
 def test_the_evidence_of_angles_is_that_of_quadrature():
     log_evidence = means(*log_joint_on_grid(one, "one", y=Y["one"]))[1]
     found = phx.smc(one, {"y": Y["one"]}, num_particles=1000, progress=False)
@@ -154,9 +155,8 @@ def around(y):
     phx.sample("y", dist.VonMises(phi[None], 5.0), obs=y)
 
 
-@pytest.mark.parametrize(
-    "guide", [phx.guides.mean_field(), pytest.param(phx.guides.structured(), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", [phx.guides.mean_field(), phx.guides.structured()])
 def test_independent_normals_fit_concentrated_angles_wherever_they_lie(guide):
     fit = phx.fit(around, guide, {"y": AROUND}, progress=False)
     resultant = 5.0 * np.exp(1j * AROUND.astype(float)).sum(0) + 0.5  # the posterior is von Mises
@@ -169,6 +169,7 @@ def test_independent_normals_fit_concentrated_angles_wherever_they_lie(guide):
     assert evidence.reliable and abs(evidence.log_evidence - log_evidence) < LIMIT * evidence.error
 
 
+@pytest.mark.slow
 def test_a_maximum_is_that_of_the_angle():
     found = phx.maximize(around, {"y": AROUND})
     top = np.angle(5.0 * np.exp(1j * AROUND).sum(0) + 0.5)
