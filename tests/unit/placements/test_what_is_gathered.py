@@ -42,7 +42,7 @@ COUNTS = {
 SENDING = {"CirculantNormal": {"scatter-mul"}, "MatrixNormal": {"reshape"}}
 """Distributions whose log density sends messages although rows are independent, and the primitives that need them."""
 
-WITHOUT_RULES = {"cond", "custom_jvp_call", "iota", "jit", "platform_index", "scan", "scatter-mul"}
+WITHOUT_RULES = {"cond", "custom_jvp_call", "empty2", "iota", "jit", "platform_index", "scan", "scatter-mul"}
 """Primitives in these log densities without an entry in the table of rules: calls, loops and branches are followed, and
 `scatter-mul` gathers."""
 
