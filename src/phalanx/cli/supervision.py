@@ -143,7 +143,8 @@ class Supervised:
 
         The others may wait for it in a loop that uses a processor, which no check of theirs can distinguish from work.
         """
-        now, running = time.monotonic(), False
+        now = time.monotonic()
+        running = False
         for number, process in enumerate(self._processes):
             if process.poll() is None:
                 running = True

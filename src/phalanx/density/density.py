@@ -207,7 +207,8 @@ class Density:
         start = getattr(self.program, "start", None)
         if start is not None:  # a log density given as a function may be improper elsewhere
             return self.unconstrain(start)
-        uniform, zeros = self.sites.layout.uniform(key, -1.0, 1.0), self.sites.layout.zeros()
+        uniform = self.sites.layout.uniform(key, -1.0, 1.0)
+        zeros = self.sites.layout.zeros()
         return jax.tree.map(lambda x, zero: radius * x + zero, uniform, zeros)
 
     def contributions(self, position: ByVariable) -> dict[str, Array]:
@@ -254,7 +255,7 @@ class Density:
         rows = self.sites.rows
         shardings = [{name: self._sharding(name, x) for name, x in each.items()} for each in given]
         inputs = list(self.sites.arrays), GLOBAL, *shardings
-        filled = [rows.with_last_row(*pair) for pair in zip(given, shardings, strict=True)]
+        filled = [rows.with_last_row(*pair, self.messages) for pair in zip(given, shardings, strict=True)]
         evaluate = with_group_sums(rows.function(of_all_rows, inputs, outputs, self.messages))
         return evaluate(list(self.arrays), temperature, *filled)
 

@@ -42,7 +42,8 @@ class DensityFunctions(NamedTuple):
 
 def differentiable(log_density: DensityFunctions, data: Any) -> Callable[[ByVariable], Array]:
     """Return a log density, of data that are a tree of arrays, as a function of the position."""
-    hessian_product, inner_product = log_density.hessian_product, log_density.inner_product
+    hessian_product = log_density.hessian_product
+    inner_product = log_density.inner_product
 
     def both(position: ByVariable, data: Any) -> tuple[Array, ByVariable]:
         return log_density.value_and_grad(data, position)

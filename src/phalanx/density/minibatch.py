@@ -198,10 +198,11 @@ class Minibatch:
             return None
         if _have_same_numbers(one.only_jaxpr(term), two.only_jaxpr(term)):
             return bool(found.is_sum)
-        ratios = {_ratio(one, two, term, number) for number in range(3)} - {None}
-        if ratios == {2}:
-            return True
-        return False if ratios <= {1} and not found.is_sum else None
+        ratios = [ratios for number in range(3) if (ratios := _ratios(one, two, term, number)) is not None]
+        possible = set.intersection(*ratios) if ratios else set()
+        if 1 in possible and not found.is_sum:
+            return False
+        return True if 2 in possible else None
 
     def _refusal(self, name: str, whole: TracedProgram, batch: Arguments, what: str) -> str:
         if alone := _read_by_number(whole, self.of_rows, batch):
@@ -228,10 +229,10 @@ def _numbers_in(program: ClosedJaxpr) -> list[Any]:
     return [*literals, *constants_within(program)]
 
 
-def _ratio(one: TracedProgram, two: TracedProgram, term: Term, number: int) -> int | None:
-    """Return how many times as large a term of two equal batches is as that of one; 0 if neither once nor twice.
+def _ratios(one: TracedProgram, two: TracedProgram, term: Term, number: int) -> set[int] | None:
+    """Return whether a term of two equal batches may be once or twice that of one; None if it is not finite.
 
-    None if its numbers do not show it: zero is once and twice zero.
+    Zero is once and twice zero.
     """
 
     def value(traced: TracedProgram, copies: int) -> np.ndarray:
@@ -248,10 +249,11 @@ def _ratio(one: TracedProgram, two: TracedProgram, term: Term, number: int) -> i
         arrays = [filled(*pair) for pair in zip(traced.shapes, one.shapes, strict=True)]
         return np.asarray(alone(lambda: traced.only(term)(position, arrays), AXES_OF_ONE))
 
-    first, both = value(one, 1), value(two, 2)
-    if not np.isfinite(first) or first == both == 0:
+    of_one = value(one, 1)
+    of_two = value(two, 2)
+    if not np.isfinite(of_one):
         return None
-    return next((ratio for ratio in (1, 2) if np.allclose(both, ratio * first, rtol=1e-4)), 0)
+    return {ratio for ratio in (1, 2) if np.allclose(of_two, ratio * of_one, rtol=1e-4, atol=0.0)}
 
 
 def _read_by_number(whole: TracedProgram, of_rows: Sequence[bool], arguments: Arguments) -> list[str]:

@@ -7,6 +7,7 @@ of placement leave it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -34,7 +35,6 @@ def read_sites(arguments: Arguments, sizes: Mapping[str, int], whole: TracedProg
         ValueError: naming the data or variable, when it is sharded over an axis that the mesh lacks, or over that of
             the chains; when a variable that `axis=` shards has no rows; when a deterministic value is complex.
     """
-    _check_axes(arguments, sizes)
     _check_real(whole)
     shardings = latent_shardings(arguments, sizes, whole)
     sites = Sites(
@@ -49,7 +49,12 @@ def read_sites(arguments: Arguments, sizes: Mapping[str, int], whole: TracedProg
 
 
 def latent_shardings(arguments: Arguments, sizes: Mapping[str, int], whole: TracedProgram) -> dict[str, RowSharding]:
-    """Return the shardings of the latent variables: as declared, or as data with as many rows are."""
+    """Return the shardings of the latent variables: as declared, or as data with as many rows are.
+
+    Raises:
+        WrongAxis: naming the data or variable, when it is sharded over another axis than those in `sizes`.
+    """
+    _check_axes(arguments, sizes)
     return {latent.name: _sharding_of(latent, arguments, sizes, whole) for latent in whole.latents()}
 
 
@@ -83,10 +88,7 @@ def _with_values(sites: Sites, arguments: Arguments, whole: TracedProgram) -> Si
 
 
 def _devices(axes: tuple[str, ...], sizes: Mapping[str, int]) -> int:
-    devices = 1
-    for axis in axes:
-        devices *= sizes[axis]
-    return devices
+    return math.prod(sizes[axis] for axis in axes)
 
 
 def _check_axes(arguments: Arguments, sizes: Mapping[str, int]) -> None:

@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, use_abstract_mesh
 
 from phalanx.mesh.space import GLOBAL, RowSharding
 from phalanx.mesh.specs import PyTree
-from phalanx.placements.mesh_axis import AxisName, MeshAxis
+from phalanx.placements.mesh_axis import AxisName, MeshAxis, Record
 from phalanx.placements.placement import PARTIAL, REPLICATED, Placement
 from phalanx.placements.program import Message, PlacedProgram
 from phalanx.placements.row_functions import row_functions
@@ -70,7 +70,7 @@ class DeviceRows:
         def on_device(*args: PyTree) -> PyTree:
             program = self._trace(f, inputs, args)
             placed = self._placed(program, self._divided(_like(outputs, program.result)))
-            found = placed(*self._entered(program.shardings, jax.tree.leaves(args)))
+            found = placed(*self._entered(program.shardings, jax.tree.leaves(args), record))
             if record is not None:
                 record.extend(placed.messages)
             return jax.tree.unflatten(jax.tree.structure(program.result), found)
@@ -93,14 +93,17 @@ class DeviceRows:
         is_sum = (PARTIAL in placements.values() for placements in found)
         return Inspection(tree.unflatten(shardings), tree.unflatten(is_sum), placed.messages)
 
-    def with_last_row(self, values: PyTree, shardings: PyTree) -> PyTree:
-        """Return arrays of a device with copies of the last row of the whole in the place of padded rows."""
+    def with_last_row(self, values: PyTree, shardings: PyTree, record: list[Message] | None = None) -> PyTree:
+        """Return arrays of a device with copies of the last row of the whole in the place of padded rows.
+
+        A device without rows of its own gets the last one by a message, which `record` gets.
+        """
 
         def filled(array: Array, sharding: RowSharding) -> Array:
             name = _name(self._several(sharding))
             if name not in self.axes:
                 return array
-            return MeshAxis(name, self.axes[name], lambda *_: None).repeat_last(array, 0, sharding.rows)
+            return MeshAxis(name, self.axes[name], _recorder(record)).repeat_last(array, 0, sharding.rows)
 
         leaves, tree = jax.tree.flatten(values)
         return tree.unflatten(map(filled, leaves, _like(shardings, values)))
@@ -126,14 +129,16 @@ class DeviceRows:
         names = [_name(self._several(sharding)) for sharding in shardings]
         return [{name: 0} if name in self.axes else {} for name in names]
 
-    def _entered(self, shardings: list[RowSharding], arrays: Any) -> list[Array]:
+    def _entered(self, shardings: list[RowSharding], arrays: Any, record: list[Message] | None = None) -> list[Array]:
         """Return a device's arguments; rows over axes that are not taken together are gathered."""
 
         def gathered(array: Array, sharding: RowSharding) -> Array:
             axes = self._several(sharding)
             if not axes or _name(axes) in self.axes:
                 return array
-            return lax.all_gather(array, axes, tiled=True)[: sharding.rows]
+            whole = lax.all_gather(array, axes, tiled=True)
+            _recorder(record)("all-gather", axes, whole, 1)
+            return whole[: sharding.rows]
 
         return list(map(gathered, arrays, shardings))
 
@@ -173,6 +178,16 @@ class _Traced:
     result: PyTree
     shardings: list[RowSharding]
     functions: dict[str, Any]
+
+
+def _recorder(messages: list[Message] | None) -> Record:
+    """Return a function that enters the messages of a program's inputs into a list."""
+
+    def enter(collective: str, axis: AxisName, array: Array, copies: int) -> None:
+        if messages is not None:
+            messages.append(Message(collective, axis, array.size * array.dtype.itemsize * copies, "input", None))
+
+    return enter
 
 
 def _name(axes: tuple[str, ...]) -> AxisName:

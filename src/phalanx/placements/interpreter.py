@@ -165,6 +165,8 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
             return None
         equation, operands, (number,) = value.equation, value.operands, changed
         assert equation is not None
+        if not all(operand.is_replicated for operand in operands):  # their rows would be sent
+            return None
         for place, operand in enumerate(operands):
             for of_operand in (at for at, size in enumerate(operand.shape) if size == value.shape[dim]):
                 placements: list[Placement] = [REPLICATED] * len(operands)

@@ -24,7 +24,8 @@ class Communication(NamedTuple):
         collective: "all-reduce", "all-gather" or "reduce-scatter".
         axis: the mesh axis, or several joined by "+".
         nbytes: bytes that each device sends or receives.
-        operation: the primitive that needs it; "result" for the sum of value and gradient at the end.
+        operation: the primitive that needs it; "result" for the sum of value and gradient at the end,
+            "input" for rows that the evaluation begins with.
         line: the line of the model, such as "model.py:12"; empty for an operation of a library.
     """
 

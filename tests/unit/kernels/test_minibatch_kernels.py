@@ -77,6 +77,18 @@ def test_a_number_of_rows_in_an_array_adds_up_or_is_refused():
         phx.Target(number_of_rows_in_an_array(1.0), {"y": Y[:8]}).in_batches(2)
 
 
+def test_a_term_that_is_finite_nowhere_is_refused():
+    """Its numbers show neither that it adds up over rows nor that it is independent of them."""
+
+    def never_finite(y):
+        w = phx.sample("w", dist.LogNormal(0.0, 1.0))
+        phx.factor("f", len(y) * jnp.sqrt(-w))
+        phx.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="the rows of 'f' mix in the model, or depend on their number"):
+        phx.Target(never_finite, {"y": Y[:8]}).in_batches(2)
+
+
 def test_a_scale_that_terms_of_the_number_of_rows_decide():
     """Without their weight it is three times as large."""
     y = np.random.default_rng(1).normal(0.0, 2.9, 240).astype(np.float32)

@@ -38,6 +38,21 @@ def test_without_sharded_rows_nothing_is_sent(mesh_of):
     assert communication_of(phx.Target(row_wise, {"x": X, "y": Y}, mesh=mesh_of(1, 4))) == ()
 
 
+def local(y):
+    z = phx.sample("z", dist.Normal(0.0, 1.0).expand([len(y)]))
+    phx.sample("y", dist.Normal(z, 1.0), obs=y)
+
+
+def test_rows_with_which_an_evaluation_begins_are_told(mesh_of):
+    """Five rows on four devices leave one without any; and an axis that also divides rows by itself joins no other."""
+    first, _ = communication_of(phx.Target(local, phx.shard({"y": Y[:5]}, mesh_of(1, 4))))
+    assert first == Communication("all-reduce", "data", 4, "input", "")
+    mesh = mesh_of(1, 2, 2)
+    data = {"x": phx.shard(X, mesh, ("data", "model")), "y": phx.shard(Y, mesh, "data")}
+    first, *_ = communication_of(phx.Target(row_wise, data, mesh=mesh))
+    assert first == Communication("all-gather", "data+model", 4 * 2 * 204, "input", "")
+
+
 def test_what_is_gathered_is_told_with_its_line(mesh_of):
     target = target_of(sorting, mesh_of(1, 4))
     messages = communication_of(target)
