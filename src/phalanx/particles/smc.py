@@ -45,6 +45,7 @@ from phalanx.particles.result import Particles
 from phalanx.particles.stages import StageReport, Stages
 from phalanx.particles.tuning import TemperatureTuners
 from phalanx.particles.verdict import judge_stages
+from phalanx.posterior.communication import notice_of_gathers
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.programs.closure_key import captured_words, draws_key
 from phalanx.programs.traced_program import TracedProgram, check_latents
@@ -181,12 +182,14 @@ def smc(
     programs, target, compilations = _programs(
         whole, arguments, mesh, kernel, number, stored, matmul_precision, bool(progress)
     )
-    compiled, arrays = time.perf_counter(), target.place_arrays()
+    compiled = time.perf_counter()
+    arrays = target.place_arrays()
     record = replace(
         describe(target, kernel.on(target), 1, matmul_precision),
         num_samples=number, seed=int(seed), started=started, init="draws from the prior", independent=True,
         **names_in_record(naming, arguments),
     )  # fmt: skip
+    said += filter(None, [notice_of_gathers(target, record.communication)])
     with watched(make_progress(bool(progress))) as display:
         for sentence in said:
             display.say(sentence)

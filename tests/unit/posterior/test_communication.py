@@ -76,3 +76,10 @@ def test_a_run_records_its_messages_and_so_does_its_file(mesh_of, tmp_path, caps
     assert "each evaluation of the log density gathers" in capsys.readouterr().err
     posterior.save(tmp_path / "run.npz")
     assert phx.Posterior.load(tmp_path / "run.npz").record.communication == posterior.record.communication
+
+
+def test_particles_tell_what_is_gathered(mesh_of, capsys):
+    data = phx.shard({"x": X, "y": Y}, mesh_of(1, 4))
+    particles = phx.smc(sorting, data, num_particles=16, num_moves=1, progress=True)
+    assert particles.record.communication == communication_of(target_of(sorting, mesh_of(1, 4)))
+    assert "each evaluation of the log density gathers" in capsys.readouterr().err
