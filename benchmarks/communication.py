@@ -60,6 +60,7 @@ def on_mesh(steps: Any, state: Any, arrays: Any, data: int, model: int) -> dict[
 
     import phalanx as phx
     from phalanx.mesh.compatibility.jax_internals import RARELY
+    from phalanx.placements import over_mesh
     from phalanx.variational.methods.step import StepBounds, StepOrder, laid_out
 
     mesh = phx.make_mesh(chain=1, data=data, model=model, devices=jax.devices()[: data * model])
@@ -73,7 +74,8 @@ def on_mesh(steps: Any, state: Any, arrays: Any, data: int, model: int) -> dict[
     rows = tuple(like(array, NamedSharding(mesh, PartitionSpec("data"))) for array in arrays)
     order = StepOrder(np.int32(1), np.float32(1.0), np.bool_(False))
     given = jax.tree.map(like, state, layout), np.uint32(0), rows, order
-    step = jax.jit(steps.single, out_shardings=(layout, StepBounds(everywhere, everywhere)))
+    results = layout, StepBounds(everywhere, everywhere)
+    step = jax.jit(over_mesh(steps.single, mesh, given, lambda _: results), out_shardings=results)
     program = step.lower(*given).compile(RARELY).as_text()
     found = by_kind(collectives(program, data * model), lambda one: one.size)
     shapes = [(leaf.size, math.prod(leaf.sharding.shard_shape(leaf.shape))) for leaf in jax.tree.leaves(given[0].free)]

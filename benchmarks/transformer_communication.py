@@ -37,6 +37,7 @@ def step_hlo(data: int, model: int) -> tuple[str, int]:
     from jax.sharding import NamedSharding, PartitionSpec
 
     import phalanx as phx
+    from phalanx.placements import add_together, over_mesh
 
     mesh = phx.make_mesh(chain=1, data=data, model=model, devices=jax.devices()[: data * model])
     network = phx.networks.image_transformer(SIDE, SIDE, **SIZES)
@@ -55,10 +56,12 @@ def step_hlo(data: int, model: int) -> tuple[str, int]:
         def loss(weights: Any) -> Any:
             return -phx.networks.levels(network.apply(weights, pixels)).log_prob(pixels).mean()
 
-        change, _ = optimizer.update(jax.grad(loss)(weights), optimizer.init(weights))
+        gradient = add_together(jax.grad(loss)(weights), weights)
+        change, _ = optimizer.update(gradient, optimizer.init(weights))
         return optax.apply_updates(weights, change)
 
     kept = jax.tree.map(lambda s: s.sharding, placed)
+    step = over_mesh(step, mesh, (placed, pixels), lambda _: kept)
     hlo = jax.jit(step, out_shardings=kept).lower(placed, pixels).compile().as_text()
     return hlo, sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, ShapeDtypeStruct, lax, random
 from jax.extend.core import ClosedJaxpr, Literal, Var
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
+from jax.typing import ArrayLike
 
 from phalanx.density.site_shardings import read_sites
 from phalanx.inputs.arguments import Arguments
@@ -106,10 +107,15 @@ class Minibatch:
 
         Call it inside `shard_map` if rows are sharded. Devices that hold the same rows draw the same.
         """
-        key, devices = random.fold_in(key, STREAM), 1
-        if self.axes:
-            key = random.fold_in(key, lax.axis_index(self.axes))
-            devices = math.prod(lax.axis_size(axis) for axis in self.axes)
+        if not self.axes:
+            return self._chosen(random.fold_in(key, STREAM), 1)
+        devices = math.prod(lax.axis_size(axis) for axis in self.axes)
+        return self._chosen(self._key_of(key, lax.axis_index(self.axes)), devices)
+
+    def _key_of(self, key: Array, device: ArrayLike) -> Array:
+        return random.fold_in(random.fold_in(key, STREAM), device)
+
+    def _chosen(self, key: Array, devices: int) -> Array:
         if self.size == self.total:
             return jnp.arange(self.total // devices)
         return random.randint(key, (self.size // devices,), 0, self.total // devices)
@@ -131,14 +137,14 @@ class Minibatch:
             return list(arrays)
         if not self.axes:
             return self.take(arrays, self.rows(key))
-        spec = RowSharding(self.axes, self.total, self.total // _devices(self.axes, mesh)).spec()
+        devices = _devices(self.axes, mesh)
+        rows = jax.vmap(lambda device: self._chosen(self._key_of(key, device), devices))(jnp.arange(devices))
 
-        def local(words: Array, arrays: list[Array]) -> list[Array]:
-            return self.take(arrays, self.rows(random.wrap_key_data(words)))
+        def chosen(array: Array) -> Array:
+            by_device = array.reshape(devices, -1, *array.shape[1:])
+            return jax.vmap(lambda own, rows: own[rows])(by_device, rows).reshape(self.size, *array.shape[1:])
 
-        specs = [spec if wanted else PartitionSpec() for wanted in self.of_rows]
-        run = jax.shard_map(local, mesh=mesh, in_specs=(PartitionSpec(), specs), out_specs=specs, check_vma=False)
-        return run(random.key_data(key), list(arrays))
+        return [chosen(array) if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
 
     def _check_continuous(
         self, program: Callable[..., Any], batch: Arguments, sizes: Mapping[str, int], what: str

@@ -23,6 +23,7 @@ from phalanx.mesh.compatibility.jax_internals import OF_FEW_NUMBERS, PLAIN, RARE
 from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.processes import on_all_processes
 from phalanx.mesh.specs import PyTree
+from phalanx.placements import over_mesh
 from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, several_cpus
 from phalanx.run.compile.executable_cache import settings
 from phalanx.run.compile.lru_cache import LRUCache
@@ -88,7 +89,7 @@ class Compiler:
         self,
         f: Callable[..., Any],
         *arguments: PyTree,
-        out_shardings: Callable[[], Any] | None = None,
+        out_shardings: Callable[[PyTree], Any] | None = None,
         rarely: bool = False,
         identity: Hashable | None = None,
         explicit: bool = False,
@@ -98,8 +99,8 @@ class Compiler:
         Args:
             f: the function.
             *arguments: arrays, or trees of them, like those that it will be called with.
-            out_shardings: returns the shardings of its results; by default XLA chooses them, or every process gets
-                whole results.
+            out_shardings: returns the shardings of its results, given their shapes; by default they are replicated,
+                or XLA chooses on one device.
             rarely: True if optimising would take longer than the few calls save.
             identity: key of the function and the layout of its results; None to use its trace.
             explicit: True if devices communicate only by collective operations of the function, as in `shard_map`.
@@ -120,14 +121,19 @@ class Compiler:
     ) -> Compiled:  # fmt: skip
         """Return the program of an equal trace, compiled before or now."""
         with gradient_errors():
-            made = on_all_processes(arguments) if out_shardings is None else out_shardings()
-            chosen: dict[str, Any] = {} if made is None else {"out_shardings": made}
-            traced = jax.jit(f, **chosen).trace(*arguments)
+            mesh = _mesh_of(arguments, self.mesh)
+            if explicit or mesh is None or mesh.size == 1:
+                f = jax.jit(f)  # traced once, for shapes and for the program
+                shapes = jax.eval_shape(f, *arguments)
+                made = on_all_processes(arguments) if out_shardings is None else out_shardings(shapes)
+                traced = (f if made is None else jax.jit(f, out_shardings=made)).trace(*arguments)
+            else:
+                made = None
+                traced = jax.jit(over_mesh(f, mesh, arguments, out_shardings)).trace(*arguments)
         key = _key_of(traced, arguments, made)
         if (found := _look_up(key)) is None:
             lowered = traced.lower()
-            # unless its operations are explicit, XLA decides where to sum over devices: assume that several devices do
-            sums = several_cpus(_devices(arguments, made)) and (not explicit or communicates(lowered))
+            sums = several_cpus(_devices(arguments, made)) and communicates(lowered)
             storing = stored is not None and not sums and not calls_libraries(lowered)
             found = Compiled(traced.out_info, partial(_compiled, lowered, options, stored if storing else None, sums))
             self.count += 1

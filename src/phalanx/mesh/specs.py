@@ -52,6 +52,13 @@ def one_spec(axes: object, what: str) -> PartitionSpec:
     return PartitionSpec(*entries)
 
 
+def axes_within(entry: Any) -> tuple[str, ...]:
+    """Return the mesh axes that divide one dimension, given its entry in a partition."""
+    if entry is None or entry is PartitionSpec.UNCONSTRAINED:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
 def layout_of(like: PyTree, spec: Spec, what: str) -> PyTree:
     """Return a tree of specs like these arrays: one spec is that of every array, and None replicates all.
 

@@ -10,7 +10,12 @@ loops and branches. Read `placement.py` first, then `rules/table.py`, then `prog
 """
 
 from phalanx.placements.device_rows import DeviceRows
+from phalanx.placements.over_mesh import over_mesh
 from phalanx.placements.placement import PARTIAL, REPLICATED, Placement
 from phalanx.placements.program import Message, PlacedProgram, pad_rows
+from phalanx.placements.row_functions import add_together, divide
 
-__all__ = ["PARTIAL", "REPLICATED", "DeviceRows", "Message", "PlacedProgram", "Placement", "pad_rows"]
+__all__ = [
+    "PARTIAL", "REPLICATED", "DeviceRows", "Message", "PlacedProgram", "Placement", "add_together", "divide",
+    "over_mesh", "pad_rows",
+]  # fmt: skip

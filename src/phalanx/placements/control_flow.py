@@ -47,7 +47,16 @@ class Body:
         return results
 
     def result_placements(self) -> list[Placements]:
-        """Return the placements that the results have by themselves."""
+        """Return the placements that the results have by themselves; found once for each placement of the inputs."""
+        found = self.interpreter.placements_found
+        in_loop = tuple(axis.is_in_loop for axis in self.interpreter.axes)
+        key = id(self.program), tuple(value.placements for value in self.inputs), in_loop
+        if key not in found:
+            found[key] = self._probed(), self.demanded, self.program  # which keeps its identity while it is known
+        placements, self.demanded, _ = found[key]
+        return placements
+
+    def _probed(self) -> list[Placements]:
         placements: list[Placements] = []
 
         def evaluate(*arrays: Array) -> list[Array]:
@@ -81,6 +90,8 @@ class ProgramInterpreter(PlacementInterpreter):
         made = [body.result_placements() for body in bodies]
         joined = [_agreed(self, placements) for placements in zip(*made, strict=True)]
         which = self.convert(number, self.replicated)
+        if self.is_probing:
+            return _unknown(self, equation, joined)
         results = lax.switch(which, [body.to(joined) for body in bodies], *(operand.array for operand in operands))
         return _values(equation, results, joined)
 
@@ -95,6 +106,10 @@ class ProgramInterpreter(PlacementInterpreter):
         loop = _Loop(self, carry)
         constants, placements = loop.settle(parts.body, constants, single)
         of_rows = placements[len(carry) :]
+        after = [value.placements for value in loop.carry]
+        after += [tuple(at + 1 if is_sharded(at) else at for at in placements) for placements in of_rows]
+        if self.is_probing:
+            return _unknown(self, equation, after)
         body = Body(self, parts.body, [*constants, *loop.carry, *single])
         turn = body.to([*(value.placements for value in loop.carry), *of_rows])
 
@@ -110,8 +125,6 @@ class ProgramInterpreter(PlacementInterpreter):
                 tuple(value.array for value in rows),
                 **{name: params[name] for name in ("length", "reverse", "unroll")},
             )
-        after = [value.placements for value in loop.carry]
-        after += [tuple(at + 1 if is_sharded(at) else at for at in placements) for placements in of_rows]
         return _values(equation, [*carried, *made], after)
 
     def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[PlacedValue]) -> list[PlacedValue]:
@@ -128,8 +141,10 @@ class ProgramInterpreter(PlacementInterpreter):
         with self.loop(1):
             test.result_placements()
         of_test = [_demanded(self, *pair) for pair in zip(of_test, test.demanded, strict=False)]
-        test = Body(self, parts.test, [*of_test, *loop.carry]).to([self.replicated])
         placements = [value.placements for value in loop.carry]
+        if self.is_probing:
+            return _unknown(self, equation, placements)
+        test = Body(self, parts.test, [*of_test, *loop.carry]).to([self.replicated])
         turn = Body(self, parts.body, [*of_body, *loop.carry]).to(placements)
         with self.loop(1):
             results = lax.while_loop(
@@ -226,6 +241,16 @@ def _one_row(interpreter: PlacementInterpreter, rows: PlacedValue) -> PlacedValu
     placements = tuple(at - 1 if is_sharded(at) else at for at in rows.placements)
     shape = interpreter.local_shape(rows.shape[1:], placements)
     return PlacedValue(jax.ShapeDtypeStruct(shape, rows.dtype), placements, rows.shape[1:], rows.dtype)
+
+
+def _unknown(
+    interpreter: PlacementInterpreter, equation: JaxprEqn, placements: Sequence[Placements]
+) -> list[PlacedValue]:
+    """Return results of known placements where only these are asked for, so that nested loops are followed once."""
+    avals = [aval_of(variable) for variable in equation.outvars]
+    pairs = zip(avals, placements, strict=True)
+    arrays = [lax.full(interpreter.local_shape(aval.shape, at), 0, aval.dtype) for aval, at in pairs]
+    return _values(equation, arrays, placements)
 
 
 def _values(equation: JaxprEqn, arrays: Sequence[Array], placements: Sequence[Placements]) -> list[PlacedValue]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -53,7 +53,7 @@ class DeviceRows:
             together = {(axis,) for axis in named}
         if not together:  # a program with collectives of its own
             together = {(axis,) for axis, size in self.sizes.items() if size > 1}
-        return {_name(axes): math.prod(self.sizes[axis] for axis in axes) for axes in sorted(together)}
+        return {axis_name(axes): math.prod(self.sizes[axis] for axis in axes) for axes in sorted(together)}
 
     def function(
         self, f: Callable[..., PyTree], inputs: tuple[PyTree, ...], outputs: PyTree, record: list[Message] | None = None
@@ -100,7 +100,7 @@ class DeviceRows:
         """
 
         def filled(array: Array, sharding: RowSharding) -> Array:
-            name = _name(self._several(sharding))
+            name = axis_name(self._several(sharding))
             if name not in self.axes:
                 return array
             return MeshAxis(name, self.axes[name], _recorder(record)).repeat_last(array, 0, sharding.rows)
@@ -115,18 +115,14 @@ class DeviceRows:
             ShapeDtypeStruct(sharding.whole_shape(np.shape(leaf)), leaf.dtype)
             for leaf, sharding in zip(leaves, shardings, strict=True)
         ]
-        names = [(axis, 1) for axis in self.sizes]
-        with row_functions(max(self.axes.values())) as functions, use_abstract_mesh(AbstractMesh((), ())):
-            trace = jax.make_jaxpr(lambda *leaves: f(*tree.unflatten(leaves)), axis_env=names, return_shape=True)
-            jaxpr, result = trace(*whole)
-        return _Traced(jaxpr, result, shardings, functions.by_name)
+        return _Traced(*traced_on_whole(f, tree.unflatten(whole), self.sizes, max(self.axes.values())), shardings)
 
     def _placed(self, program: _Traced, outputs: list[dict[AxisName, int]]) -> PlacedProgram:
         inputs = self._divided(program.shardings)
         return PlacedProgram(program.jaxpr, inputs, outputs, self.axes, self.sizes, program.functions)
 
     def _divided(self, shardings: list[RowSharding]) -> list[dict[AxisName, int]]:
-        names = [_name(self._several(sharding)) for sharding in shardings]
+        names = [axis_name(self._several(sharding)) for sharding in shardings]
         return [{name: 0} if name in self.axes else {} for name in names]
 
     def _entered(self, shardings: list[RowSharding], arrays: Any, record: list[Message] | None = None) -> list[Array]:
@@ -134,7 +130,7 @@ class DeviceRows:
 
         def gathered(array: Array, sharding: RowSharding) -> Array:
             axes = self._several(sharding)
-            if not axes or _name(axes) in self.axes:
+            if not axes or axis_name(axes) in self.axes:
                 return array
             whole = lax.all_gather(array, axes, tiled=True)
             _recorder(record)("all-gather", axes, whole, 1)
@@ -176,8 +172,25 @@ class _Traced:
 
     jaxpr: Any
     result: PyTree
-    shardings: list[RowSharding]
     functions: dict[str, Any]
+    shardings: list[RowSharding]
+
+
+def traced_on_whole(
+    f: Callable[..., PyTree], arguments: tuple[PyTree, ...], names: Iterable[str], devices: int
+) -> tuple[Any, PyTree, dict[str, Any]]:
+    """Return the program of `f` on whole arrays, the shapes of its result, and the functions of rows that it calls.
+
+    Args:
+        f: a function of trees of arrays.
+        arguments: their shapes.
+        names: mesh axes that it may name, of one device each.
+        devices: the largest number of devices that rows are sharded over.
+    """
+    axis_env = [(name, 1) for name in names]
+    with row_functions(devices) as functions, use_abstract_mesh(AbstractMesh((), ())):
+        program, result = jax.make_jaxpr(f, axis_env=axis_env, return_shape=True)(*arguments)
+    return program, result, functions.by_name
 
 
 def _recorder(messages: list[Message] | None) -> Record:
@@ -190,7 +203,8 @@ def _recorder(messages: list[Message] | None) -> Record:
     return enter
 
 
-def _name(axes: tuple[str, ...]) -> AxisName:
+def axis_name(axes: tuple[str, ...]) -> AxisName:
+    """Return the name of several mesh axes that are taken together."""
     return axes[0] if len(axes) == 1 else axes
 
 

@@ -34,14 +34,15 @@ from phalanx.placements.placement import (
     Placements,
     is_sharded,
 )
-from phalanx.placements.row_functions import RowFunction
+from phalanx.placements.row_functions import DIVIDED, TOGETHER, RowFunction
 from phalanx.placements.rules import RULES, Plan
+from phalanx.placements.rules.random_bits import bits_of_rows
 from phalanx.placements.rules.row_functions import function_plan
 from phalanx.placements.rules.shapes import own_sizes
 
 RECOMPUTED = ELEMENTWISE | {
     "broadcast_in_dim", "concatenate", "cumlogsumexp", "cummax", "cumprod", "cumsum", "dot_general", "reduce_max",
-    "reduce_min", "reduce_sum", "reshape", "split", "squeeze", "transpose",
+    "random_bits", "reduce_min", "reduce_sum", "reshape", "split", "squeeze", "threefry2x32", "transpose",
 }  # fmt: skip
 """Primitives whose result is computed again: from replicated operands if those are smaller, or from some rows."""
 
@@ -58,6 +59,10 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         sizes: number of devices along each mesh axis, or along several axes taken together; at least two.
         names: mesh axes whose names the program may use, in collectives of its own.
         functions: functions of rows by name, which are called on local arrays.
+
+    Attributes:
+        is_probing: whether only placements are asked for.
+        placements_found: what the bodies of loops have shown, by their program and the placements of its inputs.
     """
 
     def __init__(
@@ -73,13 +78,14 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         self.messages: list[tuple[str, AxisName, int, str, Any]] = []
         self._equations: list[JaxprEqn] = []  # the one that is evaluated, after those that call it
         self._turns = 1
-        self._is_probing = False
+        self.is_probing = False
+        self.placements_found: dict[Any, Any] = {}
 
     # -- what is sent --------------------------------------------------------------------------------------------------
 
     def record(self, collective: str, axis: AxisName, arrays: Sequence[Array], copies: int = 1) -> None:
         """Record a message of arrays."""
-        if self._is_probing:
+        if self.is_probing:
             return
         nbytes = sum(array.size * getattr(array.dtype, "itemsize", 8) for array in arrays) * copies * self._turns
         primitive = self._equations[-1].primitive.name if self._equations else "result"
@@ -92,9 +98,9 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
     @contextlib.contextmanager
     def probing(self) -> Iterator[None]:
         """Evaluate shapes and placements only: messages are not recorded."""
-        before, self._is_probing = self._is_probing, True
+        before, self.is_probing = self.is_probing, True
         yield
-        self._is_probing = before
+        self.is_probing = before
 
     @contextlib.contextmanager
     def loop(self, turns: int) -> Iterator[None]:
@@ -123,19 +129,22 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         if wanted in value.forms:
             return value.forms[wanted]
         pairs = list(zip(value.placements, wanted, strict=True))
+        only_adds = all(at == want or (at == PARTIAL and want == REPLICATED) for at, want in pairs)
         value.demanded |= {number for number, (at, want) in enumerate(pairs) if at != want and want == REPLICATED}
         if value.equation is not None and value.equation.primitive.name == "broadcast_in_dim":
             array = self._broadcast(value.equation, value, wanted)
-        elif value.is_replicated and (plans := self._division(value, wanted)) is not None:
+        elif (plans := self._division(value, wanted)) is not None:
             assert value.equation is not None
             array = self._bind(value.equation, value.operands, plans)[value.output].array
+        elif value.equation is not None and only_adds and value.is_added_before:
+            array = self._bind(value.equation, value.operands, self._plans_of_sums(value, wanted))[value.output].array
         elif wanted == self.replicated and value.equation is not None and value.is_recomputed:
             operands = [PlacedValue(self.convert(x, wanted), wanted, x.shape, x.dtype) for x in value.operands]
             array = self.bind_replicated(value.equation, operands)[value.output].array
         else:
             array = self._move(value, wanted)
         value.forms[wanted] = array
-        if all(at == want or (at == PARTIAL and want == REPLICATED) for at, want in pairs):
+        if only_adds:
             value.placements = wanted  # once added, a sum is replicated for all that follows
         return array
 
@@ -154,27 +163,51 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         return lax.broadcast_in_dim(array, self.local_shape(value.shape, wanted), dims)
 
     def _division(self, value: PlacedValue, wanted: Placements) -> list[Plan] | None:
-        """Return plans that compute some rows of a replicated value from rows of its operands; None if none does.
+        """Return plans that compute some rows of a value from rows of its operands, which all devices have; else None.
 
         Parameters that are repeated for all rows are replicated, and so is what a program computes from them alone: a
         device needs its own rows of it, and these are not rows that their numbers select.
         """
-        changed = [number for number, want in enumerate(wanted) if want != REPLICATED]
-        rule = None if value.equation is None else RULES.get(value.equation.primitive.name)
-        if rule is None or len(changed) != 1 or not is_sharded(dim := wanted[changed[0]]):
+        changed = [number for number, (at, want) in enumerate(zip(value.placements, wanted, strict=True)) if at != want]
+        equation, operands = value.equation, value.operands
+        if equation is None or len(changed) != 1 or value.placements[changed[0]] != REPLICATED:
             return None
-        equation, operands, (number,) = value.equation, value.operands, changed
+        (number,) = changed
+        dim = wanted[number]
+        if not is_sharded(dim) or any(operand.placements[number] != REPLICATED for operand in operands):
+            return None  # rows of the operands would be sent
+        plan = self._plan_of_rows(self.axes[number], equation, operands, dim, value.output)
+        if plan is None:
+            return None
+        plans = self._plans(equation, operands)
+        plans[number] = plan
+        return None if any(_conflict(plan, other) for each, other in enumerate(plans) if each != number) else plans
+
+    def _plans_of_sums(self, value: PlacedValue, wanted: Placements) -> list[Plan]:
+        """Return plans that compute a value from operands that are added first, along the axes where it is a sum."""
+        equation, operands = value.equation, value.operands
         assert equation is not None
-        if not all(operand.is_replicated for operand in operands):  # their rows would be sent
+        replicated = Plan([REPLICATED] * len(operands), [REPLICATED] * len(equation.outvars))
+        plans = self._plans(equation, operands)
+        pairs = zip(value.placements, wanted, strict=True)
+        return [replicated if at != want else plan for plan, (at, want) in zip(plans, pairs, strict=True)]
+
+    def _plan_of_rows(
+        self, axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], dim: int, output: int
+    ) -> Plan | None:
+        """Return the plan that computes each device's rows of a result from replicated operands; None without one."""
+        if equation.primitive.name == "random_bits":
+            return bits_of_rows(axis, equation, operands[0], dim)
+        rule, size = RULES.get(equation.primitive.name), aval_of(equation.outvars[output]).shape[dim]
+        if rule is None:
             return None
         for place, operand in enumerate(operands):
-            for of_operand in (at for at, size in enumerate(operand.shape) if size == value.shape[dim]):
+            for of_operand in (at for at, each in enumerate(operand.shape) if each == size):
                 placements: list[Placement] = [REPLICATED] * len(operands)
                 placements[place] = of_operand
-                plan = rule(self.axes[number], equation, operands, placements)
-                if plan is not None and plan.results[value.output] == dim and not plan.masks and plan.local is None:
-                    undivided = Plan([REPLICATED] * len(operands), [REPLICATED] * len(plan.results))
-                    return [plan if each == number else undivided for each in range(len(self.axes))]
+                plan = rule(axis, equation, operands, placements)
+                if plan is not None and plan.results[output] == dim and not plan.masks and plan.local is None:
+                    return plan
         return None
 
     def _move(self, value: PlacedValue, wanted: Placements) -> Array:
@@ -205,6 +238,42 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
                 else:
                     move(number, want)
         return array
+
+    def add(self, values: Sequence[PlacedValue], wanted: Sequence[Placements]) -> list[Array]:
+        """Return values as wanted: all that are added over the same axes in one all-reduce."""
+        parts: list[Array] = []
+        added_over: dict[tuple[int, ...], list[int]] = {}
+        for number, (value, placements) in enumerate(zip(values, wanted, strict=True)):
+            pairs = list(zip(value.placements, placements, strict=True))
+            is_added = [at == PARTIAL and want == REPLICATED for at, want in pairs]
+            before = tuple(PARTIAL if added else want for added, (_, want) in zip(is_added, pairs, strict=True))
+            parts.append(self.convert(value, before))
+            added_over.setdefault(tuple(axis for axis, added in enumerate(is_added) if added), []).append(number)
+        added_over.pop((), None)
+        for over, numbers in added_over.items():
+            for axis in over:
+                self.record("all-reduce", self.axes[axis].name, [parts[number] for number in numbers])
+            named = [self.axes[axis].name for axis in over]
+            names = [name for axis in named for name in ((axis,) if isinstance(axis, str) else axis)]
+            for number, total in zip(numbers, lax.psum([parts[number] for number in numbers], names), strict=True):
+                parts[number] = total
+        return parts
+
+    def _added_together(self, values: Sequence[PlacedValue], like: Sequence[PlacedValue]) -> list[PlacedValue]:
+        """Return partial sums added in one all-reduce, or to each device's rows of what they are like."""
+        wanted = [
+            tuple(
+                (of_other if is_sharded(of_other) else REPLICATED) if at == PARTIAL else at
+                for at, of_other in zip(value.placements, other.placements, strict=True)
+            )
+            for value, other in zip(values, like, strict=True)
+        ]
+        wanted = [
+            want if _is_valid(want) else tuple(REPLICATED if at == PARTIAL else at for at in value.placements)
+            for value, want in zip(values, wanted, strict=True)
+        ]
+        triples = zip(self.add(values, wanted), wanted, values, strict=True)
+        return [PlacedValue(array, want, value.shape, value.dtype) for array, want, value in triples]
 
     def resolve(self, value: PlacedValue, placements: Placements) -> PlacedValue:
         """Return a value that has these placements and no origin, as the operand of a loop or branch."""
@@ -332,9 +401,16 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         """Follow a primitive that only calls a program; rematerialised programs keep the barrier before them."""
         if not parts.known:
             return self.primitive(equation, inputs)
-        function = self._functions.get(equation.params.get("name", ""))
-        if function is not None and function.is_called_by(equation):
-            return self._call_on_rows(function, equation, inputs[-len(function.shapes) :])
+        name = equation.params.get("name", "")
+        if name.startswith(DIVIDED):
+            over = [0 if axis.name == name.removeprefix(DIVIDED) else REPLICATED for axis in self.axes]
+            return [self.resolve(inputs[0], tuple(over))]
+        if name == TOGETHER:
+            half = len(inputs) // 2
+            return self._added_together(inputs[:half], inputs[half:])
+        function = self._functions.get(name)
+        if function is not None and (called := function.batched(equation)) is not None:
+            return self._call_on_rows(called, equation, inputs[-len(called.shapes) :])
         if equation.params.get("differentiated") and np.any(equation.params["prevent_cse"]):
             arrays = lax.optimization_barrier([value.array for value in inputs])
             inputs = [
@@ -364,6 +440,12 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         """Return the results of an equation on replicated operands, with all that it calls left as it is."""
         plan = Plan([REPLICATED] * len(inputs), [REPLICATED] * len(equation.outvars))
         return self._bind(equation, inputs, [plan] * len(self.axes))
+
+
+def _is_valid(placements: Placements) -> bool:
+    """Return whether no two axes divide the same dimension."""
+    dims = list(filter(is_sharded, placements))
+    return len(set(dims)) == len(dims)
 
 
 def _conflict(plan: Plan, other: Plan) -> bool:

@@ -53,6 +53,7 @@ class PlacedValue:
         equation, operands, output: the origin of the value, if it can be computed again from operands with other
             placements, and its number among the results.
         leaves: the values to move if the replicated value is computed from replicated operands.
+        sums: the partial sums to add for the sum of this one; operands, where they are as small and serve others, too.
         demanded: numbers of the mesh axes along which the replicated value was needed.
         constant: the numbers of a constant of the program.
     """
@@ -75,6 +76,7 @@ class PlacedValue:
         self.operands: Sequence[PlacedValue] = origin[1] if origin else ()
         self.output = origin[2] if origin else 0
         self.leaves = self._leaves()
+        self.sums = self._sums()
 
     @property
     def array(self) -> Array:
@@ -105,6 +107,24 @@ class PlacedValue:
             return frozenset({self})
         below = frozenset[PlacedValue]().union(*(operand.leaves for operand in self.operands))
         return below if 2 * sum(leaf.nbytes for leaf in below) < self.nbytes else frozenset({self})
+
+    def _sums(self) -> frozenset[PlacedValue]:
+        if PARTIAL not in self.placements:
+            return frozenset()
+        begins = any(
+            at == PARTIAL and is_sharded(of_operand)
+            for operand in self.operands
+            for at, of_operand in zip(self.placements, operand.placements, strict=True)
+        )
+        below = frozenset[PlacedValue]().union(*(operand.sums for operand in self.operands))
+        if begins or not below or sum(each.nbytes for each in below) > self.nbytes:
+            return frozenset({self})
+        return below
+
+    @property
+    def is_added_before(self) -> bool:
+        """True if operands are added instead of this value."""
+        return self.sums != frozenset({self})
 
     @property
     def is_recomputed(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.extend.core import ClosedJaxpr
 from jax.typing import ArrayLike
 
@@ -14,7 +14,7 @@ from phalanx.jaxprs.source_lines import SourceLine
 from phalanx.jaxprs.walking import aval_of
 from phalanx.placements.control_flow import ProgramInterpreter
 from phalanx.placements.mesh_axis import BY_NUMBER, AxisName, PerAxis
-from phalanx.placements.placement import PARTIAL, REPLICATED, PlacedValue, Placement, Placements, is_sharded
+from phalanx.placements.placement import REPLICATED, PlacedValue, Placement, Placements, is_sharded
 from phalanx.placements.row_functions import RowFunction
 
 
@@ -91,7 +91,7 @@ class PlacedProgram:
     def __call__(self, *arrays: Array) -> list[Array]:
         """Return one device's parts of the outputs, given its parts of the inputs; under `shard_map`."""
         interpreter = ProgramInterpreter(self.sizes, self._names, self._functions)
-        parts = self._add(interpreter, self._evaluate(interpreter, arrays))
+        parts = interpreter.add(self._evaluate(interpreter, arrays), self._outputs)
         self.messages = [Message(*message) for message in interpreter.messages if message[0] != BY_NUMBER]
         return parts
 
@@ -115,27 +115,6 @@ class PlacedProgram:
 
     def _placements(self, divided: PerAxis) -> Placements:
         return tuple(divided.get(axis, REPLICATED) for axis in self.sizes)
-
-    def _add(self, interpreter: ProgramInterpreter, outputs: Sequence[PlacedValue]) -> list[Array]:
-        """Return the outputs as wanted: all that are added over the same axes in one all-reduce."""
-        parts: list[Array] = []
-        added_over: dict[tuple[AxisName, ...], list[int]] = {}
-        for number, (output, wanted) in enumerate(zip(outputs, self._outputs, strict=True)):
-            is_added = [
-                at == PARTIAL and want == REPLICATED for at, want in zip(output.placements, wanted, strict=True)
-            ]
-            before = tuple(PARTIAL if added else want for added, want in zip(is_added, wanted, strict=True))
-            parts.append(interpreter.convert(output, before))
-            axes = tuple(axis for axis, added in zip(self.sizes, is_added, strict=True) if added)
-            added_over.setdefault(axes, []).append(number)
-        added_over.pop((), None)
-        for axes, numbers in added_over.items():
-            for axis in axes:
-                interpreter.record("all-reduce", axis, [parts[number] for number in numbers])
-            names = [name for axis in axes for name in ((axis,) if isinstance(axis, str) else axis)]
-            for number, total in zip(numbers, lax.psum([parts[number] for number in numbers], names), strict=True):
-                parts[number] = total
-        return parts
 
 
 def _check_divided(number: int, divided: PerAxis, shape: tuple[int, ...], sizes: PerAxis) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,14 @@ from phalanx.mesh.specs import PyTree
 
 PREFIX = "phalanx_row_function_"
 """Beginning of the names under which functions are called."""
+
+DIVIDED = "phalanx_divided_over_"
+"""Beginning of the name of a call that divides its operand; a mesh axis follows."""
+
+TOGETHER = "phalanx_added_together"
+"""Name of a call that adds up partial sums in one message: the first half of its operands, like the second."""
+
+T = TypeVar("T")
 
 
 class RowFunction(NamedTuple):
@@ -37,6 +45,7 @@ class RowFunction(NamedTuple):
         adds_entries: True if the function adds up entries of arrays of any shape: padded rows may then be zeros, and
             a partial sum is added up like rows; `real` is always None.
         shapes: shapes of the operands in the whole.
+        batch: for each operand the dimension of a batch of calls, which comes first in results; None without.
     """
 
     call: Callable[..., tuple[PyTree, PyTree]]
@@ -44,18 +53,42 @@ class RowFunction(NamedTuple):
     sums: int
     adds_entries: bool
     shapes: list[tuple[int, ...]]
+    batch: Sequence[int | None] = ()
 
-    def is_called_by(self, equation: JaxprEqn) -> bool:
-        """Return whether an equation calls the function itself, rather than its derivative or a batch of it.
+    def batched(self, equation: JaxprEqn) -> RowFunction | None:
+        """Return the function that an equation calls: this one, or a batch of it; None for a derivative, for instance.
 
         JAX passes constants that the function closes over as first operands.
         """
-        operands = equation.invars[-len(self.shapes) :]
-        return [aval_of(operand).shape for operand in operands] == self.shapes
+        shapes = [aval_of(operand).shape for operand in equation.invars[-len(self.shapes) :]]
+        if shapes == self.shapes:
+            return self
+        if not self.adds_entries or len(equation.outvars) != self.sums:
+            return None
+        places = [_places_of_batch(*pair) for pair in zip(shapes, self.shapes, strict=True)]
+        if any(len(found) != 1 for found in places):  # none, or sizes that leave open which dimension is of the batch
+            return None
+        axes = [place for (place,) in places]
+        count = next(shape[axis] for shape, axis in zip(shapes, axes, strict=True) if axis is not None)
+        if any(aval_of(result).shape != (count,) for result in equation.outvars):
+            return None
+
+        def call(real: None, rows: list[Array], others: list[Array]) -> tuple[PyTree, PyTree]:
+            along = axes[: self.rows], axes[self.rows :]
+            return jax.vmap(lambda rows, others: self.call(real, rows, others), along)(rows, others)
+
+        return self._replace(call=call, shapes=shapes, batch=axes)
 
     def on_device(self, real: Array | None, operands: Sequence[Array]) -> list[Array]:
         """Return the results for one device's operands."""
         return jax.tree.leaves(self.call(real, list(operands[: self.rows]), list(operands[self.rows :])))
+
+
+def _places_of_batch(shape: tuple[int, ...], single: tuple[int, ...]) -> list[int | None]:
+    """Return the dimensions of a shape that may have come in addition to a single one; None for an equal shape."""
+    if shape == single:
+        return [None]
+    return [place for place in range(len(shape)) if (*shape[:place], *shape[place + 1 :]) == single]
 
 
 @dataclass(frozen=True)
@@ -89,6 +122,38 @@ def rows_on_device(count: int) -> int | None:
     """Return how many of `count` rows a device has, at least; None if no program is traced for placement."""
     traced = _TRACED.get()
     return None if traced is None else -(-count // traced.devices)
+
+
+def divide(array: Array, axis: str) -> Array:
+    """Return an array whose first dimension a mesh axis divides, where a program is traced for placement.
+
+    What is computed from it is then divided, too, instead of computed on every device.
+    """
+    if _TRACED.get() is None:
+        return array
+
+    def same(array: Array) -> Array:
+        return array
+
+    same.__name__ = f"{DIVIDED}{axis}"
+    return jax.jit(same)(array)
+
+
+def add_together(sums: T, like: T) -> T:
+    """Return arrays of which those that are partial sums are added over devices in one message.
+
+    Args:
+        sums: arrays, such as a gradient.
+        like: a tree of the same structure, such as the parameters: where one is divided over devices, its sum is, too.
+    """
+    if _TRACED.get() is None:
+        return sums
+
+    def same(sums: T, like: T) -> T:
+        return sums
+
+    same.__name__ = TOGETHER
+    return jax.jit(same)(sums, like)
 
 
 def sum_entries(function: Callable[..., PyTree], arrays: PyTree, *others: Any) -> PyTree:

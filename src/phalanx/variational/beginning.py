@@ -81,16 +81,16 @@ class FirstParameters:
         """Check the user's `init`, and start to compile; a fit that `continues` another begins at its last step."""
         given = init_of(init, pair, continues)
 
-        traced_once, arguments = jax.jit(partial(first_values, pair)), (np.uint32(seed), arrays, given)
+        first, arguments = partial(first_values, pair), (np.uint32(seed), arrays, given)
 
-        def laid_out() -> tuple[Any, ...]:
-            free, *flags = jax.eval_shape(traced_once, *arguments)
+        def laid_out(shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+            free, *flags = shapes
             mesh = pair.problem.mesh
             everywhere = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tuple(flags))
             return pair.learned.shardings(mesh, free), *everywhere  # large weights are sharded from the start
 
         identity = key_of(pair, "begin")
-        program = compiler(traced_once, *arguments, out_shardings=laid_out, rarely=True, identity=identity)
+        program = compiler(first, *arguments, out_shardings=laid_out, rarely=True, identity=identity)
         return cls(pair, program, arguments)
 
     @property

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax, random
-from jax.sharding import NamedSharding, PartitionSpec
+from jax import Array, random
 
 from phalanx.jaxprs.costs import largest_of_draw, matrix_work
 from phalanx.jaxprs.walking import extent
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import CHAIN
+from phalanx.placements import divide
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, key_of, run_model
@@ -93,13 +93,13 @@ class Drawing:
 
     @cached_property
     def _compiled(self) -> Compiled:
-        mesh, size = self.pair.problem.mesh, self.batch_size
-        shards_draws = mesh.shape[CHAIN] > 1 and size % mesh.shape[CHAIN] == 0
+        size = self.batch_size
+        divides = size % self.pair.problem.mesh.shape[CHAIN] == 0
 
         def batch(free: Params, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]) -> Drawn:
             data, base = self.pair.problem.data(arrays), stream_key(seed)
-            if shards_draws:
-                numbers = lax.with_sharding_constraint(numbers, NamedSharding(mesh, PartitionSpec(CHAIN)))
+            if divides:
+                numbers = divide(numbers, CHAIN)
             return self.pair.problem.alone(
                 lambda: jax.vmap(lambda i: one_draw(self.pair, free, random.fold_in(base, i), data))(numbers)
             )

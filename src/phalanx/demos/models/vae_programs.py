@@ -102,7 +102,7 @@ class VAE:
 
         weights = param(name, begin, spec=self._over_model)
         orders = [forward if i % 2 else forward[::-1] for i in range(self.layers)]
-        return [layer(each, order, context) for each, order in zip(weights, orders, strict=True)]
+        return [layer(each, order, context=context) for each, order in zip(weights, orders, strict=True)]
 
     def _over_model(self, path: str, shape: tuple[int, ...]) -> tuple[str | None, ...]:
         """Return the mesh axes of a flow's weights: hidden units are sharded over `model`."""

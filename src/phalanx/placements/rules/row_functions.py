@@ -13,6 +13,9 @@ from phalanx.placements.rules.table import Mask, Plan
 
 def function_plan(function: RowFunction, equation: JaxprEqn, placements: Sequence[Placement]) -> Plan:
     """Return the plan of a function of rows along one mesh axis."""
+    of_batch = [at is not None and at == dim for at, dim in zip(placements, function.batch, strict=False)]
+    if any(of_batch):
+        return Plan([REPLICATED if dim is None else dim for dim in function.batch], [0] * len(equation.outvars))
     others = [REPLICATED] * (len(placements) - function.rows)
     results = len(equation.outvars)
     of_rows = placements[: function.rows]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax, random
-from jax.sharding import NamedSharding, PartitionSpec
+from jax import Array, random
 
 from phalanx.language.parameters import with_parameters
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.specs import PyTree
+from phalanx.placements import divide
 from phalanx.programs.unconstrained import Evaluation, to_unconstrained
 from phalanx.run.compile.executable_cache import is_ours
 from phalanx.variational.guides.aligned import Alignment, ProgramGuide
@@ -212,7 +212,4 @@ def antithetic_noise_of(pair: Pair, key: Array, count: int) -> PyTree:
 def numbered(pair: Pair, count: int) -> UInt32[Array, "particle"]:
     """Return the numbers of `count` particles, which are sharded over the mesh's `chain` axis where it divides them."""
     index = jnp.arange(count, dtype=jnp.uint32)
-    mesh = pair.problem.mesh
-    if mesh.shape[CHAIN] > 1 and count % mesh.shape[CHAIN] == 0:
-        index = lax.with_sharding_constraint(index, NamedSharding(mesh, PartitionSpec(CHAIN)))
-    return index
+    return divide(index, CHAIN) if count % pair.problem.mesh.shape[CHAIN] == 0 else index

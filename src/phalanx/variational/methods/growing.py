@@ -135,12 +135,12 @@ class Growing:
         # replicated: a vector of all parameters, some of them sharded, cannot be sharded by rows
         everywhere = NamedSharding(self.fixed.pair.problem.mesh, PartitionSpec())
         self._begin = self.compiler(
-            self._begun, start, draws, self.arrays, out_shardings=lambda: everywhere, rarely=True,
+            self._begun, start, draws, self.arrays, out_shardings=lambda _: everywhere, rarely=True,
             identity=self._identity("begin climbs"),
         )  # fmt: skip
         climb, _ = self._begin(start, draws, self.arrays)
         self._block = self.compiler(
-            self._climbed, climb, start, draws, count, self.arrays, out_shardings=lambda: everywhere,
+            self._climbed, climb, start, draws, count, self.arrays, out_shardings=lambda _: everywhere,
             identity=self._identity("climb"),
         )  # fmt: skip
         if self.doubles:

@@ -17,6 +17,7 @@ from phalanx.jaxprs.canonical import form_of
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.specs import PyTree
+from phalanx.placements import add_together
 from phalanx.run.compile.executable_cache import is_ours
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair, antithetic_noise_of, key_of, moved, noise_of, values_moved
@@ -247,7 +248,9 @@ class Steps:
             return self.objective.loss(parts), self.objective.bound(log_weights(parts))
 
         with_gradient = with_group_sums(jax.value_and_grad(loss_of, has_aux=True))
-        (loss, bound), by_value = with_gradient(self.pair.learned.constrain(free))
+        params = self.pair.learned.constrain(free)
+        (loss, bound), by_value = with_gradient(params)
+        loss, by_value = add_together((loss, by_value), (loss, params))
         still = jax.tree.map(jnp.zeros_like, free)
         (gradient,) = jax.vjp(lambda change: values_moved(self.pair, free, change), still)[1](by_value)
         return loss, bound, gradient

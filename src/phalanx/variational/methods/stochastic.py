@@ -130,7 +130,7 @@ class Stochastic:
         self._block = self.compiler(
             self.steps.block if self.stream is None else self.steps.single,
             state, self.seed, self.arrays, StepOrder(np.int32(0), np.float32(self.rate), np.bool_(False)),
-            out_shardings=lambda: (self._layout, made), identity=self.steps.identity(state),
+            out_shardings=lambda _: (self._layout, made), identity=self.steps.identity(state),
         )  # fmt: skip
         if self.settling.stops:
             count, pair = draws_to_compare(state.free), self.steps.pair
