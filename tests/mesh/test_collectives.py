@@ -148,6 +148,75 @@ def test_a_factorisation_sends_the_gradients_of_the_films_and_a_total(mesh_of):
 
 
 @pytest.mark.slow
+def mnist(pixels, digit):
+    weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([5, 10]).to_event(2))
+    phx.sample("digit", dist.Categorical(logits=pixels @ weights), obs=digit)
+
+
+def movielens(user, film, rating):
+    spread = phx.sample("spread", dist.HalfNormal(1.0))
+    users = phx.sample("users", dist.Normal(0.0, spread).expand([6, 2]).to_event(2))
+    films = phx.sample("films", dist.Normal(0.0, 1.0).expand([4, 2]).to_event(2))
+    phx.sample("rating", dist.Normal((users[user] * films[film]).sum(-1), 1.0), obs=rating)
+
+
+def covertype(x, cover):
+    scales = phx.sample("scales", dist.HalfCauchy(1.0).expand([3]))
+    weights = phx.sample("weights", dist.Normal(0.0, scales))
+    phx.sample("cover", dist.Bernoulli(logits=x @ weights - x.mean()), obs=cover)
+
+
+def eight_schools(effect, error):
+    mean = phx.sample("mean", dist.Normal(0.0, 5.0))
+    spread = phx.sample("spread", dist.HalfCauchy(5.0))
+    theta = phx.sample("theta", dist.Normal(mean, spread).expand([len(effect)]))
+    phx.sample("effect", dist.Normal(theta, error), obs=effect)
+
+
+def data_of(rows):
+    random = np.random.default_rng(rows)
+    return {
+        mnist: {"pixels": random.random((rows, 5), np.float32), "digit": random.integers(0, 10, rows)},
+        movielens: {
+            "user": random.integers(0, 6, rows),
+            "film": random.integers(0, 4, rows),
+            "rating": random.normal(size=rows).astype(np.float32),
+        },
+        covertype: {"x": random.random((rows, 3), np.float32), "cover": random.integers(0, 2, rows)},
+        eight_schools: {
+            "effect": random.normal(size=rows).astype(np.float32),
+            "error": 1.0 + random.random(rows, np.float32),
+        },
+    }
+
+
+def collectives_of_an_evaluation(model, data, mesh):
+    target = phx.Target(model, phx.shard(data, mesh), mesh=mesh)
+    specs = target.position_specs()
+
+    def evaluate(arrays, position):
+        total, gradient = target.on_device(arrays).value_and_grad(position)
+        return total.value, gradient
+
+    run = jax.shard_map(
+        evaluate, mesh=mesh, in_specs=(target.array_specs(), specs), out_specs=(jax.P(), specs), check_vma=False
+    )
+    position = {name: target._pad(name, value) for name, value in target.initial_position(jax.random.key(0)).items()}
+    text = text_of(jax.jit(run).lower(target.place_arrays(), position).compile())
+    return [
+        re.search(r" ([a-z\-]+)\(", line)[1]
+        for line in operations(text, "all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+    ]
+
+
+@pytest.mark.parametrize("rows", [16, 13])
+@pytest.mark.parametrize("model, others", [(mnist, 0), (movielens, 0), (covertype, 1), (eight_schools, 0)])
+def test_an_evaluation_of_row_wise_programs_is_one_all_reduce(model, others, rows, mesh_of):
+    """A mean over all rows, by which covertype's predictors are centred, is another one."""
+    found = collectives_of_an_evaluation(model, data_of(rows)[model], mesh_of(1, 4))
+    assert found == ["all-reduce"] * (1 + others)
+
+
 def test_chains_alone_say_nothing(mesh_of):
     hlo = sampling_hlo(many_sites, mesh_of(4, 1), {"x": X, "y": Y})
     assert not operations(hlo, "all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")

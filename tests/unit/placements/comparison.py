@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from phalanx.mesh.compatibility.jax_internals import RARELY
 from phalanx.placements import Message, PlacedProgram, pad_rows
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
@@ -69,7 +70,7 @@ def compare(
             array = pad(np.asarray(array), dim, sizes[axis])
         shards.append(jax.device_put(array, NamedSharding(mesh, spec)))
     run = jax.jit(jax.shard_map(placed, mesh=mesh, in_specs=tuple(specs), out_specs=out_specs, check_vma=False))
-    compiled = run.lower(*shards).compile()
+    compiled = run.lower(*shards).compile(RARELY)
     results = [
         np.asarray(result)[tuple(map(slice, aval.shape))] for result, aval in zip(compiled(*shards), avals, strict=True)
     ]
@@ -80,7 +81,7 @@ def compare(
         out_specs=PartitionSpec(),
         check_vma=False,
     )
-    whole = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(one)(*arguments))]
+    whole = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(one).lower(*arguments).compile(RARELY)(*arguments))]
     return Comparison(results, whole, placed.messages, count_collectives(compiled.as_text() or ""))
 
 

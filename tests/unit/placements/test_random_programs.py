@@ -7,9 +7,11 @@ import pytest
 from tests.unit.placements.comparison import compare_gradients
 from tests.unit.placements.random_programs import arguments_of, program_of
 
+from phalanx.placements import pad_rows
+
 ROWS = {"data": 0}
 SIZES = [{"data": 2}, {"data": 4}, {"data": 2, "model": 2}]
-QUICK, ALL = 16, 400
+QUICK, ALL = 200, 2000
 
 
 def number_of_rows(seed: int, devices: int) -> int:
@@ -32,6 +34,7 @@ def case_of(seed):
 )
 def test_a_random_program_is_that_of_one_device(seed):
     arguments, divided, sizes = case_of(seed)
-    comparison = compare_gradients(program_of(seed), arguments, divided, sizes, parameters=3)
+    pad = pad_with_the_first if seed % 2 else pad_rows  # any real row may stand in a padded one
+    comparison = compare_gradients(program_of(seed), arguments, divided, sizes, parameters=3, pad=pad)
     assert comparison.error() < 5e-4
     assert "collective-permute" not in comparison.collectives
