@@ -56,14 +56,12 @@ class Observed:
         kind: name of its distribution.
         is_discrete: True if its values are whole numbers.
         is_whole: True if an entry of an event cannot be missing alone.
-        has_bounds: True if bounds of its support differ from entry to entry.
         argument: name of the argument that it observes as it is; None if the value is computed.
     """
 
     kind: str
     is_discrete: bool
     is_whole: bool
-    has_bounds: bool
     argument: str | None
 
     @classmethod
@@ -72,8 +70,7 @@ class Observed:
         support, whole = support_of_entries(distribution), entries_of_support(support_of(distribution))
         is_discrete = whole is not None and whole.is_discrete
         is_whole = support is None or (is_discrete and bool(entries(distribution).event_shape))
-        bounds = any(jnp.size(leaf) > 1 for leaf in jax.tree.leaves(support))
-        return cls(kind_of(distribution), is_discrete, is_whole, bounds, argument)
+        return cls(kind_of(distribution), is_discrete, is_whole, argument)
 
 
 @dataclass
@@ -161,11 +158,6 @@ class MissingEntries:
             raise ValueError(
                 f"Variable {name!r} has {missing}, and the entries of an event of {seen.kind} have no support of their "
                 f"own, so that they cannot be imputed one by one. Leave out the rows in which some are missing."
-            )
-        if seen.has_bounds and self.axes_of(mask):
-            raise ValueError(
-                f"Variable {name!r} has {missing}, and the bounds of its {seen.kind} differ from row to row, which "
-                f"cannot be imputed where rows are sharded. Run it without phx.shard, or leave such rows out."
             )
 
     def _check_observed(self) -> None:
