@@ -119,10 +119,10 @@ KERNELS = {
     "laps": (phx.laps(), 512, 10),
     "mams": (phx.mams(), 16, 400),
 }
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("chees", "laps", "mams")]
 
 
-@pytest.mark.parametrize("name", ["nuts", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
 def test_chains_cross_pi(name, exact):
     kernel, num_chains, num_samples = KERNELS[name]
     sizes: Any = {"num_chains": num_chains, "num_samples": num_samples, "num_warmup": 300, "progress": False}

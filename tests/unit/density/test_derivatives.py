@@ -51,7 +51,7 @@ WAYS = {
 }
 
 
-QUICK = {"gradient", "forward", "forward over reverse"}
+QUICK = {"gradient", "forward"}
 
 
 @pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in QUICK else pytest.mark.slow) for way in WAYS])

@@ -12,6 +12,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pytest
 
 import phalanx as phx
 from phalanx.mesh.forks import refuse_fork
@@ -46,26 +47,36 @@ def in_child(call) -> str:
     return words
 
 
+def check_refused(*calls):
+    for call in calls:
+        words = in_child(call)
+        assert words.startswith("RuntimeError: This process was forked from one in which JAX had started"), words
+        assert "multiprocessing.get_context('spawn')" in words
+
+
+def test_a_forked_process_is_refused():
+    jnp.zeros(3).block_until_ready()
+    target = phx.Target(model)
+    check_refused(
+        lambda: phx.mcmc(model, **SIZES), lambda: phx.fit(model, phx.guides.mean_field()), lambda: phx.make_mesh(),
+        lambda: target.log_density({"x": np.float32(0.0)}),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
 def test_a_forked_process_is_refused_in_every_call(tmp_path):
     jnp.zeros(3).block_until_ready()
     sampler = phx.compile(model, kernel=phx.rwmh(1.0), num_chains=2)
     posterior = sampler.run(num_warmup=5, num_samples=5, progress=False)
     fit = phx.fit(model, phx.guides.mean_field(), optimizer="lbfgs", progress=False)
-    target = phx.Target(model)
-    for call in (
-        lambda: phx.mcmc(model, **SIZES), lambda: sampler.run(progress=False), lambda: phx.compile(model),
-        lambda: phx.fit(model, phx.guides.mean_field()), lambda: phx.smc(model),
-        lambda: phx.maximize(model), lambda: phx.make_mesh(),
-        lambda: phx.stream(model, reducers={"m": phx.reducers.moments()}),
+    check_refused(
+        lambda: sampler.run(progress=False), lambda: phx.compile(model), lambda: phx.smc(model),
+        lambda: phx.maximize(model), lambda: phx.stream(model, reducers={"m": phx.reducers.moments()}),
         lambda: fit.sample(), lambda: fit.posterior(), lambda: fit.covariance(), lambda: phx.seed(model, 0)(),
-        lambda: phx.Target(model), lambda: target.log_density({"x": np.float32(0.0)}),
-        lambda: posterior.predictive(), lambda: posterior.loo(), lambda: posterior.predict(lambda draw: draw["x"]),
-        lambda: phx.predictive(model, num_draws=5), lambda: posterior.continue_run(5),
-        lambda: posterior.save(tmp_path / "run.npz"),
-    ):  # fmt: skip
-        words = in_child(call)
-        assert words.startswith("RuntimeError: This process was forked from one in which JAX had started"), words
-        assert "multiprocessing.get_context('spawn')" in words
+        lambda: phx.Target(model), lambda: posterior.predictive(), lambda: posterior.loo(),
+        lambda: posterior.predict(lambda draw: draw["x"]), lambda: phx.predictive(model, num_draws=5),
+        lambda: posterior.continue_run(5), lambda: posterior.save(tmp_path / "run.npz"),
+    )  # fmt: skip
     assert in_child(lambda: np.asarray(posterior.draws["x"]).mean()) == "no error"
 
 
