@@ -5,10 +5,16 @@ from __future__ import annotations
 import jax
 import numpy as np
 import numpyro.distributions as dist
+import optax
 import pytest
 from numpyro.distributions import constraints
+from tests.mesh.row_programs import ADDS_UP, MIXES, OVER_DEVICES, data_of, model_of
 
 import phalanx as phx
+from phalanx.mesh.compatibility.jax_internals import RARELY
+from phalanx.placements import over_mesh
+from phalanx.variational.beginning import pair_of
+from phalanx.variational.methods.step import Steps
 
 ROWS = 16
 RANDOM = np.random.default_rng(1)
@@ -132,3 +138,35 @@ def test_fixed_draws_climb_where_all_parameters_would_divide_over_the_devices(me
         )
 
     assert climbed(mesh_of(1, 4)).losses.elbo[-1] == pytest.approx(climbed(None).losses.elbo[-1], abs=0.02)
+
+
+def gradient_of_a_step(factor, data, mesh):
+    """Return the gradient that a step follows, and the bound of each of four particles."""
+    given = data if mesh is None else phx.shard(data, mesh)
+    pair = pair_of(model_of(factor), phx.guides.mean_field(), given, mesh, None, None)
+    steps = Steps(pair, phx.guides.elbo(), optax.sgd(0.1), num_particles=4)
+    shapes = {latent.name: latent.unconstrained_shape for latent in pair.problem.latents}
+    free = {f"{name}.loc": np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    free |= {f"{name}.scale": np.full(shape, -2.0, np.float32) for name, shape in shapes.items()}
+    arrays = pair.problem.place_arrays()
+
+    def gradient(free, arrays):
+        return steps.gradient(free, jax.random.key(0), arrays)
+
+    run = gradient if mesh is None else over_mesh(gradient, mesh, (free, arrays))
+    return jax.jit(run).lower(free, arrays).compile(RARELY)(free, arrays)
+
+
+FACTORS = {**ADDS_UP, **OVER_DEVICES, **MIXES}
+QUICK = {"scan", "median", "group means", "gaussian process", "pmean"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FACTORS]
+)
+def test_a_step_on_any_program_over_rows_is_that_of_one_device(name, mesh_of):
+    data = data_of(13)
+    found, wanted = (gradient_of_a_step(FACTORS[name], data, mesh) for mesh in (mesh_of(2, 4), None))
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        scale = 1.0 + np.max(np.abs(theirs))
+        np.testing.assert_allclose(ours / scale, theirs / scale, atol=1e-4)
