@@ -8,7 +8,6 @@ values of an equation's results given those of its operands.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -225,24 +224,15 @@ def needed_equations(jaxpr: Jaxpr, outputs: Sequence[Atom]) -> list[JaxprEqn]:
     return kept[::-1]
 
 
-def pruned(program: ClosedJaxpr, outputs: Iterable[int], all_inputs: bool = True) -> ClosedJaxpr:
-    """Return a program with only these outputs, without the equations and constants that they do not need.
-
-    All inputs are kept, or, with `all_inputs=False`, only those that are read.
-    """
+def pruned(program: ClosedJaxpr, outputs: Iterable[int]) -> ClosedJaxpr:
+    """Return a program with only these outputs, without the equations and constants that they do not need."""
     jaxpr = program.jaxpr
     wanted = [jaxpr.outvars[number] for number in outputs]
     equations = needed_equations(jaxpr, wanted)
     read = {a for a in (*wanted, *(a for e in equations for a in e.invars)) if not isinstance(a, Literal)}
     constants = {v: c for v, c in zip(jaxpr.constvars, program.consts, strict=True) if v in read}
-    invars = [v for v in jaxpr.invars if all_inputs or v in read]
-    kept = jaxpr.replace(constvars=[*constants], invars=invars, outvars=wanted, eqns=equations)
+    kept = jaxpr.replace(constvars=[*constants], outvars=wanted, eqns=equations)
     return ClosedJaxpr(kept, [*constants.values()])
-
-
-def printed(value: object) -> str:
-    """Return a program or parameter as text, without memory addresses."""
-    return re.sub(r"0x[0-9a-f]+", "", str(value))
 
 
 def alone(equation: JaxprEqn) -> Callable[..., list[Array]]:

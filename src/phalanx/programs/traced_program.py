@@ -54,7 +54,6 @@ class TracedProgram:
         self.program, self.layout, self.shapes = program, layout, tuple(shapes)
         self.checking = checking
         self.axis_env = list(sizes.items())
-        self.axis_names = tuple(sizes)
 
         def at_zero(arrays):
             run = run_unconstrained(program, None, layout.join(arrays), any_latent=checking)

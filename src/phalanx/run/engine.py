@@ -34,7 +34,7 @@ from phalanx.run.phases.phase import Goal
 from phalanx.run.state import Reduced, RunState
 
 if TYPE_CHECKING:
-    from jaxtyping import Integer, Shaped
+    from jaxtyping import Integer
 
 
 class Engine:
@@ -277,13 +277,6 @@ class Engine:
             )  # fmt: skip
         count, counts = jax.tree.map(lambda leaf: to_devices(leaf, of_chains), (sinks.count, counts))
         return SinkState(count, (counts, states)), reduced
-
-
-def positions_of(chains: ChainState, count: int) -> list[dict[str, Shaped[np.ndarray, "..."]]]:
-    """Return the positions of the first `count` chains by variable."""
-    position = jax.tree.map(lambda part: to_host(part[:, :count]).T, chains.lanes.at.position).by_variable()
-    known = min(count, len(chains.lanes.draw))
-    return [{name: values[chain, ...] for name, values in position.items()} for chain in range(known)]
 
 
 def _taken(leaf: Array, sources: Integer[np.ndarray, "chains"], axis: int) -> Array:

@@ -270,7 +270,7 @@ def fit(
         gradient_evaluations=learned.gradients, compilations=compiler.count,
     )  # fmt: skip
     interrupted = loop.stopped is Stop.INTERRUPTED
-    record = record_of(pair, objective, num_steps, num_particles, int(seed), started, interrupted, names)
+    record = record_of(pair, objective, num_steps, int(seed), started, interrupted, names)
     params = jax.tree.map(np.asarray, values(learned.free))
     last = None if learned.last is None else jax.tree.map(np.asarray, values(learned.last))
     last = init.last if num_steps == 0 and isinstance(init, Fit) else last

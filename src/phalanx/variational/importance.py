@@ -88,7 +88,7 @@ def importance(
         params=jax.tree.map(np.asarray, dict(known.constrain(free))),
         losses=Losses(empty, empty),
         timing=Timing(compile=time.perf_counter() - began, compilations=compiler.count),
-        record=record_of(pair, elbo(), 0, 0, int(seed), started, False, names_for(pair.problem)),
+        record=record_of(pair, elbo(), 0, int(seed), started, False, names_for(pair.problem)),
         free=free,
         pair=pair,
         arrays=arrays,

@@ -37,7 +37,7 @@ def test_a_tail_beside_the_draws_is_seen():
 def unknown_sd(before, after):
     """Return whether a verdict says that the sd is not known, of moves from exact draws to others."""
     log, parents = np.zeros(len(after)), np.arange(len(after)).astype(np.uint32)
-    moved = Moved(parents, {"x": before}, {"x": after}, log, log, 1.0)
+    moved = Moved(parents, {"x": before}, {"x": after}, log, 1.0)
     return bool(Compared.of(list(moments_after(moved))).heavy)
 
 

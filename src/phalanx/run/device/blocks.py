@@ -274,14 +274,14 @@ class Blocks:
         """Return the partition of initial values."""
         return Given(self.target.position_specs(CHAIN), PartitionSpec())
 
-    def given_shapes(self, device: bool = False) -> Given:
-        """Return the shapes of initial values, on all devices or on one."""
+    def given_shapes(self) -> Given:
+        """Return the shapes of initial values on all devices."""
         sizes = self.target.mesh.shape
 
         def shape(latent: Latent) -> jax.ShapeDtypeStruct:
-            rows = 1 if device else math.prod(sizes[axis] for axis in latent.sharding.axes)
+            rows = math.prod(sizes[axis] for axis in latent.sharding.axes)
             local = (latent.shape[0] * rows, *latent.shape[1:]) if latent.sharding.axes else latent.shape
-            return jax.ShapeDtypeStruct((self.count if device else self.num_chains, *local), latent.dtype)
+            return jax.ShapeDtypeStruct((self.num_chains, *local), latent.dtype)
 
         values = {latent.name: shape(latent) for latent in self.target.sites.latents}
         return Given(values, dict.fromkeys(values, jax.ShapeDtypeStruct((), bool)))

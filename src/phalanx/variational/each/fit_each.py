@@ -132,7 +132,7 @@ def fit_each(
         gradient_evaluations=int(course.steps.sum()) * options.num_particles, compilations=compiler.count,
     )  # fmt: skip
     record = record_of(
-        pair, options.objective, options.num_steps, options.num_particles, options.seed, started,
+        pair, options.objective, options.num_steps, options.seed, started,
         loop.stopped is not None, names_for(pair.problem, options.dims, options.coords),
     )  # fmt: skip
     result = _Result(guide, on_sets, course, programs, failed, whole, timing, record, options)
@@ -169,7 +169,7 @@ class _Result:
         pair = pair_of(self.on_sets.model, self.guide, data, self.programs.pair.problem.mesh, None, None)
         seed = (options.seed + number) % 2**32
         record = record_of(
-            pair, options.objective, options.num_steps, options.num_particles, seed, self.record.started,
+            pair, options.objective, options.num_steps, seed, self.record.started,
             self.record.interrupted, names_for(pair.problem, options.dims, options.coords),
         )  # fmt: skip
         free, params = (jax.tree.map(lambda leaf: leaf[number], of) for of in (self._ends, self.params))

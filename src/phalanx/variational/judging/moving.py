@@ -65,14 +65,13 @@ class Moved(NamedTuple):
     Attributes:
         parents: index of the draw at which each started.
         before, after: values by variable, `(moved, ...)`.
-        log_before, log_after: logarithms of their importance weights.
+        log_after: logarithms of the importance weights after the moves.
         acceptance: mean acceptance rate of the last moves.
     """
 
     parents: UInt32[np.ndarray, "moved"]
     before: dict[str, np.ndarray]
     after: dict[str, np.ndarray]
-    log_before: Float[np.ndarray, "moved"]
     log_after: Float[np.ndarray, "moved"]
     acceptance: float
 
@@ -135,7 +134,7 @@ class Mover:
         wanted, rates = len(parents), [rate for _, rate in parts]
         after, logs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:wanted], *(drawn for drawn, _ in parts))
         before = {name: np.asarray(v)[parents] for name, v in values.items()}
-        return Moved(parents, before, after, log[parents], logs.astype(float), float(np.mean(rates)))
+        return Moved(parents, before, after, logs.astype(float), float(np.mean(rates)))
 
     def _moved(
         self, free: Params, seed: Array, first: Array, numbers: UInt32[Array, "moved"], arrays: Sequence[Array]
