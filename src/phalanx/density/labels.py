@@ -20,11 +20,12 @@ from jax.typing import ArrayLike
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.axis_names import Axis, EntryLabels, entry_labels
 from phalanx.inputs.dataframe_input import Labels, Levels
-from phalanx.jaxprs.walking import ELEMENTWISE, Atom, Cond, Interpreter, Scan, aval_of
+from phalanx.jaxprs.walking import Cond, Interpreter, Scan, aval_of, words
+from phalanx.marginals.dimensions import moves_of
+from phalanx.marginals.entries import Move
 from phalanx.programs.traced_program import TracedProgram
 
-_SAME_CODES = {"squeeze", "broadcast_in_dim", "reshape", "transpose", "slice", "dynamic_slice", "gather", "copy"}
-_REDUCTIONS = {"argmax", "argmin"} | {f"reduce_{name}" for name in ("sum", "max", "min", "prod", "and", "or", "xor")}
+_SAME_CODES = words("squeeze broadcast_in_dim reshape transpose slice dynamic_slice gather copy stop_gradient")
 
 
 @dataclass(frozen=True)
@@ -233,15 +234,6 @@ class _LabelWalk(Interpreter[_Value]):
         self.axes, self.variables = axes, variables
         self.constants: list[tuple[np.ndarray, _Value]] = []
         """Arguments that are compiled in, which a trace contains by their numbers alone."""
-        self.rules: dict[str, Any] = {
-            **dict.fromkeys(ELEMENTWISE, self._aligned),
-            **dict.fromkeys(_REDUCTIONS, lambda eqn, x: _Value(_without(x.axes, eqn.params["axes"]))),
-            "broadcast_in_dim": self._broadcast, "reshape": self._reshape, "dot_general": self._dot,
-            "transpose": lambda eqn, x: _Value(tuple(x.axes[d] for d in eqn.params["permutation"])),
-            "squeeze": lambda eqn, x: _Value(_without(x.axes, eqn.params["dimensions"])),
-            "slice": _same_where_whole, "dynamic_slice": self._dynamic_slice, "gather": self._gather,
-            "concatenate": self._concatenate,
-        }  # fmt: skip
 
     def of_argument(self, shape: Sequence[int], name: str, labels: Labels, named: Sequence[Axis]) -> _Value:
         dim = name if name.isidentifier() else None  # not of an array within an argument, `batch['x']`
@@ -265,17 +257,18 @@ class _LabelWalk(Interpreter[_Value]):
             return value
         return _Value(tuple(self.axes.new() if axis is None else axis for axis in value.axes))
 
-    def equation(self, equation: JaxprEqn, inputs: list[_Value]) -> list[_Value]:
-        if equation.primitive.name == "optimization_barrier":
-            return inputs
-        if rule := self.rules.get(equation.primitive.name):
-            value = rule(equation, *inputs)
-            keeps = equation.primitive.name in _SAME_CODES and inputs[0].code
-            return [_Value(value.axes, inputs[0].codes) if keeps else value]
-        return super().equation(equation, inputs)
-
     def primitive(self, equation: JaxprEqn, inputs: list[_Value]) -> list[_Value]:
-        return list(map(_unknown, equation.outvars))
+        name = equation.primitive.name
+        if name == "optimization_barrier":
+            return inputs
+        if name in ("gather", "dynamic_slice"):
+            self._name_looked_up(equation, *inputs)
+        if name == "dot_general":
+            x, y = inputs
+            for i, j in zip(*equation.params["dimension_numbers"][0], strict=True):
+                self.axes.join([x.axes[i], y.axes[j]])
+        codes = self._codes(equation, inputs)
+        return [_Value(self._axes(equation, inputs, aval_of(v).shape), codes) for v in equation.outvars]
 
     def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[_Value]) -> list[_Value]:
         for branch in parts.branches:
@@ -290,18 +283,23 @@ class _LabelWalk(Interpreter[_Value]):
         outputs = self.run(parts.body, [*constants, *unknown, *elements])[len(carry) :]
         return [*unknown, *(_Value((None, *y.axes)) for y in outputs)]
 
-    def _aligned(self, eqn: JaxprEqn, *inputs: _Value) -> _Value:
-        shape = aval_of(eqn.outvars[0]).shape
-        met = [x.axes for x in inputs if len(x.axes) == len(shape)]
-        axes = tuple(map(self.axes.join, zip(*met, strict=True))) if met else (None,) * len(shape)
-        return _Value(axes, self._codes(eqn, inputs))
+    def _axes(self, equation: JaxprEqn, inputs: Sequence[_Value], shape: Sequence[int]) -> tuple[int | None, ...]:
+        """Return the axes of a result: those that the operation keeps whole, of all operands."""
+        met: list[list[int | None]] = [[] for _ in shape]
+        for atom, value, moves in zip(equation.invars, inputs, moves_of(equation), strict=True):
+            for dim, move in moves.items():
+                if move == Move(move.dim) and aval_of(atom).shape[dim] == shape[move.dim]:
+                    met[move.dim].append(value.axes[dim])
+        return tuple(map(self.axes.join, met))
 
     def _codes(self, eqn: JaxprEqn, inputs: Sequence[_Value]) -> tuple[_Code | None, ...]:
-        """Return the codes after an elementwise operation; JAX selects `i + size` for indices `i < 0`."""
-        name, code = eqn.primitive.name, inputs[0].code
+        """Return the codes that a result contains; JAX selects `i + size` for indices `i < 0`."""
+        name, code = eqn.primitive.name, inputs[0].code if inputs else None
+        if name == "concatenate":
+            return _columns(eqn, inputs)
         if code is None:
             return ()
-        if name in ("copy", "stop_gradient"):
+        if name in _SAME_CODES:
             return (code,)
         if name == "convert_element_type":
             kinds = aval_of(eqn.invars[0]).dtype, eqn.params["new_dtype"]
@@ -312,72 +310,23 @@ class _LabelWalk(Interpreter[_Value]):
         chosen = name == "select_n" and code.sign and (code == _NEVER or inputs[1].code == code._replace(sign=False))
         return inputs[1].codes if chosen else ()
 
-    def _broadcast(self, eqn: JaxprEqn, x: _Value, *_: _Value) -> _Value:
-        shape = eqn.params["shape"]
-        axes: list[int | None] = [None] * len(shape)
-        for axis, size, to in zip(
-            x.axes, aval_of(eqn.invars[0]).shape, eqn.params["broadcast_dimensions"], strict=True
-        ):
-            axes[to] = axis if shape[to] == size else None
-        return _Value(tuple(axes))
-
-    def _reshape(self, eqn: JaxprEqn, x: _Value, *_: _Value) -> _Value:
-        """Return the axes after a reshape that only adds or removes axes of size one; others are unknown."""
-        before, after = aval_of(eqn.invars[0]).shape, eqn.params["new_sizes"]
-        if before == after:
-            return _Value(x.axes)
-        kept = [(size, axis) for size, axis in zip(before, x.axes, strict=True) if size != 1]
-        if [size for size, _ in kept] != [size for size in after if size != 1]:
-            return _Value((None,) * len(after))
-        following = iter(kept)
-        return _Value(tuple(None if size == 1 else next(following)[1] for size in after))
-
-    def _dot(self, eqn: JaxprEqn, x: _Value, y: _Value) -> _Value:
-        (of_x, of_y), (batch_x, batch_y) = eqn.params["dimension_numbers"]
-        for i, j in zip(of_x, of_y, strict=True):
-            self.axes.join([x.axes[i], y.axes[j]])
-        batch = [self.axes.join([x.axes[i], y.axes[j]]) for i, j in zip(batch_x, batch_y, strict=True)]
-        return _Value((*batch, *_without(x.axes, (*of_x, *batch_x)), *_without(y.axes, (*of_y, *batch_y))))
-
-    def _dynamic_slice(self, eqn: JaxprEqn, x: _Value, *starts: _Value) -> _Value:
-        for axis, size, start in zip(x.axes, eqn.params["slice_sizes"], starts, strict=True):
-            if size == 1 and start.code and not start.code.sign:
-                self.axes.name(axis, start.code.levels, start.code.argument)
-        return _same_where_whole(eqn, x)
-
-    def _gather(self, eqn: JaxprEqn, x: _Value, index: _Value) -> _Value:
-        numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
-        picked = numbers.start_index_map
-        codes = index.codes * len(picked) if index.code else index.codes or (None,) * len(picked)
+    def _name_looked_up(self, eqn: JaxprEqn, x: _Value, *indices: _Value) -> None:
+        """Give axes the levels of the codes by which single entries along them are looked up."""
+        picked, codes = range(len(x.axes)), [index.code for index in indices]
+        if eqn.primitive.name == "gather":
+            picked = eqn.params["dimension_numbers"].start_index_map
+            (index,) = indices
+            codes = [index.code] * len(picked) if index.code else index.codes or [None] * len(picked)
         for axis, code in zip(picked, codes, strict=True):
-            if code and not code.sign and sizes[axis] == 1:
+            if code and not code.sign and eqn.params["slice_sizes"][axis] == 1:
                 self.axes.name(x.axes[axis], code.levels, code.argument)
-        gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-        whole = [
-            a if n == size else None for a, n, size in zip(x.axes, sizes, aval_of(eqn.invars[0]).shape, strict=True)
-        ]
-        windows, rows = iter(_without(whole, gone)), iter(index.axes[:-1])
-        rank = len(aval_of(eqn.outvars[0]).shape)
-        return _Value(tuple(next(windows) if d in numbers.offset_dims else next(rows) for d in range(rank)))
-
-    def _concatenate(self, eqn: JaxprEqn, *inputs: _Value) -> _Value:
-        """Return the value of a concatenation: the axis loses its names; columns of index vectors keep their codes."""
-        along, sizes = eqn.params["dimension"], [aval_of(atom).shape[eqn.params["dimension"]] for atom in eqn.invars]
-        met = zip(*(x.axes for x in inputs), strict=True)
-        axes = tuple(None if d == along else self.axes.join(each) for d, each in enumerate(met))
-        last = along == len(axes) - 1 and sum(sizes) <= 32
-        codes = tuple(x.code for x, size in zip(inputs, sizes, strict=True) for _ in range(size)) if last else ()
-        return _Value(axes, codes if any(codes) and len(codes) > 1 else ())
 
 
-def _same_where_whole(eqn: JaxprEqn, x: _Value) -> _Value:
-    sizes = aval_of(eqn.invars[0]).shape, aval_of(eqn.outvars[0]).shape
-    return _Value(tuple(a if before == after else None for a, before, after in zip(x.axes, *sizes, strict=True)))
-
-
-def _without(axes: Sequence[int | None], gone: Sequence[int]) -> tuple[int | None, ...]:
-    return tuple(axis for number, axis in enumerate(axes) if number not in gone)
-
-
-def _unknown(atom: Atom) -> _Value:
-    return _Value((None,) * len(getattr(atom.aval, "shape", ())))
+def _columns(eqn: JaxprEqn, inputs: Sequence[_Value]) -> tuple[_Code | None, ...]:
+    """Return the codes of a concatenation: columns of index vectors keep theirs."""
+    along, shapes = eqn.params["dimension"], [aval_of(atom).shape for atom in eqn.invars]
+    sizes = [shape[along] for shape in shapes]
+    if along < len(shapes[0]) - 1 or sum(sizes) > 32:
+        return ()
+    codes = tuple(x.code for x, size in zip(inputs, sizes, strict=True) for _ in range(size))
+    return codes if any(codes) and len(codes) > 1 else ()
