@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
 from phalanx.inputs.arguments import Arguments
-from phalanx.jaxprs.lookups import KnownValue, Lookup, follow
+from phalanx.jaxprs.lookups import Known, KnownValue, Lookup, follow
 from phalanx.jaxprs.source_lines import SourceLine, called, counts_from_zero, source_line_of
 from phalanx.mesh.output import warn
 from phalanx.mesh.space import RowSharding
@@ -54,7 +55,7 @@ class IndexCheck:
         """
         inputs = values_of(arguments.arrays, arguments.shardings)
         unseen: list[str] = []
-        for lookup in self._lookups(inputs):
+        for lookup in self._follow(inputs)[0]:
             if (lookup.outside is not None and not bool(lookup.outside[0])) or _is_meant(lookup):
                 continue
             if lookup.outside is None:
@@ -70,27 +71,36 @@ class IndexCheck:
 
     @property
     def applies(self) -> bool:
-        """True if data alone determine some index to be checked."""
-        inputs = [KnownValue(None, frozenset([number])) for number in range(len(self.program.in_avals) - self.unknown)]
-        return not all(map(_is_meant, self._lookups(inputs, dry=True)))
+        """True if data alone determine an index or a value to be checked."""
+        shapes = self.program.in_avals[self.unknown :]
+        return bool(jax.eval_shape(lambda *arrays: self._flags(values_of(arrays)), *shapes))
 
     def any_outside(self, arrays: Sequence[Array], shardings: Sequence[RowSharding]) -> Array:
-        """Return whether data on devices lead to an invalid index. Call it inside a compiled function."""
-        inputs = values_of(arrays, shardings)
-        found = [x.outside[0] for x in self._lookups(inputs) if x.outside is not None and not _is_meant(x)]
-        return jnp.any(jnp.stack(found)) if found else jnp.bool_(False)
+        """Return whether data on devices lead to an invalid index or value. Call it inside a compiled function."""
+        flags = self._flags(values_of(arrays, shardings))
+        return jnp.any(jnp.stack(flags)) if flags else jnp.bool_(False)
 
-    def _lookups(self, inputs: Sequence[KnownValue], dry: bool = False) -> list[Lookup]:
+    def _flags(self, inputs: Sequence[KnownValue]) -> list[Array]:
+        """Return for each lookup that data alone determine whether an index is invalid."""
+        return flags_of(self._follow(inputs)[0])
+
+    def _follow(self, inputs: Sequence[KnownValue]) -> tuple[list[Lookup], list[Known]]:
         latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
-        return follow(self.program, [*[None] * self.unknown, *inputs], latent, dry)[0]
+        return follow(self.program, [*[None] * self.unknown, *inputs], latent)
 
 
-def values_of(arrays: Sequence[Any], shardings: Sequence[RowSharding]) -> list[KnownValue]:
-    """Return data, without padded rows, as known values for `jaxprs.lookups.follow`."""
+def values_of(arrays: Sequence[Any], shardings: Sequence[RowSharding] | None = None) -> list[KnownValue]:
+    """Return data, without the padded rows of shardings, as known values for `jaxprs.lookups.follow`."""
+    rows = [None] * len(arrays) if shardings is None else [s.rows if s.axes else None for s in shardings]
     return [
-        KnownValue(lambda a=a, s=s: jnp.asarray(a)[: s.rows] if s.axes else jnp.asarray(a), frozenset([number]))
-        for number, (a, s) in enumerate(zip(arrays, shardings, strict=True))
+        KnownValue(lambda a=a, n=n: jnp.asarray(a) if n is None else jnp.asarray(a)[:n], frozenset([number]))
+        for number, (a, n) in enumerate(zip(arrays, rows, strict=True))
     ]
+
+
+def flags_of(lookups: Sequence[Lookup]) -> list[Array]:
+    """Return for each lookup whether an index is invalid, unless the user says what happens then."""
+    return [lookup.outside[0] for lookup in lookups if lookup.outside is not None and not _is_meant(lookup)]
 
 
 def _line(lookup: Lookup) -> SourceLine:

@@ -77,7 +77,7 @@ class LabelSearch:
         outputs = walk.run(self.program, inputs)
         shapes = [aval.shape for aval in self.program.out_avals]
         walk.axes.check_labels(list(axes))
-        along = {name: walk.axes.names_along(outputs[i].axes, shapes[i]) for name, i in self.values.items()}
+        along = {name: tuple(map(walk.axes.names_of, outputs[i].axes, shapes[i])) for name, i in self.values.items()}
         return {name: names for name, names in along.items() if any(map(any, names))}
 
 
@@ -185,10 +185,7 @@ class _Axes:
             self._labels[root] = []
         return roots[0] if roots else None
 
-    def names_along(self, axes: Sequence[int | None], shape: Sequence[int]) -> tuple[Axis, ...]:
-        return tuple(map(self._names_of, axes, shape))
-
-    def _names_of(self, axis: int | None, size: int) -> Axis:
+    def names_of(self, axis: int | None, size: int) -> Axis:
         """Return the names of an axis; none if it met different entries, or a number of them that does not fit."""
         found = set() if axis is None else self._names[self._root(axis)]
         words = {names.words for names in found if names.words}

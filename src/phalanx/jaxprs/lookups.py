@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class KnownValue:
     """A value that data alone determine, computed once, on first use."""
 
-    def __init__(self, compute: Callable[[], Any] | None, sources: frozenset[int] = frozenset()):
-        self._compute, self.sources = compute, sources
+    def __init__(self, compute: Callable[[], Any], sources: frozenset[int] = frozenset()):
+        self._compute: Callable[[], Any] | None = compute
+        self.sources = sources
 
     def get(self) -> Any:
         """Return the value, computed on the first call."""
@@ -67,20 +68,20 @@ class Lookup:
 
 
 def follow(
-    program: ClosedJaxpr, inputs: Sequence[Known], latent: Set[Var] = frozenset(), dry: bool = False
+    program: ClosedJaxpr, inputs: Sequence[Known], latent: Set[Var] = frozenset()
 ) -> tuple[list[Lookup], list[Known]]:
     """Return the lookups of a program whose indices are known given these inputs, and its outputs.
 
     Values that depend on the variables `latent` are not known. Lookups in a `while_loop` are found if their indices do
-    not change between turns; the final values of the loop are known if its inputs are. A `dry` walk computes no values.
+    not change between turns; the final values of the loop are known if its inputs are.
     """
     found: list[Lookup] = []
-    outputs = _LookupWalk(found, None, latent, dry).run(program, inputs)
+    outputs = _LookupWalk(found, None, latent).run(program, inputs)
     return found, outputs
 
 
 class _LookupWalk(Interpreter[Known]):
-    """A partial evaluation of a jaxpr on data alone, which records every lookup."""
+    """A partial evaluation of a jaxpr on data alone, which records every lookup; a `dry` walk computes no values."""
 
     def __init__(
         self, found: list[Lookup], outermost: JaxprEqn | None, latent: Set[Var] = frozenset(), dry: bool = False

@@ -25,7 +25,7 @@ from phalanx.language.tracing import Program
 from phalanx.mesh.space import GLOBAL
 from phalanx.programs.sites import Latent, Sites, Term
 from phalanx.programs.unconstrained import Evaluation, refuse_point, run_unconstrained
-from phalanx.programs.validity import Doubt, doubts_of, outputs_of
+from phalanx.programs.validity import Doubts, doubts_of
 
 
 class TracedProgram:
@@ -37,7 +37,7 @@ class TracedProgram:
     """
 
     variables: dict[str, RandomVariable]
-    doubts: dict[tuple[str, str], Doubt]
+    doubts: Doubts
     without_bijection: tuple[str, ...]
     at_position: frozenset[str]
     observed: dict[str, RandomVariable]
@@ -66,16 +66,16 @@ class TracedProgram:
             self.doubts = doubts_of(run) if checking else {}
             self.at_position = run.at_position
             self.without_bijection = tuple(name for name in run.position if name not in run.log_dets)
-            looked = outputs_of(self.doubts) if checking else run.in_support()
+            looked = [*self.doubts.values()] if checking else run.in_support()
             return run.position, run.terms(), run.values(), looked
 
-        self.at_zero, (self.position, self.terms, self.values, _) = jax.make_jaxpr(
+        self.at_zero, (self.position, self.terms, self.values, looked) = jax.make_jaxpr(
             at_zero, axis_env=self.axis_env, return_shape=True
         )(self.shapes)
         # only names, shapes and supports are used after the trace, whose values would stay alive
         self.variables = without_tracers(self.variables)
         self.observed = without_tracers(self.observed)
-        self.doubts = without_tracers(self.doubts)
+        self.doubts = dict(zip(self.doubts, looked, strict=True)) if checking else {}
         self.deterministic = {name: v for name, v in self.values.items() if name not in self.position}
         check_nothing_leaked(program, self.at_zero.consts)
 

@@ -8,13 +8,13 @@ its density may be finite.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
-from jax.extend.core import ClosedJaxpr, Var
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, MaskedDistribution, Unit, constraints
@@ -23,7 +23,6 @@ from phalanx.distributions.constraint_text import kind_of
 from phalanx.distributions.supports import is_outside, support_of
 from phalanx.errors import words
 from phalanx.inputs.arguments import Arguments
-from phalanx.jaxprs.copies import copied_inputs
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
 from phalanx.mesh.devices import axes_but_chain
@@ -50,17 +49,24 @@ ALLOWED = (
 )
 """Texts of constraints."""
 
-BOUNDED = (constraints.positive, constraints.nonnegative, constraints.unit_interval)
-"""Constraints that a real number satisfies or not, whatever the other parameters are."""
 
-
-class Doubt(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Doubt:
     """Values that may be invalid: the values, a flag for each, and the allowed values and the distribution as text."""
 
-    values: Array
+    values: Any
     bad: Array
-    allowed: str
-    distribution: str
+    allowed: str = field(metadata={"static": True})
+    distribution: str = field(metadata={"static": True})
+
+    def any(self) -> Doubt:
+        """Return the doubt with one flag for all values, and without the values."""
+        return replace(self, values=(), bad=jnp.any(self.bad))
+
+
+Doubts = dict[tuple[str, str], Doubt]
+"""Doubts by variable and parameter."""
 
 
 class Wrong(NamedTuple):
@@ -71,6 +77,13 @@ class Wrong(NamedTuple):
     value: np.ndarray
     allowed: str
     distribution: str
+
+    @classmethod
+    def of(cls, doubt: Doubt, first: tuple[Array, Array, Array]) -> Wrong:
+        """Return the invalid values of a doubt, given the result of `first_of`."""
+        count, place, value = first
+        index = tuple(int(i) for i in np.unravel_index(int(place), doubt.bad.shape))
+        return cls(int(count), index, np.asarray(value), doubt.allowed, doubt.distribution)
 
     def said(self, name: str, parameter: str, hint: str) -> str:
         """Return the message about a variable's parameter, or its value; `hint` is about the data."""
@@ -107,7 +120,6 @@ def find_invalid(
     program: Program, arguments: Arguments, mesh: Mesh, arrays: Sequence[Array]
 ) -> dict[tuple[str, str], Wrong]:
     """Return the invalid values of a model on its whole data, by variable and parameter."""
-    described: dict[tuple[str, str], Doubt] = {}
 
     def look(arrays: Sequence[Array]) -> Any:
         whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, arguments.shardings, strict=True)]
@@ -115,29 +127,20 @@ def find_invalid(
         run = run_unconstrained(program, None, data)
         keys = dict(zip(run.position, random.split(random.key(0), len(run.position)), strict=True))
         elsewhere = {name: random.normal(keys[name], v.shape, v.dtype) for name, v in run.position.items()}
-        described.update(doubts(run, run_unconstrained(program, elsewhere, data)))
-        return {key: _first(doubt) for key, doubt in described.items()}
+        found = doubts(run, run_unconstrained(program, elsewhere, data))
+        return {key: (replace(doubt, values=()), first_of(doubt)) for key, doubt in found.items()}
 
     found = jax.jit(lambda arrays: alone(lambda: look(arrays), axes_but_chain(mesh)))(arrays)
-    wrong = {}
-    for key, (count, first, value) in found.items():
-        if int(count):
-            doubt = described[key]
-            index = tuple(int(i) for i in np.unravel_index(int(first), doubt.bad.shape))
-            wrong[key] = Wrong(int(count), index, np.asarray(value), doubt.allowed, doubt.distribution)
-    return wrong
+    return {key: Wrong.of(doubt, first) for key, (doubt, first) in found.items() if int(first[0])}
 
 
-def improper_parameters(
-    run: Callable[[Mapping[str, Array] | None], Evaluation], described: dict[tuple[str, str], Doubt]
-) -> dict[tuple[str, str], Array]:
-    """Return the number of positions at which a parameter is invalid, by variable and parameter.
+def improper_parameters(run: Callable[[Mapping[str, Array] | None], Evaluation]) -> Doubts:
+    """Return the parameters of distributions, with a flag for each position at which one is invalid.
 
     A scale that is itself a normal variable is such a parameter.
 
     Args:
         run: evaluates a program at unconstrained values.
-        described: filled with the doubts, for messages. The function itself may be traced.
     """
     zero = run(None).position
     keys = random.split(random.key(0), max(len(zero), 1))
@@ -148,88 +151,37 @@ def improper_parameters(
         for key, (name, value) in zip(keys, zero.items(), strict=False)
     }
 
-    def at(position: Mapping[str, Array]) -> dict[tuple[str, str], Array]:
-        found = {key: doubt for key, doubt in doubts_of(run(position)).items() if key[1] != VALUE}
-        described.update(found)
-        return {key: jnp.any(doubt.bad) for key, doubt in found.items()}
+    def at(position: Mapping[str, Array]) -> Doubts:
+        return {key: doubt.any() for key, doubt in doubts_of(run(position)).items() if key[1] != VALUE}
 
-    found = lax.map(at, positions) if zero else at({})
-    return {key: jnp.sum(bad) for key, bad in found.items()}
+    return lax.map(at, positions) if zero else at({})
 
 
-class Unbounded(NamedTuple):
-    """A distribution's parameter that is a value on the real line, and must be in a part of it.
-
-    Attributes:
-        name, parameter: the variable of the distribution, and its parameter.
-        source: the name of the value.
-        doubt: the allowed values and the distribution, as text.
-    """
-
-    name: str
-    parameter: str
-    source: str
-    doubt: Doubt
-
-
-def unbounded_parameters(
-    program: ClosedJaxpr, sources: Mapping[Var, str], doubts: Mapping[tuple[str, str], Doubt]
-) -> list[Unbounded]:
-    """Return the parameters that are a value on the real line itself, up to a constant factor.
-
-    Args:
-        program: a trace whose last outputs are those of `doubts`, as `outputs_of` gives them.
-        sources: names of its variables that take all real values.
-        doubts: the doubts, by variable and parameter.
-    """
-    bounded = {text for constraint, text in ALLOWED if constraint in BOUNDED}
-    values = copied_inputs(program, sources)[-2 * len(doubts) :: 2] if doubts else []
-    return [
-        Unbounded(*key, min(copied), doubt)
-        for (key, doubt), copied in zip(doubts.items(), values, strict=True)
-        if copied and key[1] != VALUE and (doubt.allowed in bounded or doubt.allowed.startswith("between"))
-    ]
-
-
-def say_improper(name: str, parameter: str, doubt: Doubt) -> str:
-    """Return the message about a parameter that is invalid at some positions."""
-    return (
-        f"Variable {name!r}: its {parameter} must be {doubt.allowed} for a {doubt.distribution}, but at some values of "
-        f"the latent variables that it is computed from it is not. Give these a prior with the right support, such as "
-        f"HalfNormal or LogNormal for a scale and Beta for a probability, or a phx.param a constraint; or "
-        f"transform it, a scale by jnp.exp, a probability by jax.nn.sigmoid"
-    )
-
-
-def _first(doubt: Doubt) -> tuple[Array, Array, Array]:
+def first_of(doubt: Doubt) -> tuple[Array, Array, Array]:
+    """Return the number of invalid values, and the place of the first, counted over all, with its value."""
     first = jnp.argmax(doubt.bad.ravel())
     values = jnp.broadcast_to(doubt.values, (*doubt.bad.shape, *doubt.values.shape[doubt.bad.ndim :]))
     return jnp.sum(doubt.bad), first, values.reshape(doubt.bad.size, -1)[first]
 
 
-def doubts(run: Evaluation, other: Evaluation) -> dict[tuple[str, str], Doubt]:
+def doubts(run: Evaluation, other: Evaluation) -> Doubts:
     """Return the doubts by variable and parameter, given evaluations at two positions; flags are set if both agree."""
     found, elsewhere = doubts_of(run), doubts_of(other)
     return {
-        key: doubt._replace(bad=doubt.bad & _same(doubt, elsewhere[key]) & _same_support(run, other, key))
+        key: replace(doubt, bad=doubt.bad & _same(doubt, elsewhere[key]) & _same_support(run, other, key))
         for key, doubt in found.items()
     }
 
 
-def doubts_of(run: Evaluation) -> dict[tuple[str, str], Doubt]:
+def doubts_of(run: Evaluation) -> Doubts:
     """Return the doubts at one position, including values that are invalid only there."""
-    found: dict[tuple[str, str], Doubt] = {}
+    found: Doubts = {}
     for name, variable in run.variables.items():
         if variable.observed and (doubt := _of_value(variable)) is not None:
             found[name, VALUE] = doubt
         for parameter, doubt in _of_parameters(variable.distribution):
             found.setdefault((name, parameter), doubt)
     return found
-
-
-def outputs_of(doubts: Mapping[tuple[str, str], Doubt]) -> list[Array]:
-    """Return the arrays of doubts: for each its values and its flags."""
-    return [array for doubt in doubts.values() for array in (doubt.values, doubt.bad)]
 
 
 def _same(doubt: Doubt, other: Doubt) -> Array:
@@ -267,10 +219,8 @@ def _of_parameters(distribution: Any) -> Iterator[tuple[str, Doubt]]:
         values = vars(distribution).get(parameter)
         if values is not None and _is_checked(constraint):
             values = jnp.asarray(values)
-            yield (
-                parameter,
-                Doubt(values, _no_parameter(constraint, values), in_words(constraint), kind_of(distribution)),
-            )
+            bad = _no_parameter(constraint, values)
+            yield parameter, Doubt(values, bad, in_words(constraint), kind_of(distribution))
     for inside in INSIDE:
         yield from _of_parameters(vars(distribution).get(inside))
 

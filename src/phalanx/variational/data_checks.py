@@ -1,13 +1,15 @@
 """Checks that model and guide accept the data: all rows, or each batch as it comes.
 
-Rows that are picked by number must exist, and observed values must lie in the supports of their distributions. One
-program, compiled for all batches, checks both as far as the data alone determine them.
+Rows that are picked by number must exist, and observed values must lie in the supports of their distributions: the
+density of a value outside may be finite, such as that of 2 under a Bernoulli distribution. One program, compiled for
+all batches, checks both as far as the data alone determine them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,19 +17,69 @@ import numpy as np
 from jax import Array, random
 from jax.extend.core import ClosedJaxpr
 
-from phalanx.density.indices import IndexCheck
-from phalanx.density.supports import SupportCheck
+from phalanx.density.indices import IndexCheck, flags_of, values_of
 from phalanx.inputs.arguments import Arguments
+from phalanx.jaxprs.lookups import Known, KnownValue
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.output import warn
-from phalanx.programs.traced_program import without_tracers
-from phalanx.programs.validity import Doubt, doubts_of, outputs_of
+from phalanx.programs.traced_program import TracedProgram
+from phalanx.programs.validity import Doubts, Wrong, doubts_of, first_of, nan_hint
 from phalanx.variational.guides.pair import Pair, key_of
 from phalanx.variational.problem import Problem, Values
 
 Rows = Sequence[Array] | Sequence[np.ndarray]
 """Arrays of data, on the devices or on the host."""
+
+
+@dataclass(frozen=True)
+class SupportCheck(IndexCheck):
+    """Check of the indices, observed values and parameters of a program, for any number of data sets.
+
+    Attributes:
+        doubts: values that may be invalid, see `phalanx.programs.validity`: the last outputs of the program.
+    """
+
+    doubts: Doubts = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, whole: TracedProgram) -> SupportCheck:
+        """Return the check of a program traced with `checking=True`."""
+        return cls(whole.at_zero, len(whole.position), doubts=whole.doubts)
+
+    def check_values(self, arguments: Arguments) -> list[str]:
+        """Raise if the data have an invalid value. Values that depend on latent variables are not checked.
+
+        Returns:
+            A sentence for each variable that could not be checked.
+
+        Raises:
+            ValueError: naming the variable, the value, and the allowed values.
+        """
+        unseen: list[str] = []
+        outputs = self._follow(values_of(arguments.arrays, arguments.shardings))[1]
+        for key, values, bad in self._known(outputs):
+            if (flags := _computed(bad)) is None:
+                unseen.append(f"The values of variable {key[0]!r} could not be checked before the run.")
+            elif np.asarray(flags).any():
+                doubt = replace(self.doubts[key], values=jnp.asarray(values.get()), bad=jnp.asarray(flags))
+                wrong = Wrong.of(doubt, first_of(doubt))
+                raise ValueError(wrong.said(*key, nan_hint(arguments.names, arguments.arrays)))
+        return list(dict.fromkeys(unseen))
+
+    def _flags(self, inputs: Sequence[KnownValue]) -> list[Array]:
+        """Return for each lookup and doubt that data alone determine whether an index or a value may be invalid."""
+        lookups, outputs = self._follow(inputs)
+        known = [_computed(bad) for _, _, bad in self._known(outputs)]
+        bad = [jnp.bool_(True) if flags is None else jnp.any(jnp.asarray(flags)) for flags in known]
+        return [*flags_of(lookups), *bad]
+
+    def _known(self, outputs: Sequence[Known]) -> Iterator[tuple[tuple[str, str], KnownValue, KnownValue]]:
+        """Yield the doubts that data alone determine: values, and whether each is invalid."""
+        last = outputs[len(outputs) - 2 * len(self.doubts) :]
+        for key, values, bad in zip(self.doubts, last[::2], last[1::2], strict=True):
+            if values is not None and bad is not None:
+                yield key, values, bad
 
 
 class DataChecks:
@@ -40,11 +92,9 @@ class DataChecks:
 
     def __init__(self, pair: Pair, compiler: Compiler):
         self._shardings, self._compiler = pair.problem.arguments.shardings, compiler
-        self._supports = supports = _support_check(pair.problem)
-        self._indices = [IndexCheck(supports.program, supports.positions, supports.unknown)]
-        if pair.program:
-            self._indices.append(IndexCheck(_trace_of_draws(pair), unknown=1))
-        self._checks = [*self._indices, supports]
+        self._of_model = _support_check(pair.problem)
+        of_guide = [IndexCheck(_trace_of_draws(pair), unknown=1)] if pair.program else []
+        self._checks: list[IndexCheck] = [self._of_model, *of_guide]
         self._identity = key_of(pair, "data")
         self._compiled: Compiled | None = None
 
@@ -72,15 +122,15 @@ class DataChecks:
         """Raise if the flag of `look` is true and names an index or a value; warn of those that cannot be checked."""
         if found is not None and bool(found):
             self.unseen(arguments)  # its sentences were shown for the first data
-            _warn(self._supports.check(arguments))
+            _warn(self._of_model.check_values(arguments))
 
     def unseen(self, arguments: Arguments) -> list[str]:
         """Return a sentence for each line that picks by numbers that cannot be checked before the run."""
-        return [sentence for check in self._indices for sentence in check.check(arguments)]
+        return [sentence for check in self._checks for sentence in check.check(arguments)]
 
     def check_now(self, arguments: Arguments) -> None:
         """Check without compiling; warn of indices and values that cannot be checked."""
-        _warn([*self.unseen(arguments), *self._supports.check(arguments)])
+        _warn([*self.unseen(arguments), *self._of_model.check_values(arguments)])
 
     @property
     def apply(self) -> bool:
@@ -96,16 +146,16 @@ def _support_check(problem: Problem) -> SupportCheck:
     """Return the check of observed values, at any values of the model's parameters."""
     if not problem.parameters:
         return SupportCheck.of(problem.whole)
-    doubts: dict[tuple[str, str], Doubt] = {}
 
-    def at_zero(params: Values, arrays: Sequence[Array]) -> tuple[Mapping[str, Array], list[Array]]:
+    def at_zero(params: Values, arrays: Sequence[Array]) -> Any:
         run = problem.at_zero(params, problem.arguments.layout.join(arrays))
-        doubts.update(doubts_of(run))
-        return run.position, outputs_of(doubts)
+        return run.position, doubts_of(run)
 
     params, axes = problem.parameter_types, dict.fromkeys(axes_but_chain(problem.mesh), 1)
-    trace = jax.make_jaxpr(at_zero, axis_env=list(axes.items()))(params, problem.arguments.whole_shapes())
-    return SupportCheck(trace, without_tracers(doubts), len(problem.whole.position), len(jax.tree.leaves(params)))
+    trace, (_, doubts) = jax.make_jaxpr(at_zero, axis_env=list(axes.items()), return_shape=True)(
+        params, problem.arguments.whole_shapes()
+    )
+    return SupportCheck(trace, len(problem.whole.position), len(jax.tree.leaves(params)), doubts)
 
 
 def _trace_of_draws(pair: Pair) -> ClosedJaxpr:
@@ -125,3 +175,11 @@ def _trace_of_draws(pair: Pair) -> ClosedJaxpr:
 def _warn(sentences: Sequence[str]) -> None:
     for sentence in sentences:
         warn(sentence, stacklevel=4)
+
+
+def _computed(value: KnownValue) -> Any:
+    """Return a value; None if computing it fails, as an operation does that runs only inside a compiled program."""
+    try:
+        return value.get()
+    except Exception:
+        return None

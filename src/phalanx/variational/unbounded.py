@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
 from phalanx.distributions.constraint_text import kind_of
 from phalanx.errors.model_errors import has_no_sampler
+from phalanx.jaxprs.dependence import NOWHERE, Axes
+from phalanx.jaxprs.walking import Atom, Interpreter, aval_of, words
 from phalanx.language.parameters import Parameter
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation
-from phalanx.programs.validity import Doubt, Unbounded, doubts_of, outputs_of, unbounded_parameters
+from phalanx.programs.validity import VALUE, Doubt, Doubts, doubts_of
 from phalanx.variational.guides.pair import Pair
 from phalanx.variational.problem import Problem, run_program
 
@@ -28,9 +33,16 @@ DRAWS, RARE = 100, 0.1
 """Draws from the prior of a latent variable, and the largest fraction of them that may be invalid."""
 
 NAMES = {"positive": "positive", "zero or more": "nonnegative", "between 0 and 1": "unit_interval"}
-"""Names of constraints, by their texts."""
+"""Names of constraints that a real number satisfies or not, whatever the other parameters are, by their texts."""
 
 TRANSFORM = "transform it: a scale by jnp.exp, a probability by jax.nn.sigmoid"
+
+
+MOVES = words(
+    """reshape broadcast_in_dim squeeze expand_dims transpose slice dynamic_slice gather rev copy copy_p neg
+    convert_element_type reduce_precision split"""
+)
+"""Primitives whose results contain entries of the first operand, and the negative of one takes all values too."""
 
 
 def check_bounded(pair: Pair) -> None:
@@ -54,26 +66,85 @@ def check_bounded(pair: Pair) -> None:
     _check_parameters(problem, problem.parameters, problem.at_zero, "")
 
 
+class _Unbounded(NamedTuple):
+    """A distribution's parameter that is a value on the real line, and must be in a part of it.
+
+    Attributes:
+        name, parameter: the variable of the distribution, and its parameter.
+        source: the name of the value.
+        doubt: the allowed values and the distribution, as text.
+    """
+
+    name: str
+    parameter: str
+    source: str
+    doubt: Doubt
+
+
+def _unbounded(program: ClosedJaxpr, sources: Mapping[Var, str], doubts: Doubts) -> Iterator[_Unbounded]:
+    """Yield the parameters that are a value on the real line itself, up to a constant factor.
+
+    Args:
+        program: a trace whose last outputs are the arrays of `doubts`.
+        sources: names of its variables that take all real values.
+        doubts: the doubts, by variable and parameter.
+    """
+    copied = _Copies(sources).run(program, [NOWHERE] * len(program.jaxpr.invars))
+    values = copied[len(copied) - 2 * len(doubts) :: 2]
+    for ((name, parameter), doubt), names in zip(doubts.items(), values, strict=True):
+        is_bounded = doubt.allowed in NAMES or doubt.allowed.startswith("between")
+        if names and parameter != VALUE and is_bounded:
+            yield _Unbounded(name, parameter, min(names), doubt)
+
+
+class _Copies(Interpreter[Axes]):
+    """Analysis of a program: the sources that some entries of a value are copies of, up to a constant factor.
+
+    Functions that the program calls are followed; loops and branches are not.
+    """
+
+    def __init__(self, sources: Mapping[Var, str]):
+        self._sources = sources
+
+    def constant(self, value: ArrayLike) -> Axes:
+        return NOWHERE
+
+    def named(self, variable: Var, value: Axes) -> Axes:
+        return value | {self._sources[variable]} if variable in self._sources else value
+
+    def primitive(self, equation: JaxprEqn, inputs: list[Axes]) -> list[Axes]:
+        name = equation.primitive.name
+        if name == "optimization_barrier":
+            return inputs
+        if name in MOVES and all(jnp.issubdtype(aval_of(v).dtype, jnp.inexact) for v in equation.outvars):
+            return [inputs[0]] * len(equation.outvars)
+        if name == "concatenate":
+            return [NOWHERE.union(*inputs)]
+        if name in ("mul", "div") and _is_factor(equation.invars[1]):
+            return [inputs[0]]
+        return [inputs[1]] if name == "mul" and _is_factor(equation.invars[0]) else [NOWHERE] * len(equation.outvars)
+
+
+def _is_factor(atom: Atom) -> bool:
+    """Return whether an operand is a number other than zero."""
+    return isinstance(atom, Literal) and np.ndim(atom.val) == 0 and bool(np.isfinite(atom.val) and atom.val != 0)
+
+
 def _check_parameters(
     problem: Problem, parameters: Mapping[str, Parameter], run: Callable[[Any, Any], Evaluation], where: str
 ) -> None:
     real = {name for name, parameter in parameters.items() if _is_real(parameter.constraint)}
     if not real:
         return
-    doubts: dict[tuple[str, str], Doubt] = {}
 
-    def look(params: PyTree, arrays: PyTree) -> list[Array]:
-        def outputs() -> list[Array]:
-            doubts.update(doubts_of(run(params, problem.arguments.layout.join(arrays))))
-            return outputs_of(doubts)
-
-        return problem.alone(outputs)
+    def look(params: PyTree, arrays: PyTree) -> Doubts:
+        return problem.alone(lambda: doubts_of(run(params, problem.arguments.layout.join(arrays))))
 
     values = jax.eval_shape(lambda: {name: p.start(name, random.key(0)) for name, p in parameters.items()})
-    traced = jax.make_jaxpr(look)(values, problem.arguments.whole_shapes())
+    traced, doubts = jax.make_jaxpr(look, return_shape=True)(values, problem.arguments.whole_shapes())
     names = [name for name in sorted(values) for _ in jax.tree.leaves(values[name])]
     sources = {v: name for v, name in zip(traced.jaxpr.invars, names, strict=False) if name in real}
-    for found in unbounded_parameters(traced, sources, doubts):
+    for found in _unbounded(traced, sources, doubts):
         constraint = NAMES.get(found.doubt.allowed, "interval")
         raise ValueError(
             f"{_sentence(found, where)} the parameter {found.source!r}, which has no constraint. Give it one, as in "
@@ -84,7 +155,7 @@ def _check_parameters(
 def _check_latents(problem: Problem) -> None:
     whole = problem.whole
     sources = dict(zip(whole.at_zero.jaxpr.outvars, sorted(whole.position), strict=False))
-    for found in unbounded_parameters(whole.at_zero, sources, whole.doubts):
+    for found in _unbounded(whole.at_zero, sources, whole.doubts):
         if _invalid_in_prior(problem, found) > RARE:
             kind = kind_of(whole.variables[found.source].distribution)
             raise ValueError(
@@ -94,14 +165,14 @@ def _check_latents(problem: Problem) -> None:
             )
 
 
-def _sentence(found: Unbounded, where: str) -> str:
+def _sentence(found: _Unbounded, where: str) -> str:
     return (
         f"Variable {found.name!r}{where}: its {found.parameter} must be {found.doubt.allowed} for a "
         f"{found.doubt.distribution}, and is"
     )
 
 
-def _invalid_in_prior(problem: Problem, found: Unbounded) -> float:
+def _invalid_in_prior(problem: Problem, found: _Unbounded) -> float:
     """Return the fraction of draws from the prior in which a distribution's parameter is invalid; 0 if unknown."""
     data = problem.data(problem.arguments.arrays)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpyro.distributions import constraints
 
 import phalanx as phx
-from phalanx.density.supports import SupportCheck
 from phalanx.inputs.arguments import split_arguments
 from phalanx.programs.traced_program import TracedProgram
+from phalanx.variational.data_checks import SupportCheck
 
 ROWS, GROUPS = 8, 3
 SHORT = {"num_steps": 8, "progress": False, "until": False}
@@ -299,10 +299,10 @@ def test_a_value_is_refused_where_the_support_says_so(family, values, is_scaled)
         possible.all()
     )
     if possible.all():
-        assert check.check(arguments) == []
+        assert check.check_values(arguments) == []
         return
     with pytest.raises(ValueError, match=f"'y': {(~possible).sum()} observed values? lies? "):
-        check.check(arguments)
+        check.check_values(arguments)
 
 
 # -- branches, masks and discrete variables ---------------------------------------------------------------------------

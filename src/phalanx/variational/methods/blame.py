@@ -14,7 +14,7 @@ from jax import Array, random
 from phalanx.language.parameters import with_parameters
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
-from phalanx.programs.validity import VALUE, Doubt, doubts_of, improper_parameters, nan_hint, say_improper
+from phalanx.programs.validity import VALUE, Doubts, doubts_of, improper_parameters, nan_hint
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.pair import Pair
 from phalanx.variational.methods.step import FitState, Steps, all_finite, step_key
@@ -80,24 +80,22 @@ class Blame:
 
     def _improper_guide(self) -> str:
         """Return a sentence about a distribution of the guide whose parameter is out of range; or an empty one."""
-        pair, described = self.steps.pair, {}
+        pair = self.steps.pair
         if not (program := pair.program):
             return ""
 
-        def look(free: Params, arrays: Sequence[Array]) -> dict[tuple[str, str], Array]:
+        def look(free: Params, arrays: Sequence[Array]) -> Doubts:
             params, data = pair.learned.constrain(free), pair.problem.step_data(arrays, random.key(0))
 
-            def flags() -> dict[tuple[str, str], Array]:
+            def flags() -> Doubts:
                 variables = replace(program, data=data).variables(params, random.key(0))
                 doubts = doubts_of(Evaluation(variables, {}, {}))
-                described.update({key: doubt for key, doubt in doubts.items() if key[1] != VALUE})
-                return {key: jnp.any(doubt.bad) for key, doubt in described.items()}
+                return {key: doubt.any() for key, doubt in doubts.items() if key[1] != VALUE}
 
             return pair.problem.alone(flags)
 
-        for (name, parameter), bad in jax.jit(look)(self.state.free, self.arrays).items():
-            if bad:
-                doubt = described[name, parameter]
+        for (name, parameter), doubt in jax.jit(look)(self.state.free, self.arrays).items():
+            if doubt.bad:
                 return (
                     f"Variable {name!r} of the guide {pair.guide.name}: its {parameter} must be {doubt.allowed} for a "
                     f"{doubt.distribution}, and steps have led out of there. Give its phx.param a constraint, such as "
@@ -127,18 +125,22 @@ def improper_model(pair: Pair, free: Params, arrays: Sequence[Array]) -> str:
     The sentence is empty if all parameters stay within their range.
     """
     problem, params = pair.problem, pair.learned.constrain(free)
-    described: dict[tuple[str, str], Doubt] = {}
 
-    def look(arrays: Sequence[Array], params: Params) -> dict[tuple[str, str], Array]:
+    def look(arrays: Sequence[Array], params: Params) -> Doubts:
         data = problem.step_data(arrays, random.key(0))
 
         def run(position: Mapping[str, Array] | None) -> Evaluation:
             return run_unconstrained(with_parameters(problem.model, params), position, data, any_latent=True)
 
-        return problem.alone(lambda: improper_parameters(run, described))
+        return problem.alone(lambda: improper_parameters(run))
 
     of_model = {name: params[name] for name in problem.parameters}
-    for (name, parameter), count in jax.jit(look)(list(arrays), of_model).items():
-        if int(count):
-            return say_improper(name, parameter, described[name, parameter])
+    for (name, parameter), doubt in jax.jit(look)(list(arrays), of_model).items():
+        if np.any(doubt.bad):
+            return (
+                f"Variable {name!r}: its {parameter} must be {doubt.allowed} for a {doubt.distribution}, but at some "
+                f"values of the latent variables that it is computed from it is not. Give these a prior with the right "
+                f"support, such as HalfNormal or LogNormal for a scale and Beta for a probability, or a phx.param a "
+                f"constraint; or transform it, a scale by jnp.exp, a probability by jax.nn.sigmoid"
+            )
     return ""
