@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=side_by_side.RESULTS, help="folder for the JSON file")
     options = parser.parse_args()
     import phalanx as phx
-    from phalanx.variational.monitoring.utilisation import flops_of_a_step
+    from phalanx.variational.monitoring.watching import flops_of_a_step
 
     phx.use_cpu_devices(8)
     watch, rows, predictions = side_by_side.Watch(), [], {}

@@ -37,7 +37,7 @@ from phalanx.placements.placement import (
 from phalanx.placements.row_functions import DIVIDED, TOGETHER, RowFunction
 from phalanx.placements.rules import RULES, Plan
 from phalanx.placements.rules.random_bits import bits_of_rows
-from phalanx.placements.rules.row_functions import function_plan
+from phalanx.placements.rules.reductions import function_plan
 from phalanx.placements.rules.shapes import own_sizes
 
 RECOMPUTED = ELEMENTWISE | {

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from jax import Array
 
-from phalanx.diagnostics import Verdict
+from phalanx.diagnostics import Finding, Verdict
 from phalanx.errors.names import hint
 from phalanx.learning.compiled import Compiler
 from phalanx.mesh.keys import check_seed
+from phalanx.posterior.file import Run, run_of, write_run
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.shown import as_html
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.report.page import file_to_write
+from phalanx.store.archive import Kind, read_archive
 from phalanx.store.pickles import LEFT_OUT, Pickled
 from phalanx.store.save_path import file_to_save
 from phalanx.variational.drawing import Drawing, on_host
-from phalanx.variational.fit_file import read_fit, write_fit
 from phalanx.variational.guides.pair import Pair, bound_name
 from phalanx.variational.judging.evidence import Evidence
 from phalanx.variational.judging.judge import judge_likelihood
@@ -41,6 +42,9 @@ from phalanx.variational.sinks import posterior_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_KIND = Kind("fit", "Fit.load", "phalanx.fit", (1,), ("params", "losses", "unsettled", "steps", "failed", "verdict"))
+"""File format of a fit."""
 
 
 class FitOutcome(NamedTuple):
@@ -300,12 +304,15 @@ class Fit(Pickled):
         """
         of_draws = "netCDF holds draws: fit.posterior().save(...) writes some. Save the fit itself as .npz."
         file = file_to_save(path, "fit.npz", of_draws)
+        verdict = self.verdict()
+        findings, passed = [tuple(finding) for finding in verdict.findings], list(verdict.passed)
+        plain = {"good": verdict.good, "headline": verdict.headline, "findings": findings, "passed": passed}
         parts = {
             "params": self.params, "losses": dict(self.losses._asdict()), "unsettled": self.unsettled,
             "steps": self.steps, "failed": self.failed, "seen": self.seen, "looks": self.looks,
-            "verdict": self.verdict(), "last": self.last,
+            "verdict": plain, "last": self.last,
         }  # fmt: skip
-        return write_fit(file, parts, self.timing, self.record)
+        return write_run(file, _KIND, parts, self.timing, self.record)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Fit:
@@ -317,7 +324,7 @@ class Fit(Pickled):
             FileNotFoundError: when the file does not exist.
             ValueError: when the file is not a fit, or is damaged.
         """
-        parts, timing, record = read_fit(Path(path))
+        parts, timing, record = read_archive(Path(path), _KIND, _run_of_fit)
         return cls(
             parts["params"], Losses(**parts["losses"]), timing, record, parts["unsettled"], parts["steps"],
             parts["failed"], parts.get("seen", 0), tuple(Look(*look) for look in parts.get("looks", ())),
@@ -402,3 +409,11 @@ def check_number(n: object) -> None:
     """Raise unless `n` is a number of draws."""
     if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
         raise ValueError(f"The number of draws must be a whole number, at least 1; got {n!r}.")
+
+
+def _run_of_fit(parts: dict[str, Any], entries: Mapping[str, Any]) -> Run:
+    """Return what the file of a fit contains."""
+    plain = parts["verdict"]
+    findings = tuple(Finding(*finding) for finding in plain["findings"])
+    verdict = Verdict(plain["good"], plain["headline"], findings, tuple(plain["passed"]))
+    return run_of({**parts, "verdict": verdict}, entries)

@@ -13,7 +13,7 @@ from phalanx.diagnostics.psis import smooth
 from phalanx.variational.judging.evidence import Weights
 from phalanx.variational.judging.judge import Compared, Moment, judge_fit, moments_after
 from phalanx.variational.judging.moving import Moved
-from phalanx.variational.pictures import marginal_figure
+from phalanx.variational.page import marginal_figure
 
 
 def topics(fit):

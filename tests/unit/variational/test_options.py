@@ -27,8 +27,7 @@ from phalanx.store.policy import SavePolicy
 from phalanx.variational.guides.pair import for_steps
 from phalanx.variational.methods.step import FitState, StepBounds, StepOrder, Steps
 from phalanx.variational.monitoring.evaluating import HeldOut
-from phalanx.variational.monitoring.utilisation import flops_of_a_step
-from phalanx.variational.monitoring.watching import fit_checkpoint
+from phalanx.variational.monitoring.watching import fit_checkpoint, flops_of_a_step
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(48, 4)).astype(np.float32)

@@ -12,6 +12,7 @@ from jax.extend.core import JaxprEqn
 
 from phalanx.placements.mesh_axis import MeshAxis
 from phalanx.placements.placement import PARTIAL, REPLICATED, PlacedValue, Placement, is_inexact, is_sharded
+from phalanx.placements.row_functions import RowFunction
 from phalanx.placements.rules.table import Mask, Plan, rule
 
 
@@ -90,3 +91,20 @@ def window(
     if not is_single or tuple(params["padding"][dim]) != (0, 0):
         return None
     return Plan([dim] * len(operands), [dim] * len(equation.outvars))
+
+
+def function_plan(function: RowFunction, equation: JaxprEqn, placements: Sequence[Placement]) -> Plan:
+    """Return the plan of a function of rows along one mesh axis."""
+    of_batch = [at is not None and at == dim for at, dim in zip(placements, function.batch, strict=False)]
+    if any(of_batch):
+        return Plan([REPLICATED if dim is None else dim for dim in function.batch], [0] * len(equation.outvars))
+    others = [REPLICATED] * (len(placements) - function.rows)
+    results = len(equation.outvars)
+    of_rows = placements[: function.rows]
+    if function.adds_entries and any(at != REPLICATED for at in of_rows):
+        needs = [PARTIAL if at == REPLICATED else at for at in of_rows]
+        masks = [Mask(number, at) for number, at in enumerate(of_rows) if is_sharded(at)]
+        return Plan([*needs, *others], [PARTIAL] * results, masks)
+    if not function.adds_entries and 0 in of_rows:
+        return Plan([*[0] * function.rows, *others], [*[PARTIAL] * function.sums, *[0] * (results - function.sums)])
+    return Plan([REPLICATED] * len(placements), [REPLICATED] * results)

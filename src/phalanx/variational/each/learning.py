@@ -155,7 +155,7 @@ class LearningOfSets:
         rates = np.array([self.rate * rule.rate for rule in rules], np.float32)
         anew = np.array([rule.window.begin == course.step for rule in rules])
         order = LaneOrder(np.int32(most), course.moves, rates, anew)
-        lanes, made = self.programs.block(self.steps, course.state, self._seeds_of(course.sets), course.arrays, order)
+        lanes, made = self.programs.block(self.steps, course.state, self.seeds[course.sets], course.arrays, order)
         steps = course.steps.copy()
         steps[course.sets[course.moves]] += most
         bounds = (*course.bounds, Bounds(course.step, course.sets, made))
@@ -242,7 +242,7 @@ class LearningOfSets:
         else:
             filled = np.arange(len(course.sets))
         count = draws_to_compare(jax.tree.map(lambda leaf: leaf[0], course.free))
-        found = self.programs.quartiles(count, mean, self._seeds_of(course.sets[filled]), arrays)
+        found = self.programs.quartiles(count, mean, self.seeds[course.sets[filled]], arrays)
         return found[: len(lanes)] if size < len(course.sets) else found[lanes]
 
     def _without_ended(self, course: SetsCourse) -> SetsCourse:
@@ -268,9 +268,6 @@ class LearningOfSets:
         sets = course.sets[kept]
         arrays = self.programs.arrays(sets)
         return course._replace(state=state, sets=sets, moves=np.arange(count) < len(moving), arrays=arrays)
-
-    def _seeds_of(self, sets: Int[np.ndarray, "lanes"]) -> np.ndarray:
-        return self.seeds[sets]
 
 
 def _bounds_of(course: SetsCourse, lane: int, begin: int) -> Losses:
