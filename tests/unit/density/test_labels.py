@@ -58,6 +58,8 @@ def normal(name, *shape):
         lambda x, b: jax.lax.map(lambda row: row @ b, x),
         lambda x, b: jax.jit(lambda x: ((x - x.mean(0)) / x.std(0)) @ b)(x),
         lambda x, b: (b[None, :] @ x.T)[0],
+        lambda x, b: jnp.cumsum(x, axis=0) @ b,
+        lambda x, b: (x.reshape(2, 3, 3) @ b).ravel(),
     ],
 )
 def test_columns_name_what_they_are_multiplied_with(product):
