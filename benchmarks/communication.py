@@ -34,7 +34,7 @@ def vae() -> Any:
     import optax
 
     import phalanx as phx
-    from phalanx.demos.models.vae_programs import VAE
+    from phalanx.demos.vae import VAE
     from phalanx.variational.guides.pair import for_steps
     from phalanx.variational.methods.step import FitState, Steps
 

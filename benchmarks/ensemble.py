@@ -35,7 +35,7 @@ def plain_flax(images: np.ndarray, labels: np.ndarray, networks: int) -> Any:
     import optax
     from flax import nnx
 
-    from phalanx.demos.models.cnn import make_cnn
+    from phalanx.demos.ensemble import make_cnn
 
     make, optimizer = make_cnn(28, 10), optax.sgd(0.05, momentum=0.9)
     graph = nnx.split(make(nnx.Rngs(0)), nnx.Param, ...)[0]
@@ -75,7 +75,7 @@ def phalanx_ensemble(images: np.ndarray, labels: np.ndarray, members: int) -> An
     import optax
 
     import phalanx as phx
-    from phalanx.demos.models.cnn import make_cnn
+    from phalanx.demos.ensemble import make_cnn
 
     def loss(logits, y):
         return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()

@@ -32,9 +32,8 @@ def densities(random: np.random.Generator) -> dict[str, tuple[Callable[..., None
     from jax.scipy.special import logsumexp
 
     import phalanx as phx
+    from phalanx.demos.mixture import LOC, SCALE, WEIGHT, model_as_written
     from phalanx.demos.mixture import model as written_out
-    from phalanx.demos.mixture import model_as_written
-    from phalanx.demos.models.mixture_density import LOC, SCALE, WEIGHT
 
     def normal(*shape: int) -> np.ndarray:
         return random.normal(size=shape).astype(np.float32)

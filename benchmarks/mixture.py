@@ -54,7 +54,7 @@ def plain_ways(options: argparse.Namespace) -> dict[str, Way]:
     import jax.numpy as jnp
     from jax.scipy.special import logsumexp
 
-    from phalanx.demos.models.mixture_density import LOC, SCALE, WEIGHT, log_density
+    from phalanx.demos.mixture import LOC, SCALE, WEIGHT, log_density
     from phalanx.run.device.executables import WIDE
 
     def log_sum_exp(x):

@@ -76,7 +76,7 @@ def vae_by_phalanx(x: np.ndarray) -> Fit:
     import optax
 
     import phalanx as phx
-    from phalanx.demos.models.vae_programs import VAE
+    from phalanx.demos.vae import VAE
 
     vae = VAE(SIDE**2)
     rows, objective = phx.batches({"x": x}, VAE_BATCH), phx.guides.elbo(path=False)
@@ -92,7 +92,7 @@ def vae_by_hand(x: np.ndarray) -> Learn:
     from flax import nnx
     from jax import random
 
-    from phalanx.demos.models.vae_programs import VAE, make_network
+    from phalanx.demos.vae import VAE, make_network
     from phalanx.flows import InverseAutoregressive, MaskedAutoregressive
 
     vae, optimizer = VAE(SIDE**2), optax.adam(RATE)

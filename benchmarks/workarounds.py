@@ -107,7 +107,7 @@ def ensemble(members: int, steps: int) -> Callable[[], Any]:
     import optax
 
     import phalanx as phx
-    from phalanx.demos.models.cnn import make_cnn
+    from phalanx.demos.ensemble import make_cnn
 
     images = RANDOM.normal(size=(128 * steps, 28, 28)).astype(np.float32)
     labels = RANDOM.integers(10, size=len(images))

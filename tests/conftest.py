@@ -10,6 +10,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 # Before JAX is imported, which reads them then; subprocesses do, too.
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -31,6 +32,8 @@ for dtype in ("Bool", "Float", "Float64", "Int", "Integer", "Key", "Shaped", "UI
     # The package imports them for type checkers alone, so that users neither need jaxtyping nor wait for it. To the
     # checker here a name that it cannot find would be any type.
     setattr(builtins, dtype, getattr(jaxtyping, dtype))
+for drawn in ("Axes", "Figure"):  # matplotlib takes long to import, and its types have no shapes
+    setattr(builtins, drawn, Any)
 install_import_hook(TYPE_CHECKED, "tests.type_checked.checked")
 
 from phalanx.run.compile import stored_programs  # noqa: E402, only now, so that its types are checked

@@ -6,9 +6,10 @@ from beartype import BeartypeConf, beartype
 
 TYPE_CHECKED = [
     "phalanx.adaptation",
-    "phalanx.demos.models.factorisation",
-    "phalanx.demos.models.mixture_density",
-    "phalanx.demos.scoring",
+    "phalanx.demos.covertype",
+    "phalanx.demos.digits",
+    "phalanx.demos.mixture",
+    "phalanx.demos.movielens",
     "phalanx.diagnostics.element_statistics",
     "phalanx.diagnostics.calibration",
     "phalanx.diagnostics.normal_scores",

@@ -71,7 +71,7 @@ def store(name: str, command: str, printed: str, folder: Path) -> None:
 
 def ensemble_training(result: dict[str, Any]) -> Any:
     """Draw accuracies by epoch of the committed training on MNIST."""
-    from phalanx.demos.pictures.ensemble import curves
+    from phalanx.demos.ensemble import curves
 
     return curves(result["epochs"])
 

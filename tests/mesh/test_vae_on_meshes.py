@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import phalanx as phx
-from phalanx.demos.models.vae_programs import VAE
+from phalanx.demos.vae import VAE
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (32, 36)).astype(np.uint8)
 SMALL = VAE(pixels=36, latent=4, hidden=16)

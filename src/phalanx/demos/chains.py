@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
 
-from phalanx.demos.options import DemoOptions, Sizes, choose, mesh_with
-from phalanx.demos.pictures.softmax import cloud
-from phalanx.demos.show import finish, introduce
-from phalanx.kernels.hmc import hmc
-from phalanx.language.tracing import sample
-from phalanx.posterior.posterior import Posterior
-from phalanx.run.mcmc import mcmc
+import phalanx as phx
+from phalanx.demos.options import DemoOptions, finish, introduce
+from phalanx.report.plots import style
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from matplotlib.figure import Figure
 
 MEAN = np.array([1.0, -1.0])
 COVARIANCE = np.array([[1.0, 0.6], [0.6, 0.8]])
@@ -21,20 +23,17 @@ PER_DEVICE = 2
 
 def model() -> None:
     """Model a point in the plane as Gaussian."""
-    sample("x", dist.MultivariateNormal(MEAN, covariance_matrix=COVARIANCE))
+    phx.sample("x", dist.MultivariateNormal(MEAN, covariance_matrix=COVARIANCE))
 
 
-def main(options: DemoOptions) -> Posterior:
+def main(options: DemoOptions) -> phx.Posterior:
     """Run the demo, and write its report to `options.out`."""
-    mesh = mesh_with(options.data_shards or 1)
-    sizes = choose(options, Sizes(chains=PER_DEVICE * jax.device_count(), warmup=1000, draws=1000))
+    mesh = options.mesh(1)
     introduce("Chains on every device", "\n    x ~ Normal([1, -1], [[1, 0.6], [0.6, 0.8]])\n", "none")
-    posterior = mcmc(
+    posterior = phx.mcmc(
         model,
-        kernel=hmc(num_steps=10, step_size=0.1),
-        num_chains=sizes.chains,
-        num_warmup=sizes.warmup,
-        num_samples=sizes.draws,
+        kernel=phx.hmc(num_steps=10, step_size=0.1),
+        **options.sizes(chains=PER_DEVICE * jax.device_count(), warmup=1000, draws=1000),
         seed=options.seed,
         mesh=mesh,
         matmul_precision=options.precision,
@@ -51,5 +50,21 @@ def main(options: DemoOptions) -> Posterior:
         f"mean {np.round(mean, 3).tolist()} (exact {MEAN.tolist()}), covariance {np.round(covariance, 3).tolist()} "
         f"(exact {COVARIANCE.tolist()})"
     )
-    finish(posterior, headline, words, {"draws": cloud(posterior.draws["x"], MEAN, COVARIANCE)}, options.out)
+    finish(posterior, headline, words, {"draws": cloud(flat)}, options.out)
     return posterior
+
+
+def cloud(draws: Float[np.ndarray, "draw 2"]) -> Figure:
+    """Plot draws over ellipses of one, two and three standard deviations of the exact Gaussian."""
+    figure = style.new_figure(5.2, 5.0)
+    axes = figure.subplots()
+    few = draws[:: max(1, len(draws) // 4000)]
+    axes.plot(*few.T, ".", color=style.ACCENT, markersize=2, alpha=0.35, label="draws")
+    angle = np.linspace(0, 2 * np.pi, 200)
+    circle = np.linalg.cholesky(COVARIANCE) @ np.stack([np.cos(angle), np.sin(angle)])
+    for radius in (1, 2, 3):
+        label = "1, 2, 3 standard deviations" if radius == 1 else None
+        axes.plot(*(MEAN[:, None] + radius * circle), color=style.SECOND, linewidth=1.5, label=label)
+    style.finish(axes, "", "first coordinate", "second coordinate", grid="both")
+    style.explain(figure)
+    return figure

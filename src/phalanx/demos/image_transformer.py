@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,25 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from phalanx.datasets import Classification
-from phalanx.demos.ensemble import LARGE, as_bytes, load
-from phalanx.demos.options import DemoOptions, data_and_model
-from phalanx.demos.pictures.images import bits_curve, image_rows
-from phalanx.demos.show import introduce, save
+import phalanx as phx
+from phalanx.demos.options import LARGE, DemoOptions, as_bytes, introduce, save
 from phalanx.extras import require
-from phalanx.language.tracing import sample
-from phalanx.learning.batches import batches
+from phalanx.language.tracing import Program
 from phalanx.mesh.specs import PyTree
-from phalanx.networks import Network
-from phalanx.networks.parameters import network
-from phalanx.networks.pixels import image_transformer, levels, pixel_sampler
+from phalanx.networks import Network, image_transformer, levels, pixel_sampler
 from phalanx.report import console
-from phalanx.variational.fit import fit
-from phalanx.variational.monitoring.options import training
-from phalanx.variational.result import Fit
+from phalanx.report.plots import style
+from phalanx.report.plots.images import bits_curve, image_panels
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
+    from matplotlib.figure import Figure
 
 WIDTH, LAYERS, HEADS, WINDOW = 64, 2, 2, 28
 BATCH, RATE, HELD_OUT = 16, 3e-3, 480
@@ -45,19 +40,28 @@ WORDS = """
 """
 
 
-def main(options: DemoOptions) -> Fit:
+def make_model(transformer: Network) -> Program:
+    """Return the model of images `(images, pixels)` as rows of pixels, each given those before it."""
+
+    def model(pixels: Array) -> None:
+        outputs = phx.network("transformer", transformer)(pixels)
+        phx.sample("pixels", levels(outputs).to_event(1), obs=pixels)
+
+    return model
+
+
+def main(options: DemoOptions) -> phx.Fit:
     """Train the transformer, sample and complete images, and write pictures and `result.json` to `options.out`."""
-    optax, data, mesh = require("optax"), load(options), data_and_model(options, BATCH)
+    optax = require("optax")
+    data, mesh = options.images(), options.data_and_model(BATCH)
     train, test = (as_bytes(x).reshape(len(x), -1) for x in (data.train_images, data.test_images))
     rows, columns = data.train_images.shape[1:3]
     transformer = image_transformer(rows, columns, width=WIDTH, layers=LAYERS, heads=HEADS, window=WINDOW)
 
-    def model(pixels: Array) -> None:
-        outputs = network("transformer", transformer)(pixels)
-        sample("pixels", levels(outputs).to_event(1), obs=pixels)
-
     train, held_out = train[:-HELD_OUT], train[-HELD_OUT:]
-    steps = number_of_steps(options, len(train))
+    steps = 2400 if len(train) >= LARGE else 800  # minutes on two cores
+    if options.epochs is not None:
+        steps = options.epochs * (len(train) // BATCH)
     weights = sum(
         math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(transformer.init, jax.random.key(0)))
     )
@@ -68,21 +72,20 @@ def main(options: DemoOptions) -> Fit:
     introduce(f"A transformer over the pixels of {data.name}", words, f"{data.source}; {data.licence}")
     rate = optax.warmup_cosine_decay_schedule(0.0, RATE, min(40, steps // 4), steps)
     began = time.perf_counter()
-    learned = fit(
-        model, None, batches({"pixels": train}, BATCH, seed=options.seed), optimizer=optax.adam(rate, b2=0.98),
-        num_steps=steps, seed=options.seed, mesh=mesh, matmul_precision=options.precision,
-        training=training(every=max(1, steps // 16), held_out={"pixels": held_out}, log=options.out / "losses.csv"),
-    )  # fmt: skip
+    learned = phx.fit(
+        make_model(transformer),
+        None,
+        phx.batches({"pixels": train}, BATCH, seed=options.seed),
+        optimizer=optax.adam(rate, b2=0.98),
+        num_steps=steps,
+        seed=options.seed,
+        mesh=mesh,
+        matmul_precision=options.precision,
+        training=phx.training(every=max(1, steps // 16), held_out={"pixels": held_out}, log=options.out / "losses.csv"),
+    )
     seconds = time.perf_counter() - began
     write(options, data, transformer, learned, test, {"steps": steps, "seconds": seconds, "weights": weights})
     return learned
-
-
-def number_of_steps(options: DemoOptions, rows: int) -> int:
-    """Return the steps of the requested epochs, or by default those that take minutes on two cores."""
-    if options.epochs is not None:
-        return options.epochs * (rows // BATCH)
-    return 2400 if rows >= LARGE else 800
 
 
 def bits_per_dimension(
@@ -100,9 +103,9 @@ def bits_per_dimension(
 
 def write(
     options: DemoOptions,
-    data: Classification,
+    data: phx.datasets.Classification,
     transformer: Network,
-    learned: Fit,
+    learned: phx.Fit,
     test: np.ndarray,
     run: dict[str, Any],
 ) -> None:
@@ -135,3 +138,14 @@ def write(
         "looks": [look._asdict() for look in learned.looks],
     }  # fmt: skip
     save(figures, result, options.out)
+
+
+def image_rows(rows: Mapping[str, np.ndarray], side: tuple[int, int]) -> Figure:
+    """Draw rows of images `(images, pixels)` from 0 to 255, each row with its name."""
+    count = len(next(iter(rows.values())))
+    figure = style.new_figure(0.85 * count + 1.2, 0.95 * len(rows))
+    for line, (name, images) in zip(image_panels(figure, len(rows), count), rows.items(), strict=True):
+        for axes, image in zip(line, images, strict=True):
+            axes.imshow(np.reshape(image, side), cmap="Greys", vmin=0, vmax=255, interpolation="nearest")
+        line[0].set_ylabel(name, fontsize=8, color=style.MUTED, rotation=0, ha="right", va="center")
+    return figure

@@ -3,98 +3,152 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+import numpyro.distributions as dist
+from jax import Array, lax
 
-from phalanx import reducers
-from phalanx.datasets import Watched, generate_movielens, movielens
-from phalanx.demos.models.factorisation import MATHEMATICS, Entries, hide, model
-from phalanx.demos.options import DemoOptions, Sizes, choose, mesh_with
-from phalanx.demos.pictures.movielens import by_genre, recommendations, traces
-from phalanx.demos.scoring.held_out import HiddenEntryScores, score_held_out
-from phalanx.demos.show import finish, introduce
+import phalanx as phx
+from phalanx.demos.options import DemoOptions, finish, introduce
+from phalanx.diagnostics.calibration import calibrate
 from phalanx.extras import require
-from phalanx.inputs.placement import shard
-from phalanx.kernels.hmc import hmc
 from phalanx.mesh.output import STDOUT
-from phalanx.mesh.take_rows import take_rows
-from phalanx.posterior.posterior import Posterior
 from phalanx.reducers.reducer import Reduce
 from phalanx.report import reliability_figure
-from phalanx.run.mcmc import mcmc
-from phalanx.variational.maximum import maximize
+from phalanx.report.plots import style
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float, Int, Shaped
+    from matplotlib.figure import Figure
 
-DEFAULT = Sizes(chains=2, warmup=1000, draws=500)
+MATHEMATICS = """
+    U ~ Normal(0, 1)  [{users:,}, {dimensions}]      u ~ Normal(0, 1)  [{users:,}]
+    V ~ Normal(0, 1)  [{films:,}, {dimensions}]      v ~ Normal(0, 1)  [{films:,}]
+    W ~ Bernoulli(sigmoid(U V' + u + v'))  [{users:,}, {films:,}], {hidden} of each row hidden
+"""
 HIDDEN = 0.05
 DIMENSIONS, DIMENSIONS_GENERATED = 20, 3
+ROWS = 64
+"""Users per batch of held-out probabilities."""
+
+SHOWN = 12
+"""Films or genres in a picture."""
+
+COLORS = {"most": style.ACCENT, "fewest": style.SECOND}
 
 
-def main(options: DemoOptions) -> Posterior:
+class Entries(NamedTuple):
+    """Matrix with some hidden entries in each row.
+
+    Attributes:
+        watched: ones and zeros, `(users, films)`, int8.
+        shown: True for entries that are not hidden, `(users, films)`.
+        columns: columns of the hidden entries, `(users, hidden)`.
+    """
+
+    watched: Int[np.ndarray, "user film"]
+    shown: Bool[np.ndarray, "user film"]
+    columns: Int[np.ndarray, "user hidden"]
+
+
+def hide(watched: Int[np.ndarray, "user film"], fraction: float, seed: int) -> Entries:
+    """Hide a fraction of the entries, as many in each row, chosen uniformly."""
+    users, films = watched.shape
+    hidden = max(1, round(fraction * films))
+    random = np.random.RandomState(seed)
+    columns = np.argpartition(random.uniform(size=(users, films)).astype(np.float32), hidden, axis=1)[:, :hidden]
+    shown = np.ones(watched.shape, bool)
+    np.put_along_axis(shown, columns, False, axis=1)
+    return Entries(watched, shown, columns.astype(np.int32))
+
+
+def model(watched: Array, shown: Array, columns: Array, dimensions: int) -> None:
+    """Model watched films by the inner products of users and films; a user's variables live with the user's row."""
+    users, films = watched.shape
+    film_embeddings = phx.sample("film_embeddings", dist.Normal(0.0, 1.0).expand([films, dimensions]))
+    film_biases = phx.sample("film_biases", dist.Normal(0.0, 1.0).expand([films]))
+    user_embeddings = phx.sample("user_embeddings", dist.Normal(0.0, 1.0).expand([users, dimensions]))
+    user_biases = phx.sample("user_biases", dist.Normal(0.0, 1.0).expand([users]))
+
+    def rows(embeddings: Array, biases: Array, shown: Array) -> dist.Distribution:
+        logits = embeddings @ film_embeddings.T + biases[:, None] + film_biases[None]
+        return dist.Bernoulli(logits=logits).mask(shown).to_event(1)
+
+    phx.sample("watched", phx.blocked(rows, user_embeddings, user_biases, shown), obs=watched)
+
+    def held_out(user: tuple[Array, Array, Array]) -> Array:
+        embedding, bias, columns = user
+        return jax.nn.sigmoid(film_embeddings[columns] @ embedding + bias + film_biases[columns])
+
+    # evaluated once a draw; the compiler removes it from the leapfrogs
+    phx.deterministic("held_out", lax.map(held_out, (user_embeddings, user_biases, columns), batch_size=ROWS))
+
+
+def main(options: DemoOptions) -> phx.Posterior:
     """Run the demo with 100 leapfrogs a draw; the first half of warm-up tunes the step size from 1e-2."""
     require("sklearn.metrics")  # needed after the run: fail before it
-    sizes, data = choose(options, DEFAULT), load(options)
+    sizes = options.sizes(chains=2, warmup=1000, draws=500)
+    data = load(options)
     dimensions = DIMENSIONS_GENERATED if data.name == "movielens-generated" else DIMENSIONS
     entries, two = hide(data.matrix, HIDDEN, options.seed), ends_of(data.matrix)
     users, films = data.matrix.shape
     hidden = entries.columns.shape[1]
     mathematics = MATHEMATICS.format(users=users, films=films, dimensions=dimensions, hidden=hidden)
     introduce(f"Who watches what: {data.name}", mathematics, f"{data.source}; {data.licence}")
-    mesh = mesh_with(jax.device_count() if options.data_shards is None else options.data_shards)
-    arguments = {**shard(entries._asdict(), mesh), "dimensions": dimensions}
-    posterior = mcmc(
+    mesh = options.mesh(jax.device_count())
+    arguments = {**phx.shard(entries._asdict(), mesh), "dimensions": dimensions}
+    tuned = sizes["num_warmup"] // 2
+    posterior = phx.mcmc(
         model,
         arguments,
-        kernel=hmc(100, initial_step_size=1e-2, tuned_steps=sizes.warmup // 2, step_size_jitter=0.0, metric="identity"),
-        num_chains=sizes.chains,
-        num_warmup=sizes.warmup,
-        num_samples=sizes.draws,
+        kernel=phx.hmc(100, initial_step_size=1e-2, tuned_steps=tuned, step_size_jitter=0.0, metric="identity"),
+        **sizes,
         seed=options.seed,
         mesh=mesh,
         keep=["film_biases"],
         reducers={
-            "held_out": reducers.reduce(lambda values: values["held_out"], reducers.moments()),
+            "held_out": phx.reduce(lambda values: values["held_out"], phx.reducers.moments()),
             "best": best_of(two, entries),
         },
         matmul_precision=options.precision,
     )
-    best = maximize(model, arguments, mesh=mesh, seed=options.seed)
+    best = phx.maximize(model, arguments, mesh=mesh, seed=options.seed)
+    truth = np.take_along_axis(data.matrix, entries.columns, axis=1)
     probabilities = {
         "posterior": posterior.reduced["held_out"].mean,
         "MAP": best.values["held_out"],
         "popularity": popularity(entries),
     }
-    scores = score_held_out(np.take_along_axis(data.matrix, entries.columns, axis=1), probabilities)
+    scores = {name: score_held_out(truth, values) for name, values in probabilities.items()}
     shares = posterior.reduced["best"].counts / posterior.reduced["best"].counts.sum(1, keepdims=True)
     numbers, words = headline(data, scores, shares, two)
+    calibration = calibrate(probabilities["posterior"].ravel().astype(np.float64), truth.ravel())
+    titles = list(data.titles) if data.titles else [f"film {i}" for i in range(films)]
     figures = {
         "log_density_and_acceptance": traces(posterior.stats),
-        "recommendations": recommendations(shares, two, data),
-        "reliability": reliability_figure(
-            scores["posterior"].calibration, "share watched", "predicted probability", "hidden entries"
-        ),
+        "recommendations": recommendations(shares, two, data.matrix, titles),
+        "reliability": reliability_figure(calibration, "share watched", "predicted probability", "hidden entries"),
     }
-    if data.genres is not None:
-        figures["genres"] = by_genre(shares, two, data)
+    if data.genres is not None:  # a film of several genres counts for each
+        names = sorted({genre for genres in data.genres for genre in genres})
+        of_film = np.array([[name in genres for name in names] for genres in data.genres], float)
+        figures["genres"] = recommendations(shares @ of_film, two, data.matrix, names)
     finish(posterior, numbers, words, figures, options.out)
     return posterior
 
 
-def load(options: DemoOptions) -> Watched:
+def load(options: DemoOptions) -> phx.datasets.Watched:
     """Return the real ratings, or a smaller simulated matrix if they are missing and no folder is named."""
     try:
-        return movielens(options.data)
+        return phx.datasets.movielens(options.data)
     except FileNotFoundError as error:
         if options.data is not None:
             raise
         STDOUT.say(f"The matrix is generated, because the real one is missing. {error}")
-        return generate_movielens()
+        return phx.datasets.generate_movielens()
 
 
 def ends_of(watched: np.ndarray) -> dict[str, int]:
@@ -109,11 +163,11 @@ def best_of(users: Mapping[str, int], entries: Entries) -> Reduce:
     known = entries.watched[numbers].astype(bool) & entries.shown[numbers]
 
     def best(values: Mapping[str, Array]) -> Array:
-        embeddings, biases = (take_rows(values[name], numbers) for name in ("user_embeddings", "user_biases"))
+        embeddings, biases = (phx.take_rows(values[name], numbers) for name in ("user_embeddings", "user_biases"))
         logits = embeddings @ values["film_embeddings"].T + biases[:, None] + values["film_biases"][None]
         return jnp.argmax(jnp.where(known, -jnp.inf, logits), axis=1).astype(jnp.float32)
 
-    return reducers.reduce(best, reducers.histogram(np.arange(entries.watched.shape[1] + 1) - 0.5))
+    return phx.reduce(best, phx.reducers.histogram(np.arange(entries.watched.shape[1] + 1) - 0.5))
 
 
 def popularity(entries: Entries) -> np.ndarray:
@@ -123,15 +177,25 @@ def popularity(entries: Entries) -> np.ndarray:
     return rate[entries.columns]
 
 
+def score_held_out(truth: Shaped[np.ndarray, "..."], probability: np.ndarray) -> tuple[float, float]:
+    """Return the area under the ROC curve, and the log loss in nats, of predictions of hidden entries."""
+    metrics = require("sklearn.metrics")
+    p = np.clip(probability.ravel().astype(np.float64), 1e-7, 1 - 1e-7)
+    return float(metrics.roc_auc_score(truth.ravel(), p)), float(metrics.log_loss(truth.ravel(), p))
+
+
 def headline(
-    data: Watched, scores: Mapping[str, HiddenEntryScores], shares: np.ndarray, two: Mapping[str, int]
+    data: phx.datasets.Watched,
+    scores: Mapping[str, tuple[float, float]],
+    shares: np.ndarray,
+    two: Mapping[str, int],
 ) -> tuple[dict[str, Any], str]:
     """Return the main results, by name and in words."""
     numbers: dict[str, Any] = {"data": data.name, "source": data.source}
     lines = []
-    for name, score in scores.items():
-        numbers |= {f"auc_{name.lower()}": score.auc, f"log_loss_{name.lower()}": score.log_loss}
-        lines.append(f"hidden entries, {name}: AUC {score.auc:.4f}, log loss {score.log_loss:.4f}")
+    for name, (auc, log_loss) in scores.items():
+        numbers |= {f"auc_{name.lower()}": auc, f"log_loss_{name.lower()}": log_loss}
+        lines.append(f"hidden entries, {name}: AUC {auc:.4f}, log loss {log_loss:.4f}")
     for (which, user), share in zip(two.items(), shares, strict=True):
         films, watched = int((share > 0).sum()), int(data.matrix[user].sum())
         numbers |= {f"films_recommended_{which}": films, f"effective_films_{which}": effective(share)}
@@ -146,3 +210,33 @@ def effective(share: Float[np.ndarray, "film"]) -> float:
     """Return the effective number of films: the exponential of the entropy of their shares."""
     positive = share[share > 0]
     return float(np.exp(-np.sum(positive * np.log(positive))))
+
+
+def traces(stats: Mapping[str, np.ndarray]) -> Figure:
+    """Draw log density and acceptance rate of every draw, chain by chain."""
+    figure = style.new_figure(7.5, 4.4)
+    panels = figure.subplots(2, 1, sharex=True)
+    for axes, name in zip(panels, ("log_density", "acceptance_rate"), strict=True):
+        for chain, values in enumerate(stats[name]):
+            color = style.CHAINS[chain % len(style.CHAINS)]
+            axes.plot(np.arange(1, len(values) + 1), values, color=color, linewidth=0.8, label=f"chain {chain}")
+        style.finish(axes, name.replace("_", " "), "draw" if axes is panels[-1] else "", "")
+    style.whole_numbers(panels[-1].xaxis)
+    if len(stats["log_density"]) <= len(style.CHAINS):
+        style.explain(figure)
+    return figure
+
+
+def recommendations(
+    shares: Float[np.ndarray, "user item"], users: Mapping[str, int], matrix: np.ndarray, names: list[str]
+) -> Figure:
+    """Draw, for each user, the films or genres that most often rank first, with their share of the draws."""
+    figure = style.new_figure(9.0, 4.2)
+    panels = figure.subplots(1, len(users), sharex=True)
+    for axes, (which, user), share in zip(panels, users.items(), shares, strict=True):
+        order = np.argsort(-share, kind="stable")[:SHOWN]
+        order = order[share[order] > 0][::-1]
+        axes.barh([style.printable(names[i], 30) for i in order], share[order], color=COLORS[which])
+        title = f"User {user}: {which} films ({int(matrix[user].sum()):,})"
+        style.finish(axes, title, "share of draws", "", grid="x")
+    return figure

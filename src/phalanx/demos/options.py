@@ -1,14 +1,31 @@
-"""Options of the demos, and the meshes that follow from them."""
+"""Options of the demos, the meshes and data that follow from them, and the output that all demos share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
-from phalanx.mesh.devices import make_mesh
+import phalanx as phx
+from phalanx.report import console, print_run, write_folder, write_result
+from phalanx.report.plots.figures import save_pictures
+
+if TYPE_CHECKING:
+    from jaxtyping import Shaped, UInt8
+    from matplotlib.figure import Figure
+
+
+class Sizes(TypedDict):
+    """Sizes of a run, as `phx.mcmc` takes them."""
+
+    num_chains: int
+    num_warmup: int
+    num_samples: int
 
 
 @dataclass(frozen=True)
@@ -41,23 +58,41 @@ class DemoOptions:
     out: Path = Path("out")
     binary: bool = False
 
+    def sizes(self, chains: int, warmup: int, draws: int) -> Sizes:
+        """Return the sizes of a run: the user's, and the given ones for those that the user left out."""
+        return {
+            "num_chains": chains if self.chains is None else self.chains,
+            "num_warmup": warmup if self.warmup is None else self.warmup,
+            "num_samples": draws if self.draws is None else self.draws,
+        }
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a run: chains, and warm-up iterations and draws of each."""
+    def mesh(self, default: int) -> Mesh:
+        """Return a mesh of all devices, `--data-shards` of them along `data` and the rest along `chain`."""
+        return mesh_with(default if self.data_shards is None else self.data_shards)
 
-    chains: int
-    warmup: int
-    draws: int
+    def data_and_model(self, batch: int) -> Mesh:
+        """Return a mesh of all devices, `--data-shards` of them along `data` and the rest along `model`."""
+        count = jax.device_count()
+        shards = count if self.data_shards is None else self.data_shards
+        if shards < 1 or count % shards or batch % shards:
+            raise ValueError(
+                f"--data-shards {shards}: there are {count} devices and batches of {batch} images; the number of "
+                f"shards must divide both. Choose another one, such as --data-shards 1."
+            )
+        return phx.make_mesh(chain=1, data=shards, model=count // shards)
+
+    def images(self) -> phx.datasets.Classification:
+        """Return MNIST, or scikit-learn's digits if MNIST is missing and the user named no folder."""
+        try:
+            return phx.datasets.mnist(self.data)
+        except FileNotFoundError:
+            if self.data is not None:
+                raise
+            return phx.datasets.digits()
 
 
-def choose(options: DemoOptions, default: Sizes) -> Sizes:
-    """Return the user's sizes, and the demo's for those that the user left out."""
-    return Sizes(
-        default.chains if options.chains is None else options.chains,
-        default.warmup if options.warmup is None else options.warmup,
-        default.draws if options.draws is None else options.draws,
-    )
+LARGE = 10_000
+"""Number of images from which on training has fewer epochs."""
 
 
 def mesh_with(data_shards: int) -> Mesh:
@@ -69,16 +104,35 @@ def mesh_with(data_shards: int) -> Mesh:
             f"--data-shards {data_shards}: there are {count} devices, and the data can be sharded over {divisors} of "
             f"them."
         )
-    return make_mesh(data=data_shards)
+    return phx.make_mesh(data=data_shards)
 
 
-def data_and_model(options: DemoOptions, batch: int) -> Mesh:
-    """Return a mesh of all devices, `--data-shards` of them along `data` and the rest along `model`."""
-    count = jax.device_count()
-    shards = count if options.data_shards is None else options.data_shards
-    if shards < 1 or count % shards or batch % shards:
-        raise ValueError(
-            f"--data-shards {shards}: there are {count} devices and batches of {batch} images; the number of "
-            f"shards must divide both. Choose another one, such as --data-shards 1."
-        )
-    return make_mesh(chain=1, data=shards, model=count // shards)
+def as_bytes(images: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
+    """Return images with pixels as bytes from 0 to 255."""
+    return images if images.dtype == np.uint8 else np.round(255 * images / images.max()).astype(np.uint8)
+
+
+def introduce(title: str, mathematics: str, source: str) -> None:
+    """Print the title, the model and the source of the data."""
+    to = console()
+    to.rule(f"[bold]{title}")
+    to.print(mathematics, markup=False, highlight=False)
+    to.print(f"data: {source}", markup=False, highlight=False)
+
+
+def finish(
+    posterior: phx.Posterior, headline: Mapping[str, Any], words: str, figures: Mapping[str, Figure], out: Path
+) -> None:
+    """Print the summary and the headline; write the report, the pictures and `result.json` to `out`."""
+    print_run(posterior)
+    console().print(f"\n{words}", style="bold", markup=False, highlight=False)
+    _print_written(write_folder(posterior, out, headline=headline, figures=figures))
+
+
+def save(figures: Mapping[str, Figure], result: Mapping[str, Any], out: Path) -> None:
+    """Write pictures and `result.json` to `out`, and print their paths."""
+    _print_written([*save_pictures(figures, out), write_result(result, out)])
+
+
+def _print_written(files: Sequence[Path]) -> None:
+    console().print(f"written: {', '.join(map(str, files))}", markup=False, highlight=False, soft_wrap=True)

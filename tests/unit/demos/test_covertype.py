@@ -1,4 +1,4 @@
-"""The covertype demo on a few rows: which of its three sources it takes, and what it writes."""
+"""The covertype demo on a few rows: its three sources of data, its scores, its picture, and what it writes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from phalanx.datasets import generate_covertype
+from phalanx import datasets
+from phalanx.datasets import LabelledRows, generate_covertype
 from phalanx.demos import covertype as demo
 from phalanx.demos.options import DemoOptions
-from phalanx.demos.scoring.binary_scores import score_binary
 
 SIZES = ("--chains", "4", "--warmup", "30", "--draws", "20", "--data-shards", "2", "--out", "made")
 
@@ -44,7 +44,7 @@ def test_real_rows(phalanx, tmp_path, rows):
 
 def test_generated_rows_are_said_to_be_so(monkeypatch, capsys):
     monkeypatch.delenv("PHALANX_DATA", raising=False)
-    monkeypatch.setattr(demo, "generate_covertype", lambda: generate_covertype(100))
+    monkeypatch.setattr(datasets, "generate_covertype", lambda: generate_covertype(100))
     data = demo.load(DemoOptions())
     said = capsys.readouterr().out
     assert said.startswith("The rows are generated, because real ones are missing. covertype: no folder was given")
@@ -56,14 +56,57 @@ def test_true_coefficients_in_their_intervals_are_counted():
     assert data.true_weights is not None
     draws = data.true_weights + np.linspace(-1, 1, 2000).reshape(2, 1000, 1)
     draws[:, :, :5] += 0.95  # true values are where 2.5% of the draws lie below
-    scores = score_binary(draws.astype(np.float32), data.test_x, data.test_y, 0.5)
-    numbers, words = demo.headline(data, scores, draws)
+    probability = demo.predict(draws.astype(np.float32), data.test_x)
+    numbers, words = demo.headline(data, probability, draws)
     assert numbers["true_coefficients_within_94_percent_intervals"] == 50
     assert words.endswith("; 50 of 55 true coefficients within their 94% intervals")
-    _, words = demo.headline(data._replace(true_weights=None), scores, draws)
+    _, words = demo.headline(data._replace(true_weights=None), probability, draws)
     assert "true coefficients" not in words
 
 
 def test_a_folder_without_the_file_is_a_mistake(tmp_path):
     with pytest.raises(FileNotFoundError, match="^covertype: no data in "):
         demo.load(DemoOptions(data=tmp_path))
+
+
+def test_the_mean_over_draws_is_scored():
+    random = np.random.default_rng(0)
+    weights = random.normal(size=(2, demo.BATCH, 3)).astype(np.float32)  # two batches
+    weights = weights[:, :-1]  # the last one not full
+    x, y = random.normal(size=(50, 3)).astype(np.float32), random.integers(0, 2, 50)
+    mean = (1 / (1 + np.exp(-np.einsum("nk,cdk->cdn", x, weights)))).mean((0, 1))
+    probability = demo.predict(weights, x)
+    np.testing.assert_allclose(probability, mean, rtol=1e-5)
+    data = LabelledRows(x[:4], np.array([1, 0, 0, 0]), x, y, ("a", "b", "c"), "rows", "nowhere", "none")
+    numbers, _ = demo.headline(data, probability, weights)
+    assert numbers["test_accuracy"] == np.mean((mean > 0.5) == y)
+    assert numbers["test_log_loss"] == pytest.approx(-np.mean(np.log(np.where(y, mean, 1 - mean))), rel=1e-5)
+    assert numbers["test_accuracy_of_the_class_rate"] == np.mean(y == 0)
+    base = -np.mean(np.log(np.where(y, 0.25, 0.75)))
+    assert numbers["test_log_loss_of_the_class_rate"] == pytest.approx(base)
+
+
+def draw(truth=None):
+    draws = np.random.default_rng(0).normal(size=(2, 200, 4)) + np.arange(4)
+    panels = ({"first": np.array([0, 3]), "second": np.array([1])}, {"third": np.array([2])})
+    x, y = np.array([[0.0, 2.0, 1.0, 1.0], [1.0, 2.0, 0.0, 1.0]]), np.array([0, 1])
+    data = LabelledRows(x, y, x, y, ("A", "B", "C", "Intercept"), "rows", "nowhere", "none", truth)
+    return draws, demo.intervals(draws, data, panels)
+
+
+def test_each_coefficient_is_drawn_under_its_name():
+    draws, figure = draw()
+    labels = [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes]
+    assert labels == [["a", "intercept"], ["b (no rows)"], ["c"]]
+    medians = np.concatenate([np.asarray(axes.collections[-1].get_offsets())[:, 0] for axes in figure.axes])
+    np.testing.assert_allclose(medians, np.median(draws.reshape(-1, 4), 0)[[0, 3, 1, 2]])
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    assert not figure.legends
+
+
+def test_true_coefficients_are_marked_and_explained():
+    truth = np.array([0.5, 1.5, 2.5, 3.5])
+    _, figure = draw(truth)
+    marked = [line.get_xdata() for axes in figure.axes for line in axes.lines if line.get_marker() == "|"]
+    np.testing.assert_array_equal(np.concatenate(marked), truth[[0, 3, 1, 2]])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["true coefficient"]

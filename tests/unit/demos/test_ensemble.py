@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from phalanx.demos.ensemble import as_bytes
+from phalanx.demos.options import as_bytes
 
 
 @pytest.mark.slow

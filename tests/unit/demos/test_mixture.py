@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 import phalanx as phx
 from phalanx.demos import mixture
-from phalanx.demos.mixture import model, model_as_written
-from phalanx.demos.mixture_race import Race
-from phalanx.demos.models import mixture_density
-from phalanx.demos.models.mixture_density import LOC, SCALE, WEIGHT, log_density
+from phalanx.demos.mixture import LOC, SCALE, WEIGHT, log_density, model, model_as_written
 
 WAYS = {"NumPy", "JAX, one loop", "Phalanx", "Phalanx, MixtureSameFamily"}
 
@@ -44,36 +42,35 @@ def test_every_spelling_is_the_same_density():
 
 def test_exact_answers():
     x = np.linspace(-60.0, 60.0, 400_001)
-    p, width = mixture_density.density(x), x[1] - x[0]
-    mean, variance = mixture_density.exact_moments()
+    p, width = mixture.density(x), x[1] - x[0]
+    mean, variance = mixture.exact_moments()
     assert p.sum() * width == pytest.approx(1.0, abs=1e-6)
     assert (p * x).sum() * width == pytest.approx(mean, abs=1e-6)
     assert (p * (x - mean) ** 2).sum() * width == pytest.approx(variance, abs=1e-4)
     for q in mixture.QUANTILES:
-        assert p[x <= mixture_density.exact_quantile(q)].sum() * width == pytest.approx(q, abs=1e-4)
-    heights = np.exp(np.asarray(mixture_density.log_density(x.astype(np.float32)), np.float64))
+        assert p[x <= mixture.exact_quantile(q)].sum() * width == pytest.approx(q, abs=1e-4)
+    heights = np.exp(np.asarray(mixture.log_density(x.astype(np.float32)), np.float64))
     np.testing.assert_allclose(heights / heights.max(), p / p.max(), atol=1e-5)
 
 
 @pytest.mark.slow
 def test_all_ways_sample_the_same_density(monkeypatch):
-    # long steps, so that short chains see the whole mixture
-    race = Race(3.0, 0, dict.fromkeys(("Phalanx", "Phalanx, MixtureSameFamily"), lambda chains, draws: (0.0, 0.0)))
-    assert set(race.by_chains(10_000)) == WAYS
-    assert [size for size, *_ in race.by_chains(10**5)["NumPy"]] == [10, 100]
-    assert race.by_samples(10**5) == {name: [] for name in WAYS}
+    monkeypatch.setattr(mixture, "STEP_SIZE", 3.0)  # long, so that short chains see the whole mixture
+    ways = dict.fromkeys(sorted(WAYS), lambda chains, draws: (0.0, 0.0))
+    ways |= {"NumPy": partial(mixture.time_numpy, 0), "JAX, one loop": partial(mixture.time_jax, 0)}
+    assert set(mixture.time_by_chains(ways, 10_000)) == WAYS
+    assert [size for size, *_ in mixture.time_by_chains(ways, 10**5)["NumPy"]] == [10, 100]
+    assert mixture.time_by_samples(ways, 10**5) == {name: [] for name in WAYS}
 
 
 @pytest.mark.slow
 def test_a_long_run_gives_the_right_answer():
-    import phalanx as phx
-
     posterior = phx.mcmc(
         mixture.model, kernel=phx.rwmh(step_size=3.0), num_chains=10_000, num_warmup=500, num_samples=2000, keep=[],
         reducers={"moments": phx.reducers.moments(), "ess": phx.reducers.ess(200)}, progress=False,
     )  # fmt: skip
     moments, ess = posterior.reduced["moments"]["x"], float(posterior.reduced["ess"]["x"])
-    mean, variance = mixture_density.exact_moments()
+    mean, variance = mixture.exact_moments()
     # five standard errors: a right sampler fails once in a million times
     assert abs(moments.mean - mean) < 5 * np.sqrt(variance / ess)
     assert abs(moments.variance - variance) < 5 * variance * np.sqrt(4 / ess)

@@ -11,8 +11,8 @@ import pytest
 import phalanx as phx
 from phalanx.datasets import generate_movielens
 from phalanx.demos import movielens as demo
-from phalanx.demos.models.factorisation import hide, model
-from phalanx.demos.scoring.held_out import score_held_out
+from phalanx.demos.movielens import hide, model, score_held_out
+from phalanx.demos.options import DemoOptions
 
 SIZES = ("--warmup", "20", "--draws", "20", "--data-shards", "4", "--chains", "2", "--out", "made")
 
@@ -51,7 +51,7 @@ def test_real_ratings(phalanx, tmp_path, small):
 
 def test_without_data_the_matrix_is_said_to_be_generated(monkeypatch, capsys):
     monkeypatch.delenv("PHALANX_DATA", raising=False)
-    data = demo.load(demo.DemoOptions())
+    data = demo.load(DemoOptions())
     assert "The matrix is generated, because the real one is missing." in capsys.readouterr().out
     assert data.name == "movielens-generated"
 
@@ -87,9 +87,8 @@ def test_the_most_probable_position_is_one_where_the_gradient_vanishes(mesh_of):
 
 def test_scores_of_known_predictions():
     truth = np.array([[1, 0], [1, 0]])
-    found = score_held_out(truth, {"right": np.array([[0.9, 0.1], [0.8, 0.2]]), "half": np.full((2, 2), 0.5)})
-    assert found["right"].auc == 1.0 and found["half"].auc == 0.5
-    assert found["half"].log_loss == pytest.approx(np.log(2))
+    assert score_held_out(truth, np.array([[0.9, 0.1], [0.8, 0.2]]))[0] == 1.0
+    assert score_held_out(truth, np.full((2, 2), 0.5)) == (0.5, pytest.approx(np.log(2)))
 
 
 def test_as_different_as_equally_frequent_films():
