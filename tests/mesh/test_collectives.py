@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -157,12 +158,12 @@ def movielens(user, film, rating):
     spread = phx.sample("spread", dist.HalfNormal(1.0))
     users = phx.sample("users", dist.Normal(0.0, spread).expand([6, 2]).to_event(2))
     films = phx.sample("films", dist.Normal(0.0, 1.0).expand([4, 2]).to_event(2))
-    phx.sample("rating", dist.Normal((users[user] * films[film]).sum(-1), 1.0), obs=rating)
+    phx.sample("rating", dist.Normal(jnp.sum(users[user] * films[film], -1), 1.0), obs=rating)
 
 
 def covertype(x, cover):
     scales = phx.sample("scales", dist.HalfCauchy(1.0).expand([3]))
-    weights = phx.sample("weights", dist.Normal(0.0, scales))
+    weights = phx.sample("weights", dist.Normal(0.0, jnp.asarray(scales)))
     phx.sample("cover", dist.Bernoulli(logits=x @ weights - x.mean()), obs=cover)
 
 
@@ -203,10 +204,8 @@ def collectives_of_an_evaluation(model, data, mesh):
     )
     position = {name: target._pad(name, value) for name, value in target.initial_position(jax.random.key(0)).items()}
     text = text_of(jax.jit(run).lower(target.place_arrays(), position).compile())
-    return [
-        re.search(r" ([a-z\-]+)\(", line)[1]
-        for line in operations(text, "all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
-    ]
+    kinds = "all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter"
+    return {kind: count for kind in kinds if (count := len(operations(text, kind)))}
 
 
 @pytest.mark.parametrize("rows", [16, 13])
@@ -214,7 +213,7 @@ def collectives_of_an_evaluation(model, data, mesh):
 def test_an_evaluation_of_row_wise_programs_is_one_all_reduce(model, others, rows, mesh_of):
     """A mean over all rows, by which covertype's predictors are centred, is another one."""
     found = collectives_of_an_evaluation(model, data_of(rows)[model], mesh_of(1, 4))
-    assert found == ["all-reduce"] * (1 + others)
+    assert found == {"all-reduce": 1 + others}
 
 
 def test_chains_alone_say_nothing(mesh_of):
