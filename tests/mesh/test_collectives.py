@@ -148,7 +148,6 @@ def test_a_factorisation_sends_the_gradients_of_the_films_and_a_total(mesh_of):
     assert not operations(hlo, "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 
 
-@pytest.mark.slow
 def mnist(pixels, digit):
     weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([5, 10]).to_event(2))
     phx.sample("digit", dist.Categorical(logits=pixels @ weights), obs=digit)
@@ -216,6 +215,7 @@ def test_an_evaluation_of_row_wise_programs_is_one_all_reduce(model, others, row
     assert found == {"all-reduce": 1 + others}
 
 
+@pytest.mark.slow
 def test_chains_alone_say_nothing(mesh_of):
     hlo = sampling_hlo(many_sites, mesh_of(4, 1), {"x": X, "y": Y})
     assert not operations(hlo, "all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
