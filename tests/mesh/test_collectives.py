@@ -149,8 +149,8 @@ def test_a_factorisation_sends_the_gradients_of_the_films_and_a_total(mesh_of):
 
 
 def mnist(pixels, digit):
-    weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([5, 10]).to_event(2))
-    phx.sample("digit", dist.Categorical(logits=pixels @ weights), obs=digit)
+    weights = phx.sample("weights", dist.Normal(0.0, 1.0).expand([5, 10]))
+    phx.sample("digit", dist.CategoricalLogits(pixels @ weights), obs=digit)
 
 
 def movielens(user, film, rating):
