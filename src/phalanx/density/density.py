@@ -12,7 +12,7 @@ from jax import Array
 
 from phalanx.density.derivatives import DensityFunctions, differentiable
 from phalanx.density.given_entries import of_given_entries
-from phalanx.density.minibatch import MinibatchEstimate
+from phalanx.density.minibatch import Minibatch
 from phalanx.distributions.bijections import EXPONENTIALS, radius_at
 from phalanx.distributions.row_sums import over, times, total_of
 from phalanx.errors.model_errors import gradient_errors
@@ -46,7 +46,7 @@ class Density:
         arrays: the data on this device.
         sites: the variables and terms, with the rows of this device.
         lanes: number of chains that this device advances together.
-        estimate: rule for drawing minibatches, for kernels that use them.
+        minibatch: rule for drawing minibatches, for kernels that use them.
         temperature: power of the likelihood; None for one.
         messages: gets the messages of what is traced; None if they are not recorded.
     """
@@ -56,7 +56,7 @@ class Density:
     arrays: Sequence[Array]
     sites: Sites
     lanes: int = 1
-    estimate: MinibatchEstimate | None = None
+    minibatch: Minibatch | None = None
     temperature: Array | None = None
     messages: list[Message] | None = field(default=None, compare=False, repr=False)
 
@@ -68,9 +68,9 @@ class Density:
 
     def of_rows(self, rows: Array) -> Density:
         """Return the density estimated from these rows of this device, unbiased if they are drawn at random."""
-        assert self.estimate is not None
-        minibatch, weights = self.estimate
-        sites = self.sites.of_batch(minibatch.shardings(self.sites.arrays), weights)
+        minibatch = self.minibatch
+        assert minibatch is not None
+        sites = replace(self.sites, arrays=tuple(minibatch.shardings(self.sites.arrays)), weights=minibatch.weights)
         return replace(self, arrays=minibatch.take(self.arrays, rows), sites=sites)
 
     def likelihood(self, position: ByVariable) -> Total:

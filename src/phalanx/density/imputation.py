@@ -129,7 +129,7 @@ def masks_of_missing(arguments: Arguments) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True):
         if name.startswith(f"{WHERE_MISSING}["):
-            whole = to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
+            whole = sharding.trim(to_host(array))
             found[name.removeprefix(f"{WHERE_MISSING}['").removesuffix("']")] = np.asarray(whole) >= 0
     return found
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,7 @@ class Minibatch:
         of_rows: True for each array of the data that has these rows.
         axes: mesh axes that the rows are sharded over.
         is_streamed: True if the data are one batch of a stream, used whole; else rows are drawn from them.
+        weights: weights of the terms by variable, in an estimate of a log density; 1 if left out.
     """
 
     size: int
@@ -57,6 +58,7 @@ class Minibatch:
     of_rows: tuple[bool, ...]
     axes: tuple[str, ...]
     is_streamed: bool = False
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def argument(self) -> str:
@@ -164,6 +166,20 @@ class Minibatch:
                 f"of rows need continuous latent variables. Sum it out of the model with phx.marginalize; or give "
                 f"all rows at once, without {self.argument}=, and a guide that draws it."
             )
+
+    def estimating(self, program: Callable[..., Any], arguments: Arguments, names: Iterable[str]) -> Minibatch:
+        """Return batches that estimate a program's log density, whose latent variables have these names.
+
+        Raises:
+            ValueError: when one has an element for each row; or as `terms_of_rows`.
+        """
+        of_rows = self.terms_of_rows(program, arguments, "model")
+        if local := sorted(of_rows.intersection(names)):
+            raise ValueError(
+                f"{self.argument}: variable {local[0]!r} has an element for each row, and a batch moves only some of "
+                f"them. Marginalise it, or use a kernel that uses all rows, such as phx.nuts()."
+            )
+        return replace(self, weights=dict.fromkeys(sorted(of_rows), self.weight))
 
     def terms_of_rows(self, program: Callable[..., Any], arguments: Arguments, what: str) -> set[str]:
         """Return the variables of a program whose terms add up over rows; messages call the program `what`.
@@ -276,33 +292,6 @@ def _read_by_number(whole: TracedProgram, of_rows: Sequence[bool], arguments: Ar
         and eqn.outvars[0].aval.shape[:1] in ((), (1,))
     ]  # fmt: skip
     return list(dict.fromkeys(taken))
-
-
-class MinibatchEstimate(NamedTuple):
-    """Rule for estimating a log density from some rows.
-
-    Attributes:
-        minibatch: rule for drawing rows.
-        weights: weight of the terms of a variable; 1 for variables that are not in it.
-    """
-
-    minibatch: Minibatch
-    weights: Mapping[str, float]
-
-    @classmethod
-    def of(cls, minibatch: Minibatch, program: Callable[..., Any], arguments: Arguments, names: Iterable[str]) -> Self:
-        """Return the estimate of a program's log density, whose latent variables have these names.
-
-        Raises:
-            ValueError: when one has an element for each row; or as `Minibatch.terms_of_rows`.
-        """
-        of_rows = minibatch.terms_of_rows(program, arguments, "model")
-        if local := sorted(of_rows.intersection(names)):
-            raise ValueError(
-                f"{minibatch.argument}: variable {local[0]!r} has an element for each row, and a batch moves only "
-                f"some of them. Marginalise it, or use a kernel that uses all rows, such as phx.nuts()."
-            )
-        return cls(minibatch, dict.fromkeys(sorted(of_rows), minibatch.weight))
 
 
 def _devices(axes: Sequence[str], mesh: Mesh) -> int:

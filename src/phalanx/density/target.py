@@ -19,7 +19,8 @@ from phalanx.density.density import Density
 from phalanx.density.derivatives import DensityFunctions, differentiable
 from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import check_labels
-from phalanx.density.minibatch import Minibatch, MinibatchEstimate
+from phalanx.density.minibatch import Minibatch
+from phalanx.density.model_on_mesh import ModelOnMesh
 from phalanx.density.site_shardings import read_sites
 from phalanx.inputs.arguments import Arguments, Layout, check_outcome_named, columns_left_out, split_arguments
 from phalanx.inputs.dataframe_input import UserData
@@ -75,7 +76,7 @@ def _check_all_processes(mesh: Mesh) -> None:
         )
 
 
-class Target:
+class Target(ModelOnMesh):
     r"""A model with its data as the log density of an unconstrained position.
 
     Constrained values $x$ and the position $u$ are related by $x = T(u)$, `numpyro.distributions.biject_to` of each
@@ -122,17 +123,16 @@ class Target:
         return target
 
     def _fill(self, model: Program, arguments: Arguments, mesh: Mesh, whole: TracedProgram | None = None) -> None:
-        self.program, self.mesh, self.arguments = model, mesh, arguments
-        sizes = axes_but_chain(mesh)
         if whole is None:  # a caller that passes `whole` has checked the indices
+            sizes = axes_but_chain(mesh)
             arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(model, a, sizes))
-            self.arguments = arguments
             check_labels(whole, arguments)
             IndexCheck.of(whole).check_or_warn(arguments)
+        super().__init__(model, arguments, mesh)
         check_latents(model, whole)
         check_function(whole)
-        self.sites: Sites = read_sites(arguments, sizes, whole)
-        self.estimate: MinibatchEstimate | None = None
+        self.sites: Sites = read_sites(arguments, self.sizes, whole)
+        self.minibatch: Minibatch | None = None
 
     def __copy__(self) -> Target:
         other = object.__new__(type(self))
@@ -168,8 +168,8 @@ class Target:
                 independent of them, or a variable has an element for each row.
         """
         other = copy.copy(self)
-        minibatch, names = Minibatch.of(batch_size, self.arguments, self.mesh), self.sites.positions
-        other.estimate = MinibatchEstimate.of(minibatch, self.program, self.arguments, names)
+        minibatch = Minibatch.of(batch_size, self.arguments, self.mesh)
+        other.minibatch = minibatch.estimating(self.program, self.arguments, self.sites.positions)
         return other
 
     def with_arrays(self, arrays: Sequence[Array]) -> Target:
@@ -193,8 +193,14 @@ class Target:
         return self.arguments.layout
 
     def on_device(self, arrays: Sequence[Array], lanes: int = 1) -> Density:
-        """Return the density on one device, for `lanes` chains at once. Call it inside `shard_map`."""
-        return Density(self.program, self.layout, arrays, self.sites, lanes, self.estimate)
+        """Return the density on one device, for `lanes` chains at once. Call it inside `shard_map`.
+
+        A power of the likelihood may follow the data's arrays. It is an argument of compiled programs, so that one
+        program serves all temperatures.
+        """
+        count = len(self.arguments.shardings)
+        temperature = arrays[count] if len(arrays) > count else None
+        return Density(self.program, self.layout, arrays[:count], self.sites, lanes, self.minibatch, temperature)
 
     def messages(self) -> list[Message]:
         """Return the messages of an evaluation of the log density and its gradient, traced but not run."""
@@ -204,17 +210,13 @@ class Target:
 
         def evaluate(arrays: Sequence[Array], position: dict[str, Array]) -> Any:
             density = replace(self.on_device(arrays), messages=messages)
-            if self.estimate is not None:
-                density = density.of_rows(self.estimate.minibatch.rows(jax.random.key(0)))
+            if self.minibatch is not None:
+                density = density.of_rows(self.minibatch.rows(jax.random.key(0)))
             return density.value_and_grad(position)
 
         shapes = list(self.arguments.local_shapes()), self.sites.layout.shapes()
         jax.make_jaxpr(evaluate, axis_env=list(self.sites.sizes.items()))(*shapes)
         return messages
-
-    def array_specs(self) -> tuple[PartitionSpec, ...]:
-        """Return the partition of each array of the data."""
-        return tuple(sharding.spec() for sharding in self.arguments.shardings)
 
     def sharding(self, name: str) -> RowSharding:
         """Return the sharding of a latent or deterministic variable."""
@@ -223,13 +225,6 @@ class Target:
     def position_specs(self, *leading: str | None) -> dict[str, PartitionSpec]:
         """Return the partition of positions whose first dimensions are `leading`, such as that of the chains."""
         return {name: sharding.spec(*leading) for name, sharding in self.sites.positions.items()}
-
-    def place_arrays(self) -> tuple[Array, ...]:
-        """Return the data's arrays on the mesh: sharded arrays are not moved, others are copied to every device."""
-        return tuple(
-            to_devices(array, NamedSharding(self.mesh, spec))
-            for array, spec in zip(self.arguments.arrays, self.array_specs(), strict=True)
-        )
 
     def log_density(self, position: Mapping[str, ArrayLike]) -> Array:
         """Return the log density at a position, a dict of whole, unpadded, unconstrained values: a scalar.

@@ -153,6 +153,10 @@ class Arguments:
         known = repr([x for x in plain if isinstance(x, bool | int | float | complex | str | tuple)])
         return {**found, COMPILED_IN: hashlib.sha256(known.encode()).hexdigest()[:16]}
 
+    def join(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """Return the keyword arguments with these arrays, of all rows but padding."""
+        return self.layout.join([s.trim(array) for array, s in zip(arrays, self.shardings, strict=True)])
+
     def with_arrays(self, arrays: Sequence[Any]) -> Arguments:
         """Return the same arguments with these arrays, which are placed and padded."""
         return replace(self, arrays=tuple(arrays))
@@ -206,7 +210,7 @@ class Constant:
     def of(cls, arguments: Arguments, number: int) -> Constant:
         """Return an array of the arguments as a constant."""
         whole, sharding = to_host(arguments.arrays[number]), arguments.shardings[number]
-        whole = np.ascontiguousarray(whole[: sharding.rows] if sharding.axes else whole)
+        whole = np.ascontiguousarray(sharding.trim(whole))
         return cls(
             arguments.names[number], whole.tobytes(), str(whole.dtype),
             whole.shape if sharding.axes else arguments.arrays[number].shape,

@@ -112,8 +112,7 @@ def _with_whole_numbers(arguments: Arguments, trace: Callable[[Arguments], Any],
 def _first_fraction(arguments: Arguments, name: str) -> str | None:
     """Return the first number of an array that is not whole, with its place; None if all are."""
     number = arguments.names.index(name)
-    sharding, array = arguments.shardings[number], np.asarray(to_host(arguments.arrays[number]))
-    array = array[: sharding.rows] if sharding.axes else array
+    array = arguments.shardings[number].trim(np.asarray(to_host(arguments.arrays[number])))
     wrong = ~(np.isfinite(array) & (array == np.rint(array)))
     if not wrong.any():
         return None

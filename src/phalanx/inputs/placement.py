@@ -163,11 +163,6 @@ def mesh_of(tree: PyTree) -> Mesh | None:
     return None
 
 
-def partition_spec(sharding: RowSharding, *leading: str | None) -> PartitionSpec:
-    """Return the partition of an array: first dimensions over `leading`, the next one as `sharding` says."""
-    return sharding.spec(*leading)
-
-
 def _place(name: str, leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | PaddedRows:
     rows = np.shape(leaf)[0]
     devices = math.prod(mesh.shape[axis] for axis in axes)

@@ -64,7 +64,7 @@ class ParticleBlocks:
     """Functions of a device, to be compiled.
 
     Attributes:
-        blocks: functions of a run of as many chains as particles, with a tempered target.
+        blocks: functions of a run of as many chains as particles. A power of the likelihood follows the data's arrays.
         tile: particles that a device evaluates together.
     """
 
@@ -265,7 +265,7 @@ def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tup
     blocks = particles.blocks
     target, everywhere, chains = blocks.target, PartitionSpec(), PartitionSpec(CHAIN)
     tempered = (*arrays, jax.ShapeDtypeStruct((), blocks.layout.dtype))
-    data, vector, seed = target.array_specs(), particles.vector_specs, np.uint32(0)
+    data, vector, seed = (*target.array_specs(), everywhere), particles.vector_specs, np.uint32(0)
 
     def jit(f: Callable[..., Any], given: PyTree, made: PyTree, donate: tuple[int, ...] = ()) -> PyTree:
         inside, outside = (shardings(target.mesh, specs) for specs in (given, made))

@@ -19,7 +19,6 @@ from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import check_labels
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
-from phalanx.density.tempered import Tempered
 from phalanx.inputs.arguments import (
     Arguments,
     check_outcome_named,
@@ -205,7 +204,7 @@ def smc(
         compile=compiled - began, sampling=time.perf_counter() - compiled, compilations=compilations,
         gradient_evaluations=stages.evaluations if kernel.machine.uses_gradient else 0,
     )  # fmt: skip
-    return _result(stages, record, timing, target.untempered().with_arrays(arrays))
+    return _result(stages, record, timing, target.with_arrays(arrays))
 
 
 def _check(num_particles, num_moves, target_ess, persistent, seed, keep, matmul_precision, on_block, progress) -> None:
@@ -255,7 +254,7 @@ def _stored(keep: str | Sequence[str] | None, whole: TracedProgram) -> tuple[tup
 def _programs(
     whole: TracedProgram, arguments: Arguments, mesh: Mesh, kernel: Kernel, number: int, stored: tuple[str, ...],
     matmul_precision: str, progress: bool,
-) -> tuple[Programs, Tempered, int]:  # fmt: skip
+) -> tuple[Programs, Target, int]:  # fmt: skip
     """Return the compiled programs, of this call or an earlier one, the target, and the number compiled now."""
     key = executable_cache.key_of(
         whole, kernel, Reductions(()), mesh, arguments.layout, arguments.names, arguments.shardings,
@@ -263,12 +262,9 @@ def _programs(
     )  # fmt: skip
     known = PROGRAMS.look_up(key)
     if known is not None:
-        target = known.blocks.target.of_program(whole.program).with_arguments(arguments)
-        assert isinstance(target, Tempered)
-        return known, target, 0
+        return known, known.blocks.target.of_program(whole.program).with_arguments(arguments), 0
     check_finite_data(whole.program, arguments, axes_but_chain(mesh), gradient=kernel.machine.uses_gradient)
-    target = Tempered.of(whole.program, arguments, mesh, whole)
-    assert isinstance(target, Tempered)
+    target = Target.of(whole.program, arguments, mesh, whole)
     checks.check_kernel(kernel, target)
     names = checks.check_names(stored, target)
     jax.eval_shape(prior_of(target), jax.random.split(jax.random.key(0), number), arguments.arrays)  # may refuse

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding
 
-from phalanx.density.target import Target
 from phalanx.errors.model_errors import model_errors
-from phalanx.inputs.arguments import Arguments
-from phalanx.inputs.placement import partition_spec
 from phalanx.marginals.marginalize import Marginal
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
-from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.keys import check_seed
-from phalanx.mesh.processes import to_devices
-from phalanx.mesh.virtual_mesh import alone
 from phalanx.posterior.over_draws import over_draws
 from phalanx.posterior.posterior import Posterior
 
@@ -64,9 +56,10 @@ def recover(posterior: Posterior, *, seed: int = 0) -> dict[str, np.ndarray]:
             "phx.recover: a posterior that was read from a file, or assembled by hand, has no model. Recover before "
             "saving; or use posterior.predict(lambda draw, key: phx.marginalize(model).recover(draw, key, **data))."
         )
-    if not isinstance(target.program, Marginal):
+    program = target.program
+    if not isinstance(program, Marginal):
         raise ValueError(
-            f"phx.recover: the model {getattr(target.program, '__name__', target.program)} is not one of "
+            f"phx.recover: the model {getattr(program, '__name__', program)} is not one of "
             f"phx.marginalize, so no discrete variable was summed out. Run phx.mcmc(phx.marginalize(model), data)."
         )
     latents = [latent.name for latent in target.sites.latents]
@@ -82,30 +75,11 @@ def recover(posterior: Posterior, *, seed: int = 0) -> dict[str, np.ndarray]:
     sizes = posterior.num_chains, posterior.num_draws
     if not sizes[0] * sizes[1]:
         raise ValueError(f"phx.recover: there are no draws: {sizes[0]} chains of {sizes[1]} draws.")
-    again = _RecoveredDraw(target.program, target.arguments, target.mesh)
-    arrays = _placed(target)
-    return over_draws(again, draws, sizes, seed=seed, batch_size=MOST_DRAWS, given=arrays, mesh=target.mesh)
 
+    def recovered(values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
+        data = target.arguments.join(arrays)
+        with unvalidated(), model_errors(program.model, arguments=data):
+            return target.alone(lambda: program.recover(values, key, **data))
 
-def _placed(target: Target) -> tuple[Array, ...]:
-    pairs = zip(target.arguments.arrays, target.arguments.shardings, strict=True)
-    return tuple(to_devices(a, NamedSharding(target.mesh, partition_spec(s))) for a, s in pairs)
-
-
-@dataclass(frozen=True)
-class _RecoveredDraw:
-    """The discrete variables of a program given the values of one draw."""
-
-    program: Marginal
-    arguments: Arguments
-    mesh: Mesh
-
-    def __call__(self, values: Mapping[str, Array], key: Array, arrays: Sequence[Array]) -> dict[str, Array]:
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.shardings, strict=True)]
-        data = self.arguments.layout.join(whole)
-
-        def run() -> dict[str, Array]:
-            with unvalidated(), model_errors(self.program.model, arguments=data):
-                return self.program.recover(values, key, **data)
-
-        return alone(run, axes_but_chain(self.mesh))  # a model may sum over these axes
+    arrays = target.place_arrays()
+    return over_draws(recovered, draws, sizes, seed=seed, batch_size=MOST_DRAWS, given=arrays, mesh=target.mesh)

@@ -22,10 +22,8 @@ from phalanx.diagnostics import Finding, Verdict, judged
 from phalanx.errors.words import first_few
 from phalanx.jaxprs.walking import all_equations, constants_within
 from phalanx.mesh.compatibility.jax_internals import RARELY
-from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.total import Total
-from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.unconstrained import run_unconstrained, to_unconstrained
 
 LARGEST_ERROR = 0.3
@@ -75,7 +73,7 @@ def with_rounding(
     wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
     if target is None or not stats or wide or jax.process_count() > 1:
         return verdict
-    if target.estimate is not None or not _is_suspicious(verdict, target, draws, stats):
+    if target.minibatch is not None or not _is_suspicious(verdict, target, draws, stats):
         return verdict
     largest = error()
     if isinstance(largest, str):
@@ -122,7 +120,7 @@ def _constants(target: Target) -> Iterator[Any]:
         return run_unconstrained(target.program, position, target.layout.join(arrays)).terms()
 
     given = target.sites.on_one_device.layout.shapes(), target.arguments.whole_shapes()
-    axes = [(axis, 1) for axis in axes_but_chain(target.mesh)]
+    axes = [(axis, 1) for axis in target.sizes]
     program = jax.make_jaxpr(lambda *given: list(terms(*given).values()), axis_env=axes)(*given)
     yield from constants_within(program)
     for equation in all_equations(program):
@@ -172,8 +170,7 @@ def _wide(tree: Any) -> Any:
 
 def _map(target: Target, f: Callable[..., Any], draws: Any, arrays: Any) -> Any:
     """Return `f(draw, arrays)` of all draws, compiled fast rather than to be fast, on the host."""
-    axes = axes_but_chain(target.mesh)  # which the program may name
-    mapped = jax.jit(lambda draws, arrays: lax.map(lambda draw: alone(lambda: f(draw, arrays), axes), draws))
+    mapped = jax.jit(lambda draws, arrays: lax.map(lambda draw: target.alone(lambda: f(draw, arrays)), draws))
     compiled = mapped.lower(draws, arrays).compile(RARELY)
     return jax.tree.map(np.asarray, compiled(draws, arrays))
 

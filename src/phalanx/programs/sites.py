@@ -117,10 +117,6 @@ class Sites:
             arrays=(GLOBAL,) * len(self.arrays), observations={}, sizes={},
         )  # fmt: skip
 
-    def of_batch(self, arrays: Sequence[RowSharding], weights: Mapping[str, float]) -> Sites:
-        """Return the sites of a batch of rows, whose terms have weights."""
-        return replace(self, arrays=tuple(arrays), weights=weights)
-
 
 def named_axes(axes: Sequence[str]) -> str:
     """Return mesh axes as text for a message."""

@@ -28,7 +28,7 @@ from phalanx.errors.model_errors import model_errors
 from phalanx.language.handlers import tape
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
-from phalanx.language.tracing import Forward, Program, tracing
+from phalanx.language.tracing import Forward, Program, Tracer, tracing
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.total import Total
 
@@ -163,10 +163,16 @@ def run_unconstrained(
         residual = first.residual(given) if isinstance(first, PartlyCentred) else None
         return _with_value(replace(variable, logit=logit, residual=residual), value)
 
-    # validity is checked on concrete values, see `validity`
-    with unvalidated(), tracing(place), tape() as variables, model_errors(program, variables, data):
-        program(**data)
+    variables = run_program(program, place, data)
     return Evaluation(variables, log_dets, used, frozenset(substituted), frozenset(at_position), log_radii)
+
+
+def run_program(program: Program, tracer: Tracer, data: Mapping[str, Any]) -> dict[str, RandomVariable]:
+    """Return the variables of `program(**data)` under `tracer`."""
+    # validity is checked on concrete values, see `validity`
+    with unvalidated(), tracing(tracer), tape() as variables, model_errors(program, variables, data):
+        program(**data)
+    return variables
 
 
 def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mapping[str, Any]) -> dict[str, Array]:
@@ -182,8 +188,7 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
         position[variable.name] = jnp.asarray(transform_of(variable).inv(value))
         return _with_value(variable, value)
 
-    with unvalidated(), tracing(invert), tape() as variables, model_errors(program, variables, data):
-        program(**data)
+    run_program(program, invert, data)
     return position
 
 

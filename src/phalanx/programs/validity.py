@@ -122,8 +122,7 @@ def find_invalid(
     """Return the invalid values of a model on its whole data, by variable and parameter."""
 
     def look(arrays: Sequence[Array]) -> Any:
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, arguments.shardings, strict=True)]
-        data = arguments.layout.join(whole)
+        data = arguments.join(arrays)
         run = run_unconstrained(program, None, data)
         keys = dict(zip(run.position, random.split(random.key(0), len(run.position)), strict=True))
         elsewhere = {name: random.normal(keys[name], v.shape, v.dtype) for name, v in run.position.items()}

@@ -13,8 +13,6 @@ import numpy as np
 from phalanx.errors.model_errors import model_errors
 from phalanx.language.handlers import seed, substitute, trace
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
-from phalanx.mesh.devices import axes_but_chain
-from phalanx.mesh.virtual_mesh import alone
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
@@ -105,8 +103,7 @@ def _observed(target: Target, draw: Mapping[str, np.ndarray]) -> tuple[dict[str,
     arguments, sizes = target.arguments, []
 
     def run(arrays: list[Any]) -> dict[str, Any]:
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, arguments.shardings, strict=True)]
-        data = arguments.layout.join(whole)
+        data = arguments.join(arrays)
         with unvalidated(), model_errors(target.program, arguments=data):
             found = trace(seed(substitute(target.program, draw), jax.random.key(0)))(**data)
         values = {name: jnp.asarray(variable.value) for name, variable in found.items() if variable.value is not None}
@@ -116,7 +113,7 @@ def _observed(target: Target, draw: Mapping[str, np.ndarray]) -> tuple[dict[str,
         return {name: value for name, value in values.items() if name in given and value.size}
 
     def alone_on_device(arrays: list[Any]) -> dict[str, Any]:
-        return alone(lambda: run(arrays), axes_but_chain(target.mesh))
+        return target.alone(lambda: run(arrays))
 
     shapes = jax.eval_shape(alone_on_device, list(arguments.whole_shapes()))
     if sizes[0] > MOST_BYTES // _LEAST_DRAWS or not shapes:

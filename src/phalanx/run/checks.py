@@ -23,7 +23,7 @@ from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.held_contents import held_contents
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.agreement import check_same
-from phalanx.mesh.devices import CHAIN, axes_but_chain
+from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.processes import to_host
 from phalanx.programs.validity import find_invalid, nan_hint
@@ -274,8 +274,8 @@ def check_beginning(blocks: Blocks, begun: InitResult, arrays: Sequence[Array], 
     finite, invalid = to_host(begun.finite), any(int(count) for count in begun.invalid.values())
     target = blocks.target.with_arrays(arrays)
     if invalid or not finite.all():
-        axes = axes_but_chain(target.mesh)
-        check_finite_data(target.program, target.arguments, axes, gradient=blocks.kernel.machine.uses_gradient)
+        uses_gradient = blocks.kernel.machine.uses_gradient
+        check_finite_data(target.program, target.arguments, target.sizes, gradient=uses_gradient)
     if invalid:
         for (name, parameter), wrong in find_invalid(target.program, target.arguments, target.mesh, arrays).items():
             raise ValueError(wrong.said(name, parameter, _nan_hint(blocks, arrays)))

@@ -22,9 +22,8 @@ from phalanx.density.target import Target
 from phalanx.errors.names import hint
 from phalanx.language.handlers import seed as seeded
 from phalanx.language.handlers import tape
-from phalanx.mesh.devices import CHAIN, axes_but_chain
+from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_devices, to_host
-from phalanx.mesh.virtual_mesh import on_virtual_mesh
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.sites import Latent
 from phalanx.run.find_finite_start import Given
@@ -227,17 +226,16 @@ def _together(init: Superchains, initial: Initial, num_chains: int) -> Initial:
 def prior_of(target: Target) -> Callable[..., dict[str, Array]]:
     """Return a compiled function from keys and data to draws `(key, ...)` of the latent variables from their prior."""
     names = [latent.name for latent in target.sites.latents]
-    shardings, layout, program = target.arguments.shardings, target.layout, target.program
 
     def draws(keys: Array, arrays: Any) -> dict[str, Array]:
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, shardings, strict=True)]
+        data = target.arguments.join(arrays)
 
         def one(key: Array) -> dict[str, Array]:
             with tape() as variables:
-                seeded(program, key)(**layout.join(whole))
+                seeded(target.program, key)(**data)
             return {name: jnp.asarray(variables[name].value) for name in names}
 
-        return on_virtual_mesh(jax.vmap(one), dict.fromkeys(axes_but_chain(target.mesh), 1))(keys)
+        return target.alone(lambda: jax.vmap(one)(keys))
 
     return jax.jit(draws)
 

@@ -17,10 +17,8 @@ from jax import Array
 from phalanx.density.target import Target
 from phalanx.kernels.protocol.kernel import Point
 from phalanx.mesh.compatibility.workarounds import VARIABLE, Workaround
-from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.total import Total
-from phalanx.mesh.virtual_mesh import alone
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -43,7 +41,7 @@ def check_on_one_device(target: Target, arrays: Sequence[Array], at: Point) -> N
         arrays: its data on the devices.
         at: the chains' positions, with the log density and its gradient.
     """
-    is_on = Workaround.ONE_DEVICE_CHECK.is_on and target.estimate is None
+    is_on = Workaround.ONE_DEVICE_CHECK.is_on and target.minibatch is None
     if not is_on or sum(array.nbytes for array in arrays) > MOST_BYTES:
         return
     first = jax.tree.map(lambda part: to_host(part[..., :1]).T, at)
@@ -61,11 +59,10 @@ def _on_one_device(
     """Return the log density, named by the empty word, and its gradient: at a position, and at one close to it."""
     whole = [s.trim(to_host(array)) for s, array in zip(target.arguments.shardings, arrays, strict=True)]
     density = replace(target.on_device([]), sites=target.sites.on_one_device)
-    axes = axes_but_chain(target.mesh)
 
     @jax.jit
     def evaluate(position: Mapping[str, Array], arrays: Sequence[Array]) -> tuple[Total, Mapping[str, Array]]:
-        return alone(lambda: replace(density, arrays=arrays).value_and_grad(position), axes)
+        return target.alone(lambda: replace(density, arrays=arrays).value_and_grad(position))
 
     def results(position: Mapping[str, np.ndarray]) -> dict[str, Float64[np.ndarray, "..."]]:
         total, gradient = evaluate(position, whole)

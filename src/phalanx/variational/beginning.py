@@ -130,7 +130,7 @@ class FirstParameters:
 
 def first_values(pair: Pair, seed: Array, arrays: Sequence[Array], given: Params) -> tuple[Params, Misfits, Misfits]:
     """Return the initial parameters on the real line, and flags of given values that do not fit."""
-    key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.data(arrays)
+    key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.arguments.join(arrays)
     begun = pair.problem.alone(lambda: begin(pair, key, data, given))
     free = pair.learned.free(begun.values)
     return free, pair.learned.misfits(begun.values, free), begun.misfits

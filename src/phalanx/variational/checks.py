@@ -74,7 +74,7 @@ def check_coordinates(problem: Problem, guide: str) -> None:
                 f"that draws it from a {kind} with phx.param(...), and learn from all rows at once."
             )
         transform_of(variable)  # raises
-    model = getattr(problem.model, "__name__", "model")
+    model = getattr(problem.program, "__name__", "model")
     if not any(variable.is_latent for variable in whole.variables.values()):
         raise ValueError(f"The model {model} has no latent variables to fit a guide to.")
     if not size_of(problem.latents):

@@ -21,7 +21,6 @@ from phalanx.density.indices import IndexCheck, flags_of, values_of
 from phalanx.inputs.arguments import Arguments
 from phalanx.jaxprs.lookups import Known, KnownValue
 from phalanx.learning.compiled import Compiled, Compiler
-from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.output import warn
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.validity import Doubts, Wrong, doubts_of, first_of, nan_hint
@@ -151,7 +150,7 @@ def _support_check(problem: Problem) -> SupportCheck:
         run = problem.at_zero(params, problem.arguments.layout.join(arrays))
         return run.position, doubts_of(run)
 
-    params, axes = problem.parameter_types, dict.fromkeys(axes_but_chain(problem.mesh), 1)
+    params, axes = problem.parameter_types, dict.fromkeys(problem.sizes, 1)
     trace, (_, doubts) = jax.make_jaxpr(at_zero, axis_env=list(axes.items()), return_shape=True)(
         params, problem.arguments.whole_shapes()
     )

@@ -97,7 +97,7 @@ class Drawing:
         divides = size % self.pair.problem.mesh.shape[CHAIN] == 0
 
         def batch(free: Params, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]) -> Drawn:
-            data, base = self.pair.problem.data(arrays), stream_key(seed)
+            data, base = self.pair.problem.arguments.join(arrays), stream_key(seed)
             if divides:
                 numbers = divide(numbers, CHAIN)
             return self.pair.problem.alone(

@@ -183,9 +183,9 @@ def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Sequence[
     """Return the end of a climb, by products with the Hessian or by the whole of it."""
 
     def find() -> Found:
-        data = problem.data(arrays)
+        data = problem.arguments.join(arrays)
         start = ModelStart(problem, data, random.key(seed))
-        position, misfits = start.best(start.key, {**(problem.start or {}), **given})
+        position, misfits = start.best(start.key, {**(problem.whole.start or {}), **given})
         log_density = start.log_density(position, jacobian=False)
         vector, back = flat(position)
         longest, climb = longest_of(problem), partial(climb_many, key=random.key(seed)) if by_products else climb_to_top

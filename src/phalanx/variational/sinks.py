@@ -18,11 +18,9 @@ from phalanx.diagnostics import Finding, Verdict
 from phalanx.errors.names import hint
 from phalanx.language.handlers import substitute
 from phalanx.learning.compiled import Compiled, Compiler
-from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.specs import PyTree
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.programs.traced_program import TracedProgram
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import Reductions
 from phalanx.run.checks import stored_by_default
@@ -87,12 +85,11 @@ def posterior_of(
 
 def target_of(problem: Problem, params: Mapping[str, Any]) -> Target | None:
     """Return the model at the learned parameters, with its data; None if data are sharded over the axis of chains."""
-    values = {name: params[name] for name in problem.parameters}
-    program, whole = substitute(problem.model, values), problem.whole
-    if values:
-        whole = TracedProgram.of_whole(program, problem.arguments, axes_but_chain(problem.mesh), checking=True)
+    if problem.parameters:
+        values = {name: params[name] for name in problem.parameters}
+        problem = replace(problem, program=substitute(problem.program, values))
     try:
-        return Target.of(program, problem.arguments, problem.mesh, whole)
+        return Target.of(problem.program, problem.arguments, problem.mesh, problem.whole)
     except WrongAxis:
         return None
 

@@ -24,10 +24,10 @@ from phalanx.language.parameters import Parameter
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward
 from phalanx.mesh.specs import PyTree
-from phalanx.programs.unconstrained import Evaluation
+from phalanx.programs.unconstrained import Evaluation, run_program
 from phalanx.programs.validity import VALUE, Doubt, Doubts, doubts_of
 from phalanx.variational.guides.pair import Pair
-from phalanx.variational.problem import Problem, run_program
+from phalanx.variational.problem import Problem
 
 DRAWS, RARE = 100, 0.1
 """Draws from the prior of a latent variable, and the largest fraction of them that may be invalid."""
@@ -174,7 +174,7 @@ def _sentence(found: _Unbounded, where: str) -> str:
 
 def _invalid_in_prior(problem: Problem, found: _Unbounded) -> float:
     """Return the fraction of draws from the prior in which a distribution's parameter is invalid; 0 if unknown."""
-    data = problem.data(problem.arguments.arrays)
+    data = problem.arguments.join(problem.arguments.arrays)
 
     def is_invalid(key: Array) -> Array:
         keys = (random.fold_in(key, number) for number in count())

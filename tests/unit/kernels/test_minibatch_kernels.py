@@ -72,7 +72,7 @@ def number_of_rows_in_an_array(first):
 
 def test_a_number_of_rows_in_an_array_adds_up_or_is_refused():
     target = phx.Target(number_of_rows_in_an_array(0.0), {"y": Y[:8]}).in_batches(2)
-    assert target.estimate is not None and target.estimate.weights == {"f": 4.0, "y": 4.0}
+    assert target.minibatch is not None and target.minibatch.weights == {"f": 4.0, "y": 4.0}
     with pytest.raises(ValueError, match="batch_size: the rows of 'f' mix in the model, or depend on their number"):
         phx.Target(number_of_rows_in_an_array(1.0), {"y": Y[:8]}).in_batches(2)
 

@@ -84,9 +84,9 @@ class LaneTarget:
         the same rows would be correlated, and no comparison of chains would reveal them. The price is that rows are
         gathered for each lane, and that lanes no longer share a product with the data.
         """
-        assert self.density.estimate is not None
+        assert self.density.minibatch is not None
         chooses = threefry(key, jnp.asarray(number, jnp.uint32), jnp.uint32(CHOOSES))
-        rows = jax.vmap(self.density.estimate.minibatch.rows, out_axes=-1)(as_key(chooses))
+        rows = jax.vmap(self.density.minibatch.rows, out_axes=-1)(as_key(chooses))
 
         def one(rows: Array, *parts: Array) -> tuple[Total, Vector]:
             position = Vector(parts, self.layout).by_variable()

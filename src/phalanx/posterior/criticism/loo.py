@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from phalanx.density.model_on_mesh import ModelOnMesh
 from phalanx.density.target import Target
 from phalanx.diagnostics.convergence import mcse
 from phalanx.diagnostics.elements import Names, element_name
@@ -26,7 +27,7 @@ from phalanx.language.unscaled import check_unscaled
 from phalanx.mesh.processes import to_host
 from phalanx.posterior.criticism.log_likelihood import Terms
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
-from phalanx.posterior.criticism.model_data import TracedModel, are_deleted, fingerprint_of, likelihood_factors
+from phalanx.posterior.criticism.model_data import are_deleted, fingerprint_of, likelihood_factors
 from phalanx.posterior.over_draws import Batch, batches, key_of, over_draws
 from phalanx.reducers.loo import TAIL, PointwiseLoo, are_equal, left_out, ratios_of
 from phalanx.reducers.loo import loo as loo_reducer
@@ -86,7 +87,7 @@ class Loo:
     @classmethod
     def of(
         cls, found: Mapping[str, PointwiseLoo], masks: Mapping[str, np.ndarray] | None = None,
-        model: TracedModel | None = None, weighted: bool = False,
+        model: ModelOnMesh | None = None, weighted: bool = False,
     ) -> Loo:  # fmt: skip
         """Sum up results by observed variable, of observations that are true in `masks`, of a model and its data."""
         masks = {} if masks is None else masks

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 from jax import Array
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from phalanx.density.given_entries import WHERE_MISSING, of_given_entries
 from phalanx.density.given_names import GivenNames
@@ -22,6 +22,7 @@ from phalanx.density.imputation import impute
 from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import any_labels_differ
 from phalanx.density.missing_entries import missing_name
+from phalanx.density.model_on_mesh import ModelOnMesh
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.errors.model_errors import ModelError, asks_for_values, asks_for_whole_numbers, model_errors
@@ -30,15 +31,12 @@ from phalanx.inputs.axis_names import AxisNames
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.needed_values import trace_with_values
-from phalanx.inputs.placement import partition_spec
 from phalanx.jaxprs.costs import largest_of_draw
 from phalanx.language.handlers import Tape, seed, trace, under
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, Tracer
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
-from phalanx.mesh.devices import CHAIN, axes_but_chain
-from phalanx.mesh.processes import to_devices
-from phalanx.mesh.virtual_mesh import alone
+from phalanx.mesh.devices import CHAIN
 from phalanx.posterior.over_draws import OfDraw, key_of
 from phalanx.posterior.record import RunRecord
 from phalanx.programs.traced_program import TracedProgram
@@ -51,21 +49,17 @@ MOST_DRAWS, WITHIN = 1000, 2**26
 """Most draws of a batch, and most numbers of an array that the model makes of the batch on the way."""
 
 
-@dataclass(frozen=True)
-class ModelAtDraws:
+@dataclass(eq=False)
+class ModelAtDraws(ModelOnMesh):
     """Program with its data, evaluated at one draw at a time.
 
     Attributes:
         asked: the method that evaluates it, which begins its messages.
-        program, arguments, mesh: the model, its data and their mesh.
         latents: names of the variables that take the values of the draw.
         observed: names of the variables that the run observed, if known.
     """
 
     asked: str
-    program: Program
-    arguments: Arguments
-    mesh: Mesh
     latents: frozenset[str]
     observed: set[str] | None
 
@@ -88,15 +82,10 @@ class ModelAtDraws:
         program = _program(asked, model, target)
         arguments, mesh = _arguments(asked, program, data, target, known)
         observed = None if target is None else {name for name, _ in target.sites.terms} - set(inferred)
-        found = cls(asked, program, arguments, mesh, frozenset(at), observed)
+        found = cls(program, arguments, mesh, asked, frozenset(at), observed)
         if data is not None and any_labels_differ(arguments):
             found.axis_names()  # raises if the program combines entries whose labels differ
         return found
-
-    def place_arrays(self) -> tuple[Array, ...]:
-        """Return the data, placed on the mesh."""
-        pairs = zip(self.arguments.arrays, self.arguments.shardings, strict=True)
-        return tuple(to_devices(a, NamedSharding(self.mesh, partition_spec(s))) for a, s in pairs)
 
     def shapes(self, fn: OfDraw, draws: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Return the shapes of what `fn` returns, and the size of the largest array that it makes for each draw.
@@ -122,7 +111,7 @@ class ModelAtDraws:
 
     def axis_names(self) -> AxisNames:
         """Return the names that these data give to the axes of the model's variables."""
-        whole = TracedProgram.of_whole(self.program, self.arguments, axes_but_chain(self.mesh), checking=True)
+        whole = TracedProgram.of_whole(self.program, self.arguments, self.sizes, checking=True)
         naming = Naming.of(whole, self.arguments, GivenNames())
         return naming.names(self.arguments, naming.found(self.arguments))
 
@@ -134,8 +123,7 @@ class ModelAtDraws:
         Without a key the variables have densities of given entries alone. The function is evaluated within the same
         context, in which a model may add up over devices.
         """
-        whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, self.arguments.shardings, strict=True)]
-        data = self.arguments.layout.join(whole)
+        data = self.arguments.join(arrays)
         if not self.latents:  # from the prior, missing entries are those of the variable itself
             data.pop(WHERE_MISSING, None)
 
@@ -146,7 +134,7 @@ class ModelAtDraws:
                 self._check_met(variables)
                 return of_variables(variables if key is not None else of_given_entries(variables, data))
 
-        return alone(run, axes_but_chain(self.mesh))
+        return self.alone(run)
 
     def at(self, variable: RandomVariable, values: Mapping[str, Array], forward: Forward) -> RandomVariable:
         """Return a variable of the draw with its value."""
@@ -256,7 +244,7 @@ def _with_values(asked: str, program: Program, arguments: Arguments, mesh: Mesh)
     """Return the arguments with those compiled in whose values the program needs while it is traced."""
 
     def drawn_anew(given: Arguments) -> None:
-        anew = ModelAtDraws(asked, program, given, mesh, frozenset(), None)
+        anew = ModelAtDraws(program, given, mesh, asked, frozenset(), None)
         run = partial(
             anew.run, tracer=lambda variable, forward: forward(variable), of_variables=len, key=key_of(0, 0, 0)
         )

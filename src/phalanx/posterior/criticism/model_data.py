@@ -18,25 +18,21 @@ from jax.extend.core import Literal
 
 from phalanx.density.given_entries import WHERE_MISSING
 from phalanx.density.imputation import masks_of_missing
+from phalanx.density.model_on_mesh import ModelOnMesh
 from phalanx.density.target import Target
 from phalanx.distributions.known import SharedTerm
-from phalanx.inputs.arguments import ADDED, Layout
+from phalanx.inputs.arguments import ADDED
 from phalanx.jaxprs.dependence import NOWHERE, varying_axes
 from phalanx.language.handlers import seed, substitute, trace
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
 from phalanx.marginals.marginalize import Marginal
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
-from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_host
-from phalanx.mesh.space import RowSharding
-from phalanx.mesh.virtual_mesh import alone
 from phalanx.posterior.criticism.log_likelihood import factors
-from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
 from phalanx.programs.unconstrained import run_unconstrained
 
 Shapes = Mapping[str, tuple[int, ...]]
-TracedModel = Target | ModelAtDraws
 
 SHIFTS = (0.0, 0.5)
 """Unconstrained values of all latent variables at which a value that depends on them differs."""
@@ -64,12 +60,12 @@ class ModelData:
         shapes: dict[str, Shapes] = {}
 
         def observed(arrays: Sequence[Array]) -> dict[str, Array]:
-            variables = _variables_of_model(target, arrays)
+            variables = _met(target, target.arguments.layout.join(arrays))
             shapes["latent"] = {name: v.shape for name, v in variables.items() if v.is_latent}
             shapes["computed"] = {name: v.shape for name, v in variables.items() if v.is_computed}
             return _observed(variables)
 
-        axis_env = [(axis, 1) for axis in axes_but_chain(target.mesh)]
+        axis_env = [(axis, 1) for axis in target.sizes]
         program, found = jax.make_jaxpr(observed, axis_env=axis_env, return_shape=True)(target.arguments.whole_shapes())
         names = dict(zip(program.jaxpr.invars, target.arguments.names, strict=True))
         given = frozenset(
@@ -79,11 +75,10 @@ class ModelData:
 
     def observations(self) -> dict[str, np.ndarray]:
         """Return the values of the observed variables, NaN for missing entries that are imputed."""
-        shardings = self.target.arguments.shardings
 
         def values(arrays: Sequence[Array]) -> dict[str, Array]:
-            whole = _whole(arrays, shardings)
-            return alone(lambda: _observed(_variables_of_model(self.target, whole)), axes_but_chain(self.target.mesh))
+            data = self.target.arguments.join(arrays)
+            return self.target.alone(lambda: _observed(_met(self.target, data)))
 
         found = {name: to_host(value) for name, value in jax.jit(values)(self.target.place_arrays()).items()}
         missing = masks_of_missing(self.target.arguments)
@@ -93,7 +88,7 @@ class ModelData:
         """Return the other arguments: arrays, and those of `scalars` that are numbers."""
         given, missing = self.target.arguments, masks_of_missing(self.target.arguments)
         whole = {
-            name: to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
+            name: sharding.trim(to_host(array))
             for name, array, sharding in zip(given.names, given.arrays, given.shardings, strict=True)
             if name not in self.only_observed
             and name not in missing
@@ -112,7 +107,7 @@ class ModelData:
         return sum(math.prod(a.shape) * a.dtype.itemsize for name, a in known if name not in self.only_observed)
 
 
-def fingerprint_of(target: TracedModel, shapes: Shapes) -> dict[str, np.ndarray]:
+def fingerprint_of(target: ModelOnMesh, shapes: Shapes) -> dict[str, np.ndarray]:
     """Return one number for each observation: its value, or a fixed projection of a vector's entries.
 
     Args:
@@ -123,12 +118,11 @@ def fingerprint_of(target: TracedModel, shapes: Shapes) -> dict[str, np.ndarray]
         Arrays of these shapes in float64. An entry of a vector that is missing counts as zero. An observation whose
         value depends on latent variables has NaN, as one that is missing itself.
     """
-    shardings = target.arguments.shardings
     missing = masks_of_missing(target.arguments)
 
     def values(arrays: Sequence[Array]) -> list[dict[str, Array]]:
-        data = target.arguments.layout.join(_whole(arrays, shardings))
-        return alone(lambda: [_observed(_met(target, data, shift)) for shift in SHIFTS], axes_but_chain(target.mesh))
+        data = target.arguments.join(arrays)
+        return target.alone(lambda: [_observed(_met(target, data, shift)) for shift in SHIFTS])
 
     first, second = jax.tree.map(to_host, jax.jit(values)(target.place_arrays()))
     found: dict[str, np.ndarray] = {}
@@ -145,7 +139,7 @@ def fingerprint_of(target: TracedModel, shapes: Shapes) -> dict[str, np.ndarray]
     return found
 
 
-def likelihood_factors(target: TracedModel, shapes: Shapes) -> tuple[str, ...]:
+def likelihood_factors(target: ModelOnMesh, shapes: Shapes) -> tuple[str, ...]:
     """Return the names of terms that belong to the likelihood, although they are not observations.
 
     A sum over discrete variables that observations share is such a term. A factor is one unless it is proved to be part
@@ -156,28 +150,25 @@ def likelihood_factors(target: TracedModel, shapes: Shapes) -> tuple[str, ...]:
         shapes: shapes of the log densities of the observed variables, by name.
     """
     arguments = target.arguments
-    shardings, axes = arguments.shardings, axes_but_chain(target.mesh)
     rows = {shape[0] for shape in shapes.values() if shape and shape[0] > 1}
     by_row = [bool(a.shape) and a.shape[0] in rows for a in arguments.whole_shapes()]
 
-    def terms(arrays: Sequence[Array], layout: Layout, shift: float) -> dict[str, RandomVariable]:
-        data = layout.join(arrays)
+    def terms(data: Mapping[str, Any], shift: float) -> dict[str, RandomVariable]:
         met = run_unconstrained(target.program, _position(target, data, shift), data).variables
         return {name: met[name] for name in factors(met)}
 
-    def totals(arrays: Sequence[Array], layout: Layout) -> list[dict[str, Array]]:
-        return [
-            {name: jnp.sum(term.log_prob()) for name, term in terms(arrays, layout, shift).items()} for shift in SHIFTS
-        ]
+    def totals(data: Mapping[str, Any]) -> list[dict[str, Array]]:
+        return [{name: jnp.sum(term.log_prob()) for name, term in terms(data, shift).items()} for shift in SHIFTS]
 
     names: dict[str, bool] = {}
 
     def whole(arrays: Sequence[Array]) -> list[dict[str, Array]]:
-        met = terms(arrays, arguments.layout, SHIFTS[0])
+        data = arguments.layout.join(arrays)
+        met = terms(data, SHIFTS[0])
         names.update({name: isinstance(term.distribution, SharedTerm) for name, term in met.items()})
-        return totals(arrays, arguments.layout) if met else []
+        return totals(data) if met else []
 
-    program = jax.make_jaxpr(lambda arrays: alone(lambda: whole(arrays), axes))(arguments.whole_shapes())
+    program = jax.make_jaxpr(lambda arrays: target.alone(lambda: whole(arrays)))(arguments.whole_shapes())
     if not names:
         return ()
     if not any(by_row):
@@ -188,11 +179,13 @@ def likelihood_factors(target: TracedModel, shapes: Shapes) -> tuple[str, ...]:
     depends = {name for name, sources in zip(order, used, strict=True) if sources}
 
     def shorter(arrays: Sequence[Array]) -> list[dict[str, Array]]:
-        cut = [a[:-1] if of_rows else a for a, of_rows in zip(_whole(arrays, shardings), by_row, strict=True)]
-        return alone(lambda: totals(cut, arguments.layout.with_numbers({n: n - 1 for n in rows})), axes)
+        whole = [s.trim(array) for array, s in zip(arrays, arguments.shardings, strict=True)]
+        cut = [array[:-1] if of_rows else array for array, of_rows in zip(whole, by_row, strict=True)]
+        data = arguments.layout.with_numbers({n: n - 1 for n in rows}).join(cut)
+        return target.alone(lambda: totals(data))
 
     def longer(arrays: Sequence[Array]) -> list[dict[str, Array]]:
-        return alone(lambda: totals(_whole(arrays, shardings), arguments.layout), axes)
+        return target.alone(lambda: totals(arguments.join(arrays)))
 
     try:
         both = [jax.tree.map(to_host, jax.jit(run)(target.place_arrays())) for run in (longer, shorter)]
@@ -202,16 +195,12 @@ def likelihood_factors(target: TracedModel, shapes: Shapes) -> tuple[str, ...]:
     return tuple(name for name, is_shared in names.items() if is_shared or name in depends or name not in same)
 
 
-def are_deleted(target: TracedModel) -> bool:
+def are_deleted(target: ModelOnMesh) -> bool:
     """Return whether arrays of the run's data were deleted, so that its model cannot run again."""
     return any(isinstance(array, Array) and array.is_deleted() for array in target.arguments.arrays)
 
 
-def _whole(arrays: Sequence[Array], shardings: Sequence[RowSharding]) -> list[Array]:
-    return [a[: s.rows] if s.axes else a for a, s in zip(arrays, shardings, strict=True)]
-
-
-def _position(target: TracedModel, data: Mapping[str, Any], shift: float) -> Mapping[str, Array] | None:
+def _position(target: ModelOnMesh, data: Mapping[str, Any], shift: float) -> Mapping[str, Array] | None:
     """Return unconstrained values of the latent variables: `shift` for all of them; None for zeros."""
     if not shift:
         return None
@@ -221,11 +210,7 @@ def _position(target: TracedModel, data: Mapping[str, Any], shift: float) -> Map
     }
 
 
-def _variables_of_model(target: TracedModel, arrays: Sequence[Array]) -> Mapping[str, RandomVariable]:
-    return _met(target, target.arguments.layout.join(arrays))
-
-
-def _met(target: TracedModel, data: Mapping[str, Any], shift: float = 0.0) -> Mapping[str, RandomVariable]:
+def _met(target: ModelOnMesh, data: Mapping[str, Any], shift: float = 0.0) -> Mapping[str, RandomVariable]:
     """Return the variables of a model, without its sums over discrete variables, in which it hides observed ones."""
     found = run_unconstrained(target.program, _position(target, data, shift), data).variables
     if not isinstance(target.program, Marginal):

@@ -13,7 +13,6 @@ from jax import Array, lax
 
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
-from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.space import GLOBAL
 from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reducer import density_name
@@ -103,7 +102,7 @@ class Reducing:
             one = LaneTarget(target.on_device(arrays), 1)
             return {name: value[0] for name, value in self._values(one)(one.layout.zeros(1)).items()}
 
-        sizes, arrays = axes_but_chain(target.mesh), target.arguments.local_shapes()
+        sizes, arrays = target.sizes, target.arguments.local_shapes()
         return jax.make_jaxpr(values, axis_env=list(sizes.items()), return_shape=True)(arrays)[1]
 
     def _values(self, target: LaneTarget) -> Callable[[Mapping[str, Array]], dict[str, Array]]:

@@ -157,7 +157,7 @@ class LanePrograms:
 
         def of_lanes(free: Params, seeds: Array, numbers: Array, arrays: Sequence[Array]) -> Drawn:
             def one(free: Params, seed: Array, own: Sequence[Array]) -> Drawn:
-                data, base = self.pair.problem.data(own), stream_key(seed)
+                data, base = self.pair.problem.arguments.join(own), stream_key(seed)
                 each = jax.vmap(lambda number: one_draw(self.pair, free, random.fold_in(base, number), data))
                 return self.pair.problem.alone(lambda: each(numbers))
 

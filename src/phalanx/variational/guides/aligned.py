@@ -21,12 +21,13 @@ from phalanx.language.parameters import Parameter, initialized, with_parameters
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program, Tracer
 from phalanx.mesh.specs import PyTree
+from phalanx.programs.unconstrained import run_program
 from phalanx.variational.guides import coverage
 from phalanx.variational.guides.coordinates import Latents
 from phalanx.variational.guides.guide import Guide, Traits
 from phalanx.variational.guides.learned import Params, begun_with
 from phalanx.variational.guides.start import Beginning, ModelStart
-from phalanx.variational.problem import Problem, Values, placed_at, run_program
+from phalanx.variational.problem import Problem, Values, placed_at
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -210,8 +211,8 @@ class ProgramGuide(Guide):
         program = initialized(self.program, random.fold_in(key, 1), of_guide)
         mine = replace(self, data=data)._run(program, _draw_with(key))
         self._check_guide(mine)
-        theirs = run_program(initialized(problem.model, random.fold_in(key, 2), of_model), self._beside(mine), data)
-        model = getattr(problem.model, "__name__", "model")
+        theirs = run_program(initialized(problem.program, random.fold_in(key, 2), of_model), self._beside(mine), data)
+        model = getattr(problem.program, "__name__", "model")
         if self.traits.has_draws:
             self._check_aligned(model, mine, theirs)
         else:

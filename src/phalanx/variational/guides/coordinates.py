@@ -12,7 +12,6 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
-from phalanx.inputs.placement import partition_spec
 from phalanx.programs.sites import Latent
 
 if TYPE_CHECKING:
@@ -82,4 +81,4 @@ def named(latents: Latents) -> list[Latent]:
 def row_spec(latent: Latent) -> PartitionSpec | None:
     """Return the layout of a parameter with an entry for each coordinate of a variable: that of the variable's rows."""
     shape = latent.unconstrained_shape
-    return partition_spec(latent.sharding) if is_local(latent) and shape and shape[0] == latent.sharding.rows else None
+    return latent.sharding.spec() if is_local(latent) and shape and shape[0] == latent.sharding.rows else None

@@ -178,7 +178,7 @@ def run_model(pair: Pair, params: Params, draw: Mapping[str, Array], data: Value
 
 def position_of(pair: Pair, params: Params, draw: Mapping[str, Array], data: Values) -> Mapping[str, Array]:
     """Return the unconstrained values of a draw's latent variables."""
-    return to_unconstrained(with_parameters(pair.problem.model, params), draw, data) if pair.program else draw
+    return to_unconstrained(with_parameters(pair.problem.program, params), draw, data) if pair.program else draw
 
 
 def log_weight(pair: Pair, params: Params, run: Evaluation, data: Values) -> Float[Array, ""]:

@@ -73,7 +73,7 @@ class ModelStart:
         if not self.problem.parameters:
             return {}
         met: dict[str, tuple[Parameter, Any]] = {}
-        run_unconstrained(initialized(self.problem.model, self._key(1), met), None, self.data)
+        run_unconstrained(initialized(self.problem.program, self._key(1), met), None, self.data)
         return begun_with(self.init, {name: value for name, (_, value) in met.items()})
 
     @cached_property
@@ -130,7 +130,7 @@ class ModelStart:
 
     @cached_property
     def _best(self) -> tuple[dict[str, Array], dict[str, Bool[Array, ""]]]:
-        return self.best(self._key(2), {**(self.problem.start or {}), **self._values})
+        return self.best(self._key(2), {**(self.problem.whole.start or {}), **self._values})
 
     @property
     def _values(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class ModelStart:
 
     @cached_property
     def _program(self) -> Program:
-        return with_parameters(self.problem.model, self.of_model)
+        return with_parameters(self.problem.program, self.of_model)
 
     def _key(self, number: int) -> Array:
         return random.fold_in(self.key, number)

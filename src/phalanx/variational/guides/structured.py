@@ -17,7 +17,6 @@ from jax import Array
 from jax.sharding import PartitionSpec
 from numpyro.distributions import constraints
 
-from phalanx.inputs.placement import partition_spec
 from phalanx.jaxprs.dependence import varying_axes
 from phalanx.language.parameters import Parameter
 from phalanx.programs.sites import Latent
@@ -168,7 +167,7 @@ def _spec(child: Latent, parent: Latent) -> PartitionSpec | None:
     """Return the layout of coefficients, which are sharded with the child's rows, or else with the parent's."""
     shape = _shape(child, parent)
     if is_local(child) and shape[0] == child.sharding.rows:
-        return partition_spec(child.sharding)
+        return child.sharding.spec()
     if is_local(parent) and parent.unconstrained_shape == (parent.sharding.rows,):
-        return partition_spec(parent.sharding, *(None,) * (len(shape) - 1))
+        return parent.sharding.spec(*(None,) * (len(shape) - 1))
     return None

@@ -113,7 +113,7 @@ def _derivatives(
 
 
 def _values(fixed: FixedDraws, free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]) -> dict[str, Array]:
-    params, data = fixed.pair.learned.constrain(free), fixed.pair.problem.data(arrays)
+    params, data = fixed.pair.learned.constrain(free), fixed.pair.problem.arguments.join(arrays)
     draw = fixed.draw(params, jnp.uint32(0), fixed.hold(seed, jnp.uint32(0), chunks), data)
     return fixed.pair.problem.alone(lambda: run_model(fixed.pair, params, draw, data).values())
 

@@ -189,7 +189,7 @@ class Modes:
     ) -> tuple[Float[Array, "start coordinate"], Float[Array, "start"]]:
         """Return the ends of climbs, and the log importance weight at each."""
         pair = self.drawing.pair
-        problem, data, key = pair.problem, pair.problem.data(arrays), random.key(seed)
+        problem, data, key = pair.problem, pair.problem.arguments.join(arrays), random.key(seed)
 
         def run() -> tuple[Array, Array]:
             params = pair.learned.constrain(free)
@@ -223,7 +223,7 @@ class Modes:
 
     def _of_prior(self, params: Params, data: Values, key: Array) -> Float[Array, "start coordinate"] | None:
         """Return positions of draws from the prior; None if it cannot be drawn from."""
-        model = with_parameters(self.drawing.pair.problem.model, params)
+        model = with_parameters(self.drawing.pair.problem.program, params)
 
         def one(key: Array) -> Array:
             with tape() as variables:
@@ -243,7 +243,7 @@ class Modes:
     ) -> tuple[dict[str, Array], Float[Array, "top"]]:
         """Return the values at maxima, and the mass about each where the guide has hardly any density."""
         pair = self.drawing.pair
-        data = pair.problem.data(arrays)
+        data = pair.problem.arguments.join(arrays)
 
         def run() -> tuple[dict[str, Array], Array]:
             params = pair.learned.constrain(free)
@@ -272,13 +272,13 @@ class Modes:
     ) -> tuple[Float[Array, "draw"], Float[Array, "draw"]]:
         """Return the log density, without Jacobians, and the log importance weight of the latent variables' values."""
         pair = self.drawing.pair
-        data = pair.problem.data(arrays)
+        data = pair.problem.arguments.join(arrays)
 
         def run() -> tuple[Array, Array]:
             params = pair.learned.constrain(free)
 
             def one(values: Mapping[str, Array]) -> tuple[Array, Array]:
-                position = to_unconstrained(with_parameters(pair.problem.model, params), values, data)
+                position = to_unconstrained(with_parameters(pair.problem.program, params), values, data)
                 run = pair.problem.at_position(params, position, data)
                 return run.log_density(jacobian=False), log_weight(pair, params, run, data)
 

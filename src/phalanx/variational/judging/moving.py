@@ -140,7 +140,7 @@ class Mover:
         self, free: Params, seed: Array, first: Array, numbers: UInt32[Array, "moved"], arrays: Sequence[Array]
     ) -> tuple[dict[str, Array], Float[Array, "moved"], Float[Array, ""]]:
         pair = self.drawing.pair
-        data, base = pair.problem.data(arrays), random.fold_in(random.key(seed), STREAM)
+        data, base = pair.problem.arguments.join(arrays), random.fold_in(random.key(seed), STREAM)
 
         def run() -> tuple[dict[str, Array], Array, Array]:
             params = pair.learned.constrain(free)

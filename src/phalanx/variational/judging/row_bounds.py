@@ -51,7 +51,7 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
     check_same("fit.row_bounds")
     names = _terms_of_rows(pair)
     num_draws = num_draws if pair.guide.traits.has_draws else 1
-    arguments = pair.problem.known_data.split(pair.problem.model, data)
+    arguments = pair.problem.known_data.split(pair.problem.program, data)
     rows = _count(arguments)
     of_these = replace(pair, problem=replace(pair.problem, arguments=arguments))
     DataChecks(of_these, Compiler()).check_now(arguments)

@@ -137,7 +137,7 @@ class HostLogDensity:
     @cached_property
     def _compiled(self) -> Compiled:
         def log_densities(vectors: Array, arrays: Sequence[Array]) -> tuple[Array, dict[str, Array]]:
-            data = self.problem.data(arrays)
+            data = self.problem.arguments.join(arrays)
             start = ModelStart(self.problem, data, random.key(0))
 
             def one(vector: Array) -> tuple[Array, dict[str, Array]]:

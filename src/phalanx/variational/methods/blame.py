@@ -130,7 +130,7 @@ def improper_model(pair: Pair, free: Params, arrays: Sequence[Array]) -> str:
         data = problem.step_data(arrays, random.key(0))
 
         def run(position: Mapping[str, Array] | None) -> Evaluation:
-            return run_unconstrained(with_parameters(problem.model, params), position, data, any_latent=True)
+            return run_unconstrained(with_parameters(problem.program, params), position, data, any_latent=True)
 
         return problem.alone(lambda: improper_parameters(run))
 

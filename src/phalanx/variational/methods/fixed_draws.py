@@ -109,7 +109,7 @@ class FixedDraws:
         self, change: Float[Array, "parameter"], anchor: Params, draws: HeldDraws, arrays: Sequence[Array]
     ) -> BoundEstimate:
         """Return the bound of the held draws, and its gradient."""
-        data = self.pair.problem.data(arrays)
+        data = self.pair.problem.arguments.join(arrays)
 
         def bound(change: Array, number: Array) -> tuple[Array, Array]:
             gaps = self._gaps(self._params(change, anchor), number, draws, data)
@@ -129,7 +129,7 @@ class FixedDraws:
 
     def value(self, anchor: Params, draws: HeldDraws, arrays: Sequence[Array]) -> LogDensity:
         """Return the bound of the held draws as a differentiable function of the change."""
-        data = self.pair.problem.data(arrays)
+        data = self.pair.problem.arguments.join(arrays)
 
         def forward(change: Array) -> tuple[Array, Array]:
             estimate = self.look(change, anchor, draws, arrays)
@@ -151,7 +151,7 @@ class FixedDraws:
         self, change: Float[Array, "parameter"], anchor: Params, draws: HeldDraws, arrays: Sequence[Array]
     ) -> dict[str, Array]:
         """Return the means of the model's real variables over the held draws."""
-        data, params = self.pair.problem.data(arrays), self._params(change, anchor)
+        data, params = self.pair.problem.arguments.join(arrays), self._params(change, anchor)
 
         def one(i: Array) -> dict[str, Array]:
             values = run_model(self.pair, params, self.draw(params, i, draws, data), data).values()
@@ -170,7 +170,7 @@ class FixedDraws:
         self, old: Params, new: Params, draws: HeldDraws, arrays: Sequence[Array]
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the difference between the bounds of new and old parameters, and its standard error."""
-        data = self.pair.problem.data(arrays)
+        data = self.pair.problem.arguments.join(arrays)
         params = [self.pair.learned.constrain(free) for free in (old, new)]
 
         def add(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:

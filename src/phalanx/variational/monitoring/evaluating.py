@@ -55,13 +55,13 @@ class HeldOut:
         size = _batch_size(pair, data)
         source = data if isinstance(data, Batches) else batches(data, size)
         known = pair.problem.known_data
-        first = known.split(pair.problem.model, next(source.in_order()))
+        first = known.split(pair.problem.program, next(source.in_order()))
         problem = replace(pair.problem, arguments=first, minibatch=streamed_rows(first, size))
         of_rows = replace(steps, pair=replace(pair, problem=problem))
         checks, placed = DataChecks(of_rows.pair, compiler), []
         checks.begin(on_host(first))
         for batch in source.in_order():
-            arguments = known.split(problem.model, batch)
+            arguments = known.split(problem.program, batch)
             checks.check(arguments, on_host(arguments))
             placed.append(place_rows(problem, arguments))
         stands_for = size if pair.problem.minibatch is None else pair.problem.minibatch.total
@@ -79,7 +79,7 @@ class HeldOut:
         key = random.fold_in(random.fold_in(random.key(seed), STREAM), number)
         pair, steps = self.steps.pair, self.steps
         params = pair.learned.constrain(free)
-        parts = particles(pair, params, steps.noise(key), pair.problem.data(arrays), steps.objective.parts)
+        parts = particles(pair, params, steps.noise(key), pair.problem.arguments.join(arrays), steps.objective.parts)
         return jnp.mean(steps.objective.bound(log_weights(parts)))
 
 

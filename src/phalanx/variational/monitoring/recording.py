@@ -21,7 +21,7 @@ def record_of(
     """Return the record of a fit; `num_warmup` is its greatest number of steps, and `names` come from `names_for`."""
     problem, arguments, name = pair.problem, pair.problem.arguments, pair.guide.name
     return RunRecord(
-        model=getattr(problem.model, "__name__", type(problem.model).__name__),
+        model=getattr(problem.program, "__name__", type(problem.program).__name__),
         kernel=f"fit({name}, {objective.name})" if pair.guide.traits.has_draws else name,
         num_chains=1,
         num_warmup=int(num_steps),
@@ -35,7 +35,7 @@ def record_of(
         init="random",
         started=started,
         interrupted=interrupted,
-        source=source_of(problem.model),
+        source=source_of(problem.program),
         **names,
     )
 

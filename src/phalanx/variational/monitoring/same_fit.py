@@ -63,8 +63,7 @@ def fit_identity(
 def content_of(arguments: Arguments) -> str:
     """Return a digest of data: of all rows, or of the first batch."""
     whole = (
-        to_host(array)[: sharding.rows] if sharding.axes else to_host(array)
-        for array, sharding in zip(arguments.arrays, arguments.shardings, strict=True)
+        sharding.trim(to_host(array)) for array, sharding in zip(arguments.arrays, arguments.shardings, strict=True)
     )
     return digest_of(zip(arguments.names, whole, strict=True), names_of(arguments))
 
@@ -73,7 +72,7 @@ def _held_out(problem: Problem, data: Mapping[str, Any] | Batches | None) -> str
     if data is None:
         return None
     first = next(data.in_order()) if isinstance(data, Batches) else data
-    return content_of(problem.known_data.split(problem.model, first))
+    return content_of(problem.known_data.split(problem.program, first))
 
 
 def _shaped(name: str, like: jax.ShapeDtypeStruct) -> str:

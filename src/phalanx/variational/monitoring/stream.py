@@ -131,7 +131,7 @@ class Stream:
                 self._batches, anew = iter(self._source), True
                 continue
             self._number += 1
-            arguments = self._problem.known_data.split(self._problem.model, batch)
+            arguments = self._problem.known_data.split(self._problem.program, batch)
             if self._is_short(arguments):
                 self._short = self._short or self._number
                 continue
