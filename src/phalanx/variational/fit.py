@@ -44,9 +44,8 @@ from phalanx.variational.guides.pair import Pair, alignment_of, for_steps
 from phalanx.variational.methods.fixed_draws import FixedDraws
 from phalanx.variational.methods.growing import Growing
 from phalanx.variational.methods.matching import FIRST_MATCHES, match_scores
-from phalanx.variational.methods.method import FitError, FitMethod
+from phalanx.variational.methods.method import FitError, FitMethod, Solved
 from phalanx.variational.methods.settling import Settling
-from phalanx.variational.methods.solved import Solved
 from phalanx.variational.methods.step import FitState, Steps
 from phalanx.variational.methods.stochastic import Stochastic
 from phalanx.variational.monitoring.options import Training

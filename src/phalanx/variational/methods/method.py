@@ -1,14 +1,17 @@
-"""The protocol of ways to fit, as methods of the learning loop; their report and their error."""
+"""The protocol of ways to fit, as methods of the learning loop; report, error, and the way without steps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import isnan
-from typing import Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from phalanx.errors.words import count
 from phalanx.learning.loop import Method, Stop
+from phalanx.mesh.specs import PyTree
 from phalanx.variational.guides.learned import Params
+from phalanx.variational.methods.step import Losses
 from phalanx.variational.result import Fit, FitOutcome
 
 S = TypeVar("S")
@@ -90,3 +93,39 @@ class FitReport:
         rate = "" if isnan(self.rows_per_second) else f", {self.rows_per_second:,.0f} rows per second"
         fraction = "" if isnan(self.utilisation) else f", {self.utilisation:.0%} of the devices' FLOPs"
         return f"{self.bound} {self.elbo:,.2f}{error}{bits}{held_out}{rate}{fraction}{failed}"
+
+
+class Solved(NamedTuple):
+    """The method that makes no steps, since a climb finds the guide, or for `num_steps=0`; its state is the parameters.
+
+    Attributes:
+        seen: number of the next batch.
+        unsettled: why learning may not have ended; empty if it has.
+    """
+
+    seen: int = 0
+    unsettled: str = ""
+
+    def init(self, start: dict[str, PyTree]) -> dict[str, Any]:
+        """Return the parameters."""
+        return start
+
+    def step(self, state: dict[str, PyTree], say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+        """Yield no state."""
+        return iter(())
+
+    def done(self, state: dict[str, PyTree]) -> bool:
+        """Return True."""
+        return True
+
+    def report(self, state: dict[str, PyTree]) -> NoReturn:
+        """Raise: there are no blocks of steps."""
+        raise NotImplementedError
+
+    def stop(self, state: dict[str, PyTree], reason: Stop) -> str:
+        """Return no line."""
+        return ""
+
+    def outcome(self, state: dict[str, PyTree], stopped: Stop | None) -> FitOutcome:
+        """Return the parameters."""
+        return FitOutcome(state, Losses.of(), seen=self.seen, unsettled=self.unsettled)
