@@ -11,10 +11,9 @@ from phalanx.reducers.covariance import covariance
 from phalanx.reducers.ess import ess
 from phalanx.reducers.histogram import histogram
 from phalanx.reducers.loo import loo
-from phalanx.reducers.moments import extremes, moments
+from phalanx.reducers.moments import extremes, moments, rhat
 from phalanx.reducers.reducer import Reducer, reduce
 from phalanx.reducers.reservoir import reservoir
-from phalanx.reducers.rhat import rhat
 from phalanx.reducers.sketch import quantiles
 from phalanx.reducers.thinned import thinned
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from phalanx.reducers.reducer import Reducer, on_host
+from phalanx.reducers.reducer import Partial, Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, begin_at, first_scale, half_distance, lowered, sum_type
 
 if TYPE_CHECKING:
@@ -61,21 +61,18 @@ def autocovariance(lags: int) -> Reducer:
     """
     if not isinstance(lags, int) or lags < 1:
         raise ValueError(f"autocovariance: lags must be a whole number of at least 1, got {lags!r}.")
-    return Reducer(f"autocovariance({lags})", _InitAutocovariance(lags), _add, _merge, _finalize)
+    return Reducer(f"autocovariance({lags})", Partial(_init, (lags,)), _add, _merge, _finalize)
 
 
-class _InitAutocovariance(NamedTuple):
-    lags: int
-
-    def __call__(self, example: Shaped[Array, "chains *shape"]) -> Lagged:
-        chains, rest = example.shape[0], example.shape[1:]
-        dtype = sum_type(example.dtype)
-        zero, rows = jnp.zeros(example.shape, dtype), jnp.zeros((chains, self.lags, *rest), dtype)
-        products = jnp.zeros((chains, self.lags + 1, *rest), dtype)
-        anchor = jnp.zeros(example.shape, example.dtype)
-        return Lagged(
-            jnp.zeros(chains, jnp.int32), anchor, first_scale(example), zero, zero, zero, products, products, rows, rows
-        )
+def _init(lags: int, example: Shaped[Array, "chains *shape"]) -> Lagged:
+    chains, rest = example.shape[0], example.shape[1:]
+    dtype = sum_type(example.dtype)
+    zero, rows = jnp.zeros(example.shape, dtype), jnp.zeros((chains, lags, *rest), dtype)
+    products = jnp.zeros((chains, lags + 1, *rest), dtype)
+    anchor = jnp.zeros(example.shape, example.dtype)
+    return Lagged(
+        jnp.zeros(chains, jnp.int32), anchor, first_scale(example), zero, zero, zero, products, products, rows, rows
+    )
 
 
 def _add(state: Lagged, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Lagged:
@@ -134,7 +131,7 @@ def _centred(state: Lagged, due: Bool[Array, "chains"]) -> Lagged:
 
 def _merge(a: Lagged, b: Lagged) -> Lagged:
     a, b = _widened(a), _widened(b)
-    centre = np.where(_wide(a.count, a.centre) > 0, a.centre, b.centre)
+    centre = np.where(at_lanes(a.count, a.centre) > 0, a.centre, b.centre)
     a, b = _about(a, centre), _about(b, centre)
     products = a.products + b.products
     lags = a.last.shape[1]
@@ -142,7 +139,7 @@ def _merge(a: Lagged, b: Lagged) -> Lagged:
         for j in range(lag):
             pair = (a.last[:, lag - 1 - j] - centre) * (b.first[:, j] - centre)
             both = (lag - 1 - j < a.count) & (j < b.count)
-            products[:, lag] += np.where(_wide(both, pair), pair, 0.0)
+            products[:, lag] += np.where(at_lanes(both, pair), pair, 0.0)
     first = _then(a.first, a.count, b.first)
     last = _then(b.last, b.count, a.last)
     return a._replace(
@@ -153,7 +150,7 @@ def _merge(a: Lagged, b: Lagged) -> Lagged:
 def _widened(state: Lagged) -> Lagged:
     """Return the state in float64, with draws as they are and each sum one number."""
     state = Lagged(*on_host(state))
-    anchor = np.where(_wide(state.count, state.centre) > 0, state.anchor.astype(np.float64), 0.0)
+    anchor = np.where(at_lanes(state.count, state.centre) > 0, state.anchor.astype(np.float64), 0.0)
     scale, by_lag = state.scale, state.scale[:, None]
     return Lagged(
         state.count, np.zeros_like(anchor), np.ones_like(scale), anchor + state.centre / scale,
@@ -179,16 +176,16 @@ def _then(
 
 def _about(state: Lagged, centre: Float64[np.ndarray, "chains *shape"]) -> Lagged:
     """Return the state about another centre."""
-    shift = np.where(_wide(state.count, centre) > 0, state.centre - centre, 0.0)
+    shift = np.where(at_lanes(state.count, centre) > 0, state.centre - centre, 0.0)
     products = state.products + shift[:, None] * (_ends(state, np) + _pairs(state, np) * shift[:, None])
-    deviations = state.deviations + _wide(state.count, shift) * shift
+    deviations = state.deviations + at_lanes(state.count, shift) * shift
     return state._replace(centre=centre, deviations=deviations, products=products)
 
 
 def _pairs(state: Lagged, numpy: ModuleType) -> Array | np.ndarray:
     """Return the number of pairs of draws at each lag."""
     lags = numpy.arange(state.last.shape[1] + 1)[None]
-    return _wide(numpy.maximum(state.count[:, None] - lags, 0), state.products)
+    return at_lanes(numpy.maximum(state.count[:, None] - lags, 0), state.products)
 
 
 def _ends(state: Lagged, numpy: ModuleType) -> Array | np.ndarray:
@@ -196,20 +193,16 @@ def _ends(state: Lagged, numpy: ModuleType) -> Array | np.ndarray:
     lags = state.last.shape[1]
     left_out = [numpy.zeros_like(state.centre)]
     for lag in range(lags):
-        known = _wide(lag < state.count, state.centre)
+        known = at_lanes(lag < state.count, state.centre)
         ends = (state.first[:, lag] - state.centre) + (state.last[:, lag] - state.centre)
         left_out.append(left_out[-1] + numpy.where(known, ends, 0.0))
     ends = 2 * (state.deviations + state.deviations_lost)[:, None] - numpy.stack(left_out, axis=1)
     return numpy.where(_pairs(state, numpy) > 0, ends, 0.0)
 
 
-def _wide(values: Array | np.ndarray, like: Array | np.ndarray) -> Array | np.ndarray:
-    return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
-
-
 def _finalize(state: Lagged) -> Float64[np.ndarray, "lags *shape"]:
     state = _widened(state)
-    means = state.centre + state.deviations / np.maximum(_wide(state.count, state.centre), 1)
+    means = state.centre + state.deviations / np.maximum(at_lanes(state.count, state.centre), 1)
     mean = np.tensordot(state.count / max(state.count.sum(), 1), means, axes=1)
     about = _about(state, np.broadcast_to(mean, state.centre.shape))
     return about.products.sum(0) / max(state.count.sum(), 1)

@@ -12,8 +12,8 @@ from jax.typing import DTypeLike
 
 from phalanx.mesh.specs import PyTree
 from phalanx.reducers.effective_size import effective_size
-from phalanx.reducers.moments import ChainSums, Totals, column, constant_of
-from phalanx.reducers.reducer import Reducer, on_host
+from phalanx.reducers.moments import ChainSums, Totals, constant_of
+from phalanx.reducers.reducer import Partial, Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, half_distance
 
 if TYPE_CHECKING:
@@ -95,10 +95,8 @@ def ess(batch: int = 1) -> Reducer:
     """
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise ValueError(f"ess: batch must be a whole number of at least 1, got {batch!r}.")
-    merge, finalize = _MergeEss(batch), _FinalizeEss(batch)
-    return Reducer(
-        f"ess({batch})", _none, _UpdateEss(batch), merge, finalize, statistic="ess", constant=_constant, begin=_begin
-    )
+    update, merge, finalize = (Partial(fn, (batch,)) for fn in (_update, _merge, _finalize))
+    return Reducer(f"ess({batch})", _none, update, merge, finalize, statistic="ess", constant=_constant, begin=_begin)
 
 
 def _none(example: Shaped[Array, "chains *shape"]) -> Batched:
@@ -124,17 +122,14 @@ def _first(before: Array | np.ndarray, length: Array | np.ndarray) -> Array | np
     return before // (2 * length) * 2
 
 
-class _UpdateEss(NamedTuple):
-    batch: int
-
-    def __call__(self, state: Batched, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Batched:
-        draws = state.draws.add(draw, where)
-        half = jnp.where(at_lanes(where, draw), half_distance(draw, draws.anchor), 0.0)
-        total, lost = add_to(state.total, state.total_lost, half * at_lanes(_part(state.doubled, half.dtype), half))
-        length = self.batch << state.doubled
-        full = where & ((state.before + draws.count) % length == 0)
-        state = Batched(draws, state.doubled, total, lost, state.means, state.before)
-        return lax.cond(full.any(), _close, lambda state, *_: state, state, full, length)
+def _update(batch: int, state: Batched, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Batched:
+    draws = state.draws.add(draw, where)
+    half = jnp.where(at_lanes(where, draw), half_distance(draw, draws.anchor), 0.0)
+    total, lost = add_to(state.total, state.total_lost, half * at_lanes(_part(state.doubled, half.dtype), half))
+    length = batch << state.doubled
+    full = where & ((state.before + draws.count) % length == 0)
+    state = Batched(draws, state.doubled, total, lost, state.means, state.before)
+    return lax.cond(full.any(), _close, lambda state, *_: state, state, full, length)
 
 
 def _part(doubled: Int[Array, "chains"], dtype: DTypeLike) -> Float[Array, "chains"]:
@@ -177,14 +172,11 @@ def _lengths(
     return numpy.clip(numpy.minimum(begins + length, before + count) - numpy.maximum(begins, before), 0, None)
 
 
-class _MergeEss(NamedTuple):
-    batch: int
-
-    def __call__(self, a: PyTree, b: PyTree) -> Series:
-        a, b = _series(a, self.batch), _series(b, self.batch)
-        lengths = np.concatenate([a.lengths, b.lengths], axis=1)
-        means = np.concatenate([a.means, b.means], axis=1)
-        return _binned(Series(a.draws.merge(b.draws), lengths, means), self.batch)
+def _merge(batch: int, a: PyTree, b: PyTree) -> Series:
+    a, b = _series(a, batch), _series(b, batch)
+    lengths = np.concatenate([a.lengths, b.lengths], axis=1)
+    means = np.concatenate([a.means, b.means], axis=1)
+    return _binned(Series(a.draws.merge(b.draws), lengths, means), batch)
 
 
 def _binned(series: Series, batch: int) -> Series:
@@ -197,8 +189,8 @@ def _binned(series: Series, batch: int) -> Series:
     sums = np.zeros((len(lengths), slots, *means.shape[2:]))
     np.add.at(into, (chains, number), lengths)
     with np.errstate(invalid="ignore"):  # draws that are not finite lead to a result of NaN
-        np.add.at(sums, (chains, number), np.where(column(lengths, means) > 0, means * column(lengths, means), 0.0))
-    return Series(series.draws, into, sums / column(np.maximum(into, 1), sums))
+        np.add.at(sums, (chains, number), np.where(at_lanes(lengths, means) > 0, means * at_lanes(lengths, means), 0.0))
+    return Series(series.draws, into, sums / at_lanes(np.maximum(into, 1), sums))
 
 
 def _length(lengths: Int[np.ndarray, "chains batches"], slots: int, batch: int) -> int:
@@ -221,10 +213,10 @@ def _series(state: PyTree, batch: int) -> Series:
     before = np.broadcast_to(state.before, state.draws.count.shape)[:, None]
     lengths = _lengths(before, count, length, state.means.shape[1], np)
     ends = np.cumsum(lengths, axis=1)
-    rest = (state.total + state.total_lost) * column(1 << state.doubled, state.total)
-    rest = rest[:, None] / column(np.maximum(lengths, 1), state.means)
+    rest = (state.total + state.total_lost) * at_lanes(1 << state.doubled, state.total)
+    rest = rest[:, None] / at_lanes(np.maximum(lengths, 1), state.means)
     under_way = (ends == count) & (lengths > 0) & ((before + count) % length != 0)
-    means = np.where(column(under_way, state.means), rest, state.means)
+    means = np.where(at_lanes(under_way, state.means), rest, state.means)
     return Series(state.draws, lengths, anchor[:, None] + 2 * means)
 
 
@@ -232,25 +224,22 @@ def _constant(state: PyTree) -> np.bool_ | Bool[np.ndarray, "*shape"]:
     return constant_of(state.draws)
 
 
-class _FinalizeEss(NamedTuple):
-    batch: int
-
-    def __call__(self, state: PyTree) -> Float64[np.ndarray, "*shape"]:
-        series = _binned(_series(state, self.batch), self.batch)
-        chains, shape = len(series.lengths), series.means.shape[2:]
-        batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], self.batch))
-        if batches < FEWEST:
-            return np.full(shape, np.nan)
-        means = np.moveaxis(_with_rest(series, batches).reshape(chains, batches, -1), 2, 0)
-        part = max(1, AT_ONCE // (chains * batches))
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            error = np.concatenate(
-                [np.zeros(0), *(_error(means[i : i + part]) for i in range(0, len(means), part))]
-            ).reshape(shape)
-            of_draws, total = _variance(series.draws), series.draws.count.sum()
-            found = of_draws / error * (total / series.lengths[:, :batches].sum())
-            most = total * np.log10(total)
-            return np.where(of_draws > 0, np.minimum(found, most), np.nan)
+def _finalize(batch: int, state: PyTree) -> Float64[np.ndarray, "*shape"]:
+    series = _binned(_series(state, batch), batch)
+    chains, shape = len(series.lengths), series.means.shape[2:]
+    batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], batch))
+    if batches < FEWEST:
+        return np.full(shape, np.nan)
+    means = np.moveaxis(_with_rest(series, batches).reshape(chains, batches, -1), 2, 0)
+    part = max(1, AT_ONCE // (chains * batches))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        error = np.concatenate(
+            [np.zeros(0), *(_error(means[i : i + part]) for i in range(0, len(means), part))]
+        ).reshape(shape)
+        of_draws, total = _variance(series.draws), series.draws.count.sum()
+        found = of_draws / error * (total / series.lengths[:, :batches].sum())
+        most = total * np.log10(total)
+        return np.where(of_draws > 0, np.minimum(found, most), np.nan)
 
 
 def _whole_batches(lengths: Int[np.ndarray, "chains batches"], length: int) -> int:
@@ -269,8 +258,8 @@ def _with_rest(series: Series, batches: int) -> Float64[np.ndarray, "chains batc
     if 0 < batches < lengths.shape[1]:
         last, rest = lengths[:, batches - 1], lengths[:, batches]
         fraction = np.where(rest < last, rest / np.maximum(last, 1), 0.0)
-        apart = np.where(column(fraction, series.draws.mean) > 0, series.means[:, batches] - series.draws.mean, 0.0)
-        means[:, -1] += column(fraction, apart) * apart
+        apart = np.where(at_lanes(fraction, series.draws.mean) > 0, series.means[:, batches] - series.draws.mean, 0.0)
+        means[:, -1] += at_lanes(fraction, apart) * apart
     return means
 
 
@@ -282,5 +271,5 @@ def _error(means: Float64[np.ndarray, "element chain batch"]) -> Float64[np.ndar
 
 def _variance(draws: Totals) -> np.float64 | Float64[np.ndarray, "*shape"]:
     """Return the variance of all chains together."""
-    within = (draws.squares / column(np.maximum(draws.count, 1), draws.squares)).mean(0)
+    within = (draws.squares / at_lanes(np.maximum(draws.count, 1), draws.squares)).mean(0)
     return within + (draws.mean.var(0, ddof=1) if len(draws.mean) > 1 else 0.0)

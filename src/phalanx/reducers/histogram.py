@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from phalanx.reducers.reducer import Reducer, on_host
+from phalanx.reducers.reducer import Partial, Reducer, on_host
 from phalanx.reducers.shifted import at_lanes, sum_type
 
 if TYPE_CHECKING:
@@ -66,35 +66,29 @@ def histogram(edges: Sequence[float] | np.ndarray) -> Reducer:
     if values.ndim != 1 or len(values) < 2 or not (np.diff(values) > 0).all():
         raise ValueError(f"histogram: edges must be at least two ascending numbers, got {edges!r}.")
     name = f"histogram({len(values) - 1} bins from {values[0]} to {values[-1]})"
-    key = tuple(values.tolist())
-    return Reducer(name, _InitHistogram(key), _Count(key), _merge, _FinalizeHistogram(key))
+    init, update, finalize = (Partial(fn, (tuple(values.tolist()),)) for fn in (_init, _count, _finalize))
+    return Reducer(name, init, update, _merge, finalize)
 
 
-class _InitHistogram(NamedTuple):
-    edges: tuple[float, ...]
-
-    def __call__(self, example: Shaped[Array, "chains *shape"]) -> BinCounts:
-        sum_type(example.dtype)
-        zero = jnp.zeros((1, *example.shape[1:]), jnp.int32)
-        return BinCounts(jnp.zeros(1, jnp.int32), jnp.stack([zero] * len(self.edges), axis=1), zero)
+def _init(edges: tuple[float, ...], example: Shaped[Array, "chains *shape"]) -> BinCounts:
+    sum_type(example.dtype)
+    zero = jnp.zeros((1, *example.shape[1:]), jnp.int32)
+    return BinCounts(jnp.zeros(1, jnp.int32), jnp.stack([zero] * len(edges), axis=1), zero)
 
 
-class _Count(NamedTuple):
-    edges: tuple[float, ...]
-
-    def __call__(
-        self, state: BinCounts, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]
-    ) -> BinCounts:
-        draw = draw.astype(jnp.int32) if draw.dtype == jnp.bool_ else draw
-        edges, reachable = _least_from(np.asarray(self.edges), draw.dtype)
-        edges, reachable = (jnp.asarray(x).reshape(1, -1, *[1] * (draw.ndim - 1)) for x in (edges, reachable))
-        here = at_lanes(where, draw)
-        reached = (draw[:, None] >= edges) & reachable & here[:, None]
-        return BinCounts(
-            state.draws + where.sum(dtype=jnp.int32),
-            state.from_edge + reached.sum(0, dtype=jnp.int32, keepdims=True),
-            state.nan + (jnp.not_equal(draw, draw) & here).sum(0, dtype=jnp.int32, keepdims=True),
-        )
+def _count(
+    edges: tuple[float, ...], state: BinCounts, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]
+) -> BinCounts:
+    draw = draw.astype(jnp.int32) if draw.dtype == jnp.bool_ else draw
+    by_edge = _least_from(np.asarray(edges), draw.dtype)
+    least, reachable = (jnp.asarray(x).reshape(1, -1, *[1] * (draw.ndim - 1)) for x in by_edge)
+    here = at_lanes(where, draw)
+    reached = (draw[:, None] >= least) & reachable & here[:, None]
+    return BinCounts(
+        state.draws + where.sum(dtype=jnp.int32),
+        state.from_edge + reached.sum(0, dtype=jnp.int32, keepdims=True),
+        state.nan + (jnp.not_equal(draw, draw) & here).sum(0, dtype=jnp.int32, keepdims=True),
+    )
 
 
 def _least_from(
@@ -118,11 +112,8 @@ def _merge(a: BinCounts, b: BinCounts) -> BinCounts:
     return BinCounts(a.draws + b.draws, a.from_edge + b.from_edge, a.nan + b.nan)
 
 
-class _FinalizeHistogram(NamedTuple):
-    edges: tuple[float, ...]
-
-    def __call__(self, state: BinCounts) -> Histogram:
-        state = BinCounts(*on_host(state))
-        reached, nan = np.moveaxis(state.from_edge.sum(0), 0, -1), state.nan.sum(0)
-        counts, below = reached[..., :-1] - reached[..., 1:], state.draws.sum() - nan - reached[..., 0]
-        return Histogram(np.asarray(self.edges), counts, below, reached[..., -1], nan)
+def _finalize(edges: tuple[float, ...], state: BinCounts) -> Histogram:
+    state = BinCounts(*on_host(state))
+    reached, nan = np.moveaxis(state.from_edge.sum(0), 0, -1), state.nan.sum(0)
+    counts, below = reached[..., :-1] - reached[..., 1:], state.draws.sum() - nan - reached[..., 0]
+    return Histogram(np.asarray(edges), counts, below, reached[..., -1], nan)

@@ -16,7 +16,7 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from phalanx.reducers.pareto_tail import LEAST_TAIL, fit_pareto, pareto_quantiles, tail_length
-from phalanx.reducers.reducer import Reducer
+from phalanx.reducers.reducer import Partial, Reducer
 from phalanx.reducers.shifted import add_to, at_lanes, sum_type
 
 if TYPE_CHECKING:
@@ -117,55 +117,49 @@ def loo(tail: int = TAIL) -> Reducer:
     """
     if not isinstance(tail, int) or isinstance(tail, bool) or tail < 10:
         raise ValueError(f"loo: tail must be a whole number of at least 10, got {tail!r}.")
-    return Reducer(
-        f"loo({tail})", _InitLoo(tail), _UpdateLoo(tail), _MergeLoo(tail), _FinalizeLoo(tail), of_observations=True
-    )
+    init, update, merge, finalize = (Partial(fn, (tail,)) for fn in (_init, _update, _merge, _finalize))
+    return Reducer(f"loo({tail})", init, update, merge, finalize, of_observations=True)
 
 
-class _InitLoo(NamedTuple):
-    tail: int
-
-    def __call__(self, example: Shaped[Array, "chains *shape"]) -> Ratios:
-        chains, *shape = example.shape
-        wide, zero = sum_type(example.dtype), jnp.zeros(1, jnp.int32)
-        room = self.tail + 1 + max(chains, self.tail // 3)
-        nothing, lowest = jnp.zeros((1, *shape), wide), jnp.full((1, *shape), -jnp.inf, wide)
-        ratios = jnp.full((1, *shape, room), -jnp.inf, wide)
-        return Ratios(zero, zero, ratios, lowest, nothing, lowest, nothing, nothing)
+def _init(tail: int, example: Shaped[Array, "chains *shape"]) -> Ratios:
+    chains, *shape = example.shape
+    wide, zero = sum_type(example.dtype), jnp.zeros(1, jnp.int32)
+    room = tail + 1 + max(chains, tail // 3)
+    nothing, lowest = jnp.zeros((1, *shape), wide), jnp.full((1, *shape), -jnp.inf, wide)
+    ratios = jnp.full((1, *shape, room), -jnp.inf, wide)
+    return Ratios(zero, zero, ratios, lowest, nothing, lowest, nothing, nothing)
 
 
-class _UpdateLoo(NamedTuple):
-    tail: int
+def _update(tail: int, state: Ratios, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Ratios:
+    here = at_lanes(where, draw)
+    draw = jnp.where(here & ~jnp.isnan(draw), draw.astype(state.rest.dtype), -jnp.inf)
+    room = state.ratios.shape[-1]
+    full = state.filled[0] + len(draw) > room
+    state = lax.cond(full, lambda state: _dropped(state, tail), lambda state: state, state)
+    slots = jnp.where(where, state.filled[0] + jnp.cumsum(where) - 1, room)
+    ratios = state.ratios.at[0, ..., slots].set(-draw, mode="drop")
+    most, total, lost = _with_densities(state, draw, here)
+    count = where.sum(dtype=jnp.int32)
+    return state._replace(
+        draws=state.draws + count, filled=state.filled + count, ratios=ratios, density_at=most, density=total,
+        lost=lost,
+    )  # fmt: skip
 
-    def __call__(self, state: Ratios, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Ratios:
-        here = at_lanes(where, draw)
-        draw = jnp.where(here & ~jnp.isnan(draw), draw.astype(state.rest.dtype), -jnp.inf)
-        room = state.ratios.shape[-1]
-        full = state.filled[0] + len(draw) > room
-        state = lax.cond(full, self._dropped, lambda state: state, state)
-        slots = jnp.where(where, state.filled[0] + jnp.cumsum(where) - 1, room)
-        ratios = state.ratios.at[0, ..., slots].set(-draw, mode="drop")
-        most, total, lost = _with_densities(state, draw, here)
-        count = where.sum(dtype=jnp.int32)
-        return state._replace(
-            draws=state.draws + count, filled=state.filled + count, ratios=ratios, density_at=most, density=total,
-            lost=lost,
-        )  # fmt: skip
 
-    def _dropped(self, state: Ratios) -> Ratios:
-        """Keep the largest ratios, and add up the others."""
-        kept = self.tail + 1
-        largest = lax.top_k(state.ratios, kept)[0]
-        least = largest[..., -1:]
-        finite = jnp.isfinite(least)
-        below = jnp.where(state.ratios < least, jnp.exp(state.ratios - least), 0.0).sum(-1)
-        equal = (state.ratios >= least).sum(-1) - kept  # beyond those that are kept
-        more = jnp.where(finite[..., 0], below + equal, 0.0)
-        at = jnp.maximum(state.rest_at, jnp.where(finite, least, -jnp.inf)[..., 0])
-        rest = state.rest * _power(state.rest_at, at) + more * _power(least[..., 0], at)
-        room = state.ratios.shape[-1] - kept
-        ratios = jnp.concatenate([largest, jnp.full((*largest.shape[:-1], room), -jnp.inf, largest.dtype)], axis=-1)
-        return state._replace(filled=jnp.minimum(state.filled, kept), ratios=ratios, rest_at=at, rest=rest)
+def _dropped(state: Ratios, tail: int) -> Ratios:
+    """Keep the largest ratios, and add up the others."""
+    kept = tail + 1
+    largest = lax.top_k(state.ratios, kept)[0]
+    least = largest[..., -1:]
+    finite = jnp.isfinite(least)
+    below = jnp.where(state.ratios < least, jnp.exp(state.ratios - least), 0.0).sum(-1)
+    equal = (state.ratios >= least).sum(-1) - kept  # beyond those that are kept
+    more = jnp.where(finite[..., 0], below + equal, 0.0)
+    at = jnp.maximum(state.rest_at, jnp.where(finite, least, -jnp.inf)[..., 0])
+    rest = state.rest * _power(state.rest_at, at) + more * _power(least[..., 0], at)
+    room = state.ratios.shape[-1] - kept
+    ratios = jnp.concatenate([largest, jnp.full((*largest.shape[:-1], room), -jnp.inf, largest.dtype)], axis=-1)
+    return state._replace(filled=jnp.minimum(state.filled, kept), ratios=ratios, rest_at=at, rest=rest)
 
 
 def _with_densities(
@@ -210,25 +204,19 @@ def ratios_of(terms: Shaped[np.ndarray, "draws *shape"], tail: int) -> KeptRatio
     return KeptRatios(np.asarray(len(terms)), largest, rest, density)
 
 
-class _MergeLoo(NamedTuple):
-    tail: int
-
-    def __call__(self, a: Ratios | KeptRatios, b: Ratios | KeptRatios) -> KeptRatios:
-        a, b = _kept(a, self.tail), _kept(b, self.tail)
-        largest, rest = _largest([a.largest, b.largest], self.tail + 1)
-        for part in (a.rest, b.rest):
-            rest = np.logaddexp(rest, part)
-        return KeptRatios(a.draws + b.draws, largest, rest, np.logaddexp(a.density, b.density))
+def _merge(tail: int, a: Ratios | KeptRatios, b: Ratios | KeptRatios) -> KeptRatios:
+    a, b = _kept(a, tail), _kept(b, tail)
+    largest, rest = _largest([a.largest, b.largest], tail + 1)
+    for part in (a.rest, b.rest):
+        rest = np.logaddexp(rest, part)
+    return KeptRatios(a.draws + b.draws, largest, rest, np.logaddexp(a.density, b.density))
 
 
-class _FinalizeLoo(NamedTuple):
-    tail: int
-
-    def __call__(self, state: Ratios | KeptRatios) -> PointwiseLoo:
-        state = _kept(state, self.tail)
-        draws = int(state.draws)
-        length = min(tail_length(draws), self.tail, max(draws - 1, 0))
-        return pointwise(state, length)
+def _finalize(tail: int, state: Ratios | KeptRatios) -> PointwiseLoo:
+    state = _kept(state, tail)
+    draws = int(state.draws)
+    length = min(tail_length(draws), tail, max(draws - 1, 0))
+    return pointwise(state, length)
 
 
 def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:

@@ -1,4 +1,4 @@
-"""Reducers of count, mean and variance, and of extremes."""
+"""Reducers of count, mean and variance, of R-hat on the draws themselves (not on ranks), and of extremes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from jax import Array
 
 from phalanx.mesh.specs import PyTree
-from phalanx.reducers.reducer import Reducer, on_host
+from phalanx.reducers.reducer import Partial, Reducer, on_host
 from phalanx.reducers.shifted import add_to, at_lanes, begin_at, first_scale, grand, half_distance, lowered, sum_type
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Shaped
+    from jaxtyping import Bool, Float64, Shaped
 
 
 class Moments(NamedTuple):
@@ -84,15 +84,15 @@ class Totals(NamedTuple):
             return state
         sums = ChainSums(*on_host(state))
         mean = sums.anchor.astype(np.float64) + (sums.mean + sums.mean_lost) / sums.scale
-        drawn = column(sums.count, mean) > 0  # the anchor of a chain that has not drawn is no draw
+        drawn = at_lanes(sums.count, mean) > 0  # the anchor of a chain that has not drawn is no draw
         return cls(sums.count, np.where(drawn, mean, 0.0), (sums.squares + sums.squares_lost) / sums.scale / sums.scale)
 
     def merge(self, later: PyTree) -> Totals:
         """Return the state with later draws of the same chains."""
         later = Totals.of(later)
         count, apart = self.count + later.count, later.mean - self.mean
-        fraction = column(later.count / np.maximum(count, 1), apart)
-        squares = self.squares + later.squares + apart**2 * column(self.count, apart) * fraction
+        fraction = at_lanes(later.count / np.maximum(count, 1), apart)
+        squares = self.squares + later.squares + apart**2 * at_lanes(self.count, apart) * fraction
         return Totals(count, self.mean + fraction * apart, squares)
 
 
@@ -101,11 +101,6 @@ def constant_of(state: PyTree) -> np.bool_ | Bool[np.ndarray, "*shape"]:
     chains = Totals.of(state)
     same = (chains.squares == 0) & (chains.mean == chains.mean[:1]) & np.isfinite(chains.mean)
     return same.all(0) & (chains.count.min() > 0)
-
-
-def column(count: Shaped[np.ndarray, "*chains"], like: np.ndarray) -> np.ndarray:
-    """Return one number of every chain, shaped to broadcast against that chain's elements."""
-    return count.reshape(count.shape + (1,) * (like.ndim - count.ndim))
 
 
 def moments() -> Reducer:
@@ -140,6 +135,74 @@ def moments_of(state: PyTree) -> Moments:
     between = np.tensordot(chains.count, (chains.mean - mean) ** 2, axes=1)
     squares = chains.squares.sum(0) + between
     return Moments(int(total), mean, squares / (total - 1) if total > 1 else np.full_like(mean, np.nan))
+
+
+def rhat(superchains: int | None = None) -> Reducer:
+    r"""Return a reducer of R-hat, $\sqrt{1 + B/W - 1/n}$.
+
+    $B$ is the variance of the chains' means and $W$ the mean of their variances. Chains are not split and draws not
+    ranked, since both would need all of the draws: it detects chains that are in different places, but not a drift
+    common to all, which `ess()` detects. NaN where an element is constant or not finite, with fewer than two draws, and
+    with one chain.
+
+    Args:
+        superchains: number of groups of consecutive chains, each of which begins at one point; the nested R-hat then
+            compares groups instead of chains, as `diagnostics.nested_rhat` does. Groups of chains that begin apart
+            agree whether or not they have converged, so that a run accepts it only with `init=phx.superchains(...)`.
+
+    Returns:
+        A reducer; its result is an array in the shape of the variable.
+
+    Raises:
+        ValueError: when `superchains` is not a whole number of at least 2, or does not divide the chains.
+
+    Example:
+        >>> import numpyro.distributions as dist, phalanx as phx
+        >>> model = lambda: phx.sample("x", dist.Normal(0.0, 1.0))
+        >>> posterior = phx.mcmc(model, keep=[], reducers={"r": phx.reducers.rhat()}, num_samples=500, progress=False)
+        >>> bool(posterior.reduced["r"]["x"] < 1.05)
+        True
+
+    Source:
+        Gelman, Rubin (1992), Inference from iterative simulation using multiple sequences; Margossian et al. (2024),
+        Nested R-hat.
+    """
+    if superchains is None:
+        return Reducer(
+            "rhat()", ChainSums.none, ChainSums.add, ChainSums.merge, Partial(_rhat, (None,)), statistic="r_hat",
+            constant=constant_of,
+        )  # fmt: skip
+    if not isinstance(superchains, int) or superchains < 2:
+        raise ValueError(f"rhat: superchains must be a whole number of at least 2, got {superchains!r}.")
+    return Reducer(
+        f"rhat(superchains={superchains})", ChainSums.none, ChainSums.add, ChainSums.merge,
+        Partial(_rhat, (superchains,)), superchains=superchains,
+    )  # fmt: skip
+
+
+def _rhat(superchains: int | None, state: ChainSums | Totals) -> np.float64 | Float64[np.ndarray, "*shape"]:
+    sums = Totals.of(state)
+    draws = sums.count.min()
+    if draws < 2 or len(sums.count) < 2:
+        return np.full(sums.mean.shape[1:], np.nan)
+    means, squares = sums.mean, sums.squares
+    variances = squares / (sums.count - 1).reshape(-1, *[1] * (squares.ndim - 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if superchains is None:
+            within, between = variances.mean(0), means.var(0, ddof=1)
+            return np.sqrt((draws - 1) / draws + between / within)
+        groups, variances = (_grouped(values, superchains) for values in (means, variances))
+        between = groups.mean(1).var(0, ddof=1)
+        inside = groups.var(1, ddof=1) if groups.shape[1] > 1 else np.zeros(groups[:, 0].shape)
+        return np.sqrt(1 + between / (inside + variances.mean(1)).mean(0))
+
+
+def _grouped(
+    values: Float64[np.ndarray, "chains *shape"], groups: int
+) -> Float64[np.ndarray, "{groups} members *shape"]:
+    if len(values) % groups:
+        raise ValueError(f"rhat: {len(values)} chains cannot be divided evenly among {groups} superchains.")
+    return values.reshape(groups, -1, *values.shape[1:])
 
 
 class Extremes(NamedTuple):

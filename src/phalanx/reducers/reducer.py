@@ -74,6 +74,18 @@ class Reducer:
 
 
 @dataclass(frozen=True)
+class Partial:
+    """Function with its first arguments given, compared by value, so that equal reducers compile to one program."""
+
+    fn: Callable[..., Any]
+    given: tuple[Any, ...]
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function."""
+        return self.fn(*self.given, *arguments)
+
+
+@dataclass(frozen=True)
 class Reduce:
     """Reducer of a function of the values of all variables; made by `phx.reduce`."""
 
@@ -116,35 +128,9 @@ def reduce(fn: Callable[[Mapping[str, Array]], Any], reducer: Reducer) -> Reduce
     return Reduce(fn, reducer)
 
 
-def per_variable(names: tuple[str, ...], reducer: Reducer) -> Reduce:
-    """Return a reducer applied to each of these variables."""
-    return Reduce(_Selected(names), reducer)
-
-
-def is_of_user(entry: Reduce) -> bool:
-    """Return whether the entry reduces a function of the user's."""
-    return not isinstance(entry.fn, _Selected)
-
-
-def per_observed(names: tuple[str, ...], reducer: Reducer) -> Reduce:
-    """Return a reducer applied to the log densities of the observations of each of these variables."""
-    return Reduce(_Selected(names, observed=True), reducer)
-
-
 def density_name(observed: str) -> str:
     """Return the name, among the values of a draw, of the log densities of an observed variable's observations."""
     return f"log p({observed})"
-
-
-@dataclass(frozen=True)
-class _Selected:
-    """Selection of variables by name; compared by value, so that equal runs compile to one program."""
-
-    names: tuple[str, ...]
-    observed: bool = False
-
-    def __call__(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: values[density_name(name) if self.observed else name] for name in self.names}
 
 
 def on_host(state: PyTree) -> PyTree:

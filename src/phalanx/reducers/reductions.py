@@ -13,7 +13,7 @@ from jax import Array
 from phalanx.errors.model_errors import model_errors
 from phalanx.errors.names import hint
 from phalanx.mesh.specs import PyTree
-from phalanx.reducers.reducer import Reduce, Reducer, is_of_user, per_observed, per_variable
+from phalanx.reducers.reducer import Partial, Reduce, Reducer, density_name
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -104,7 +104,8 @@ class Reductions:
     @property
     def of_observations(self) -> bool:
         """True if a reducer reads the log densities of observations."""
-        return any(entry.reducer.of_observations and not is_of_user(entry) for _, entry in self.entries)
+        of_run = [entry for _, entry in self.entries if isinstance(entry.fn, Partial)]
+        return any(entry.reducer.of_observations for entry in of_run)
 
     def check_superchains(self, superchains: int) -> None:
         """Raise if a reducer compares groups of chains, and chains do not start in as many groups."""
@@ -127,7 +128,7 @@ def _entry(name: str, reducer: Reduce | Reducer, names: Sequence[str], observed:
     if isinstance(reducer, Reduce):
         return reducer
     if not reducer.of_observations:
-        return per_variable(tuple(names), reducer)
+        return Reduce(Partial(_values_of, (tuple(names),)), reducer)
     if not observed:
         raise ValueError(
             f"reducers[{name!r}]: {reducer} reduces the log density of each observation, and there is no observed "
@@ -136,7 +137,15 @@ def _entry(name: str, reducer: Reduce | Reducer, names: Sequence[str], observed:
             f"Observe values by phx.sample(name, distribution, obs=values); or reduce log densities that you compute, "
             f"with phx.reduce(fn, {reducer})."
         )
-    return per_observed(tuple(observed), reducer)
+    return Reduce(Partial(_densities_of, (tuple(observed),)), reducer)
+
+
+def _values_of(names: tuple[str, ...], values: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: values[name] for name in names}
+
+
+def _densities_of(observed: tuple[str, ...], values: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: values[density_name(name)] for name in observed}
 
 
 def _same_states(a: Reduce, b: Reduce) -> bool:

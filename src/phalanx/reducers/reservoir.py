@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from phalanx.reducers.reducer import Reducer
+from phalanx.reducers.reducer import Partial, Reducer
 from phalanx.reducers.thinning import Room, ThinnedDraws, doublings, hash_of, take, taken
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def reservoir(n: int) -> Reducer:
     # Complete spans of a chain that has no room left are so many that, over all chains, at least n draws represent
     # spans twice as long: spans are doubled only where their draws are not among the n.
     room = Room(min(n, LARGE) * 2, spare=4)
-    return Reducer(f"reservoir({n})", room, take, _MergeReservoir(n), _FinalizeReservoir(n), begin=room.begin)
+    return Reducer(f"reservoir({n})", room, take, Partial(_merge, (n,)), Partial(_finalize, (n,)), begin=room.begin)
 
 
 def _sample(state: ThinnedDraws | SampledDraws) -> SampledDraws:
@@ -75,16 +75,10 @@ def _longest(sample: SampledDraws, n: int) -> SampledDraws:
     return SampledDraws(values[order], chain[order], number[order])
 
 
-class _MergeReservoir(NamedTuple):
-    n: int
-
-    def __call__(self, a: ThinnedDraws | SampledDraws, b: ThinnedDraws | SampledDraws) -> SampledDraws:
-        pairs = zip(_sample(a), _sample(b), strict=True)
-        return _longest(SampledDraws(*(np.concatenate(pair) for pair in pairs)), self.n)
+def _merge(n: int, a: ThinnedDraws | SampledDraws, b: ThinnedDraws | SampledDraws) -> SampledDraws:
+    pairs = zip(_sample(a), _sample(b), strict=True)
+    return _longest(SampledDraws(*(np.concatenate(pair) for pair in pairs)), n)
 
 
-class _FinalizeReservoir(NamedTuple):
-    n: int
-
-    def __call__(self, state: ThinnedDraws | SampledDraws) -> Shaped[np.ndarray, "draws *shape"]:
-        return _longest(_sample(state), self.n).values
+def _finalize(n: int, state: ThinnedDraws | SampledDraws) -> Shaped[np.ndarray, "draws *shape"]:
+    return _longest(_sample(state), n).values

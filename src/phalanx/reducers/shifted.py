@@ -15,7 +15,7 @@ squares of all float32 numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 Sums = TypeVar("Sums")
 
 
-def at_lanes(where: Shaped[Array, "*chains"], like: Array) -> Array:
-    """Return a flag or count of every chain, shaped to broadcast against that chain's elements."""
-    return where.reshape(where.shape + (1,) * (like.ndim - where.ndim))
+def at_lanes(numbers: Any, like: Any) -> Any:
+    """Return a flag or count of every chain, shaped to broadcast against that chain's elements; with JAX or NumPy."""
+    return numbers.reshape(numbers.shape + (1,) * (like.ndim - numbers.ndim))
 
 
 def sum_type(dtype: DTypeLike) -> DTypeLike:

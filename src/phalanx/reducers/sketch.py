@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from phalanx.mesh.specs import PyTree
-from phalanx.reducers.reducer import Reducer
+from phalanx.reducers.reducer import Partial, Reducer
 from phalanx.reducers.thinning import Room, ThinnedDraws, take, taken
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def quantiles(qs: Sequence[float]) -> Reducer:
         raise TypeError(f"quantiles: qs must be numbers between 0 and 1, got {qs!r}.") from None
     if not wanted or not all(0 <= q <= 1 for q in wanted):
         raise ValueError(f"quantiles: qs must lie between 0 and 1, got {qs!r}.")
-    return Reducer(f"quantiles({list(wanted)})", Room(TAKEN), take, _merge, _Quantiles(wanted))
+    return Reducer(f"quantiles({list(wanted)})", Room(TAKEN), take, _merge, Partial(_finalize, (wanted,)))
 
 
 def _kept(state: ThinnedDraws | Kept) -> Kept:
@@ -95,16 +95,13 @@ def _thinner(
     return values if every == 1 else np.sort(values, axis=0)[random.integers(every) :: every]
 
 
-class _Quantiles(NamedTuple):
-    qs: tuple[float, ...]
-
-    def __call__(self, state: PyTree) -> Float64[np.ndarray, "{len(self.qs)} *shape"]:
-        values = np.sort(_kept(state).values, axis=0).astype(np.float64)
-        if not len(values):
-            return np.full((len(self.qs), *values.shape[1:]), np.nan)
-        place = np.asarray(self.qs) * (len(values) - 1)
-        low, high = values[np.floor(place).astype(int)], values[np.ceil(place).astype(int)]
-        fraction = (place % 1).reshape(-1, *[1] * (values.ndim - 1))
-        with np.errstate(invalid="ignore"):
-            between = np.where(low == high, low, (1 - fraction) * low + fraction * high)
-        return np.where(np.isnan(values[-1]), np.nan, between)
+def _finalize(qs: tuple[float, ...], state: PyTree) -> Float64[np.ndarray, "{len(qs)} *shape"]:
+    values = np.sort(_kept(state).values, axis=0).astype(np.float64)
+    if not len(values):
+        return np.full((len(qs), *values.shape[1:]), np.nan)
+    place = np.asarray(qs) * (len(values) - 1)
+    low, high = values[np.floor(place).astype(int)], values[np.ceil(place).astype(int)]
+    fraction = (place % 1).reshape(-1, *[1] * (values.ndim - 1))
+    with np.errstate(invalid="ignore"):
+        between = np.where(low == high, low, (1 - fraction) * low + fraction * high)
+    return np.where(np.isnan(values[-1]), np.nan, between)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from phalanx.reducers.reducer import Reducer
+from phalanx.reducers.reducer import Partial, Reducer
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int, Shaped
@@ -42,59 +42,42 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
     """
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"thinned: every must be a whole number of at least 1, got {every!r}.")
-    name = f"thinned({reducer}, {every})"
+    init, merge, finalize, constant = (Partial(fn, (reducer,)) for fn in (_init, _merge, _finalize, _constant))
+    update, begin = (Partial(fn, (reducer, every)) for fn in (_update, _begin))
     return Reducer(
-        name, _InitThinned(reducer), _Update(reducer, every), _MergeThinned(reducer), _FinalizeThinned(reducer),
-        statistic=reducer.statistic, superchains=reducer.superchains,
-        constant=_Constant(reducer) if reducer.constant else None, begin=_Begin(reducer, every),
+        f"thinned({reducer}, {every})", init, update, merge, finalize, statistic=reducer.statistic,
+        superchains=reducer.superchains, constant=constant if reducer.constant else None, begin=begin,
         of_observations=reducer.of_observations,
     )  # fmt: skip
 
 
-class _InitThinned(NamedTuple):
-    reducer: Reducer
-
-    def __call__(self, example: Shaped[Array, "chains *shape"]) -> Thinned:
-        return Thinned(jnp.zeros(example.shape[0], jnp.int32), self.reducer.init(example))
+def _init(reducer: Reducer, example: Shaped[Array, "chains *shape"]) -> Thinned:
+    return Thinned(jnp.zeros(example.shape[0], jnp.int32), reducer.init(example))
 
 
-class _Begin(NamedTuple):
-    reducer: Reducer
-    every: int
-
-    def __call__(
-        self, example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"], chain: Int[Array, "chains"]
-    ) -> Thinned:
-        used = (before + self.every - 1) // self.every
-        return Thinned(before % self.every, self.reducer.begun(example, used, chain))
+def _begin(
+    reducer: Reducer, every: int, example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"],
+    chain: Int[Array, "chains"],
+) -> Thinned:  # fmt: skip
+    used = (before + every - 1) // every
+    return Thinned(before % every, reducer.begun(example, used, chain))
 
 
-class _Update(NamedTuple):
-    reducer: Reducer
-    every: int
-
-    def __call__(self, state: Thinned, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Thinned:
-        counts = where & (state.since == 0)
-        since = jnp.where(where, jnp.where(state.since + 1 == self.every, 0, state.since + 1), state.since)
-        return Thinned(since, self.reducer.update(state.state, draw, counts))
+def _update(
+    reducer: Reducer, every: int, state: Thinned, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]
+) -> Thinned:
+    counts = where & (state.since == 0)
+    since = jnp.where(where, jnp.where(state.since + 1 == every, 0, state.since + 1), state.since)
+    return Thinned(since, reducer.update(state.state, draw, counts))
 
 
-class _MergeThinned(NamedTuple):
-    reducer: Reducer
-
-    def __call__(self, a: Thinned, b: Thinned) -> Thinned:
-        return Thinned(b.since, self.reducer.merge(a.state, b.state))
+def _merge(reducer: Reducer, a: Thinned, b: Thinned) -> Thinned:
+    return Thinned(b.since, reducer.merge(a.state, b.state))
 
 
-class _FinalizeThinned(NamedTuple):
-    reducer: Reducer
-
-    def __call__(self, state: Thinned) -> Any:
-        return self.reducer.finalize(state.state)
+def _finalize(reducer: Reducer, state: Thinned) -> Any:
+    return reducer.finalize(state.state)
 
 
-class _Constant(NamedTuple):
-    reducer: Reducer
-
-    def __call__(self, state: Thinned) -> Any:
-        return self.reducer.constant(state.state) if self.reducer.constant else None
+def _constant(reducer: Reducer, state: Thinned) -> Any:
+    return reducer.constant(state.state) if reducer.constant else None

@@ -150,7 +150,7 @@ def taken(state: ThinnedDraws) -> TakenDraws:
     end, lanes = before + count, np.arange(len(count))
     current = (end >> doubled) - first_span(before, doubled)
     values = values.copy()
-    values[lanes, current] = np.where(_wide(pick < end, held), held, values[lanes, current])
+    values[lanes, current] = np.where(at_lanes(pick < end, held), held, values[lanes, current])
     chains, spans = chain[:, None], first_span(before, doubled)[:, None] + np.arange(values.shape[1])
     number = spans
     for i in range(longest):
@@ -169,7 +169,3 @@ def doublings(chain: Int[np.ndarray, "n"], number: Int[np.ndarray, "n"]) -> Int[
         represents &= (number >> (doubled - 1)) & 1 == half
         most += represents
     return most
-
-
-def _wide(flags: Bool[np.ndarray, "chains"], like: np.ndarray) -> np.ndarray:
-    return flags.reshape(flags.shape + (1,) * (like.ndim - 1))
