@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation.moments import VectorMoments
+from phalanx.adaptation.tuner import VectorMoments
 from phalanx.kernels import Metric, Sample, StepSize, Sums, TrajectoryLength, Tuner
 
 

@@ -21,10 +21,10 @@ from tests.mesh.own_draws import DEVICES, SCENARIOS
 import phalanx as phx
 from phalanx.mesh import processes
 from phalanx.mesh.chains import HeldChains
-from phalanx.posterior.processes.gathered import GatheredArray
-from phalanx.posterior.processes.segments import file_of, read_draws, write_draws
-from phalanx.store import owned_chains
-from phalanx.store.owned_chains import OwnedChains
+from phalanx.posterior.run_folder import file_of, read_draws, write_draws
+from phalanx.posterior.together import GatheredArray
+from phalanx.store import zarr_folder
+from phalanx.store.zarr_folder import OwnedChains
 
 zarr = pytest.importorskip("zarr")
 SCRIPT = Path(__file__).parent / "own_draws.py"
@@ -286,7 +286,7 @@ def test_chunks_of_a_store_have_one_writer(monkeypatch):
     assert shape((0,)) == (12, 1000, 3)
     assert shape((0,), (1,)) == (6, 1000, 3)
     assert shape((0,), (1,), (1,), (0,)) == (3, 1000, 3)
-    monkeypatch.setattr(owned_chains, "CHUNK_BYTES", 4 * 24)  # four chains of one draw
+    monkeypatch.setattr(zarr_folder, "CHUNK_BYTES", 4 * 24)  # four chains of one draw
     assert shape((0,)) == (4, 1, 3) and shape((0,), (1,)) == (3, 1, 3)
     first, second = owned((0,), (1,)), owned((0,), (1,), process=1)
     assert (first.numbers(3), second.numbers(3)) == ([0, 1], [2, 3])

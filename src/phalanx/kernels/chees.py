@@ -24,9 +24,8 @@ from jax.typing import DTypeLike
 from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.step_size import StepSize
 from phalanx.adaptation.trajectory import FixedLength, TrajectoryLength
-from phalanx.kernels.integrators.hamiltonian import Hamiltonian
 from phalanx.kernels.integrators.leapfrog import PhasePoint
-from phalanx.kernels.integrators.trajectory import Dynamics, draw_by_trajectory
+from phalanx.kernels.integrators.trajectory import Dynamics, Hamiltonian, draw_by_trajectory
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, positive, step_size_of, whole

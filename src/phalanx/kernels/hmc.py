@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike
 
 from phalanx.adaptation.metric import KINDS, Metric
 from phalanx.adaptation.step_size import StepSize
-from phalanx.kernels.integrators.hamiltonian import Hamiltonian
-from phalanx.kernels.integrators.trajectory import draw_by_trajectory
+from phalanx.kernels.integrators.trajectory import Hamiltonian, draw_by_trajectory
 from phalanx.kernels.metric.given_metric import GivenMetric, given_metric
 from phalanx.kernels.protocol.kernel import Info, Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget

@@ -9,8 +9,8 @@ from jax import Array, lax
 
 from phalanx.kernels.protocol.kernel import Info, Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.kernels.protocol.minibatch import ended, falling, kernel_on_rows
 from phalanx.kernels.protocol.options import is_number
+from phalanx.kernels.sgld import ended, falling, kernel_on_rows
 from phalanx.mesh.position import Vector
 from phalanx.mesh.random_numbers import Words
 

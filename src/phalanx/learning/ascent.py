@@ -267,11 +267,7 @@ def negative_hessian(
 ) -> Float[Array, "coordinate coordinate"]:
     """Return the negative Hessian."""
     times, size = hessian_at(log_density, position), position.size
-
-    def row(i: Array) -> Array:
-        return -times(jnp.zeros(size, position.dtype).at[i].set(1.0))
-
-    hessian = _in_lanes(row, size)
+    hessian = _in_lanes(lambda i: -times(jnp.zeros(size, position.dtype).at[i].set(1.0)), size)
     return 0.5 * (hessian + hessian.T)
 
 

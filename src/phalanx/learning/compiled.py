@@ -190,8 +190,8 @@ def _key_of(traced: Traced, arguments: PyTree, out_shardings: PyTree) -> Hashabl
     form = form_of(traced.jaxpr)
     if form is None:
         return None
-    made = jax.tree.flatten(out_shardings)
-    return form, _kinds(arguments), jax.tree.structure(traced.out_info), *map(_hashed, made), settings()
+    leaves, tree = jax.tree.flatten(out_shardings)
+    return form, _kinds(arguments), jax.tree.structure(traced.out_info), tuple(leaves), tree, settings()
 
 
 def _kinds(arguments: PyTree) -> Hashable:
@@ -204,7 +204,3 @@ def _devices(arguments: PyTree, made: PyTree) -> set[Any]:
     """Return the devices of arguments and results."""
     shardings = [getattr(leaf, "sharding", leaf) for leaf in jax.tree.leaves((arguments, made))]
     return set().union(*(sharding.device_set for sharding in shardings if isinstance(sharding, jax.sharding.Sharding)))
-
-
-def _hashed(value: object) -> Hashable:
-    return tuple(value) if isinstance(value, list) else value

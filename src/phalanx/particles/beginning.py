@@ -1,16 +1,20 @@
-"""First particles: draws from the prior, on the unconstrained scale."""
+"""First particles: draws from the prior on the unconstrained scale, whose density must be that of the prior."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
+from numpyro.distributions import Distribution, ImproperUniform, MaskedDistribution
 
+from phalanx.distributions.constraint_text import kind_of
 from phalanx.errors.words import count
 from phalanx.mesh.processes import to_host
-from phalanx.particles.programs import Position, Programs, to_host_vector
+from phalanx.particles.programs import Position, Programs
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.validity import find_invalid, nan_hint
 from phalanx.run.init_values import Initial
 
@@ -42,8 +46,11 @@ def from_prior(programs: Programs, arrays: tuple[Any, ...], seed: int) -> Positi
         drawn = programs.drawn(seed, attempt, arrays[:-1])
         located = programs.locate(np.uint32(seed), arrays, Initial("", drawn).given(target, number).values)
         if any(int(number) for number in located.invalid.values()):
-            refuse_invalid(programs, arrays[:-1])
-        found = to_host_vector(located.position)
+            filled = target.with_arrays(arrays[:-1])
+            invalid = find_invalid(filled.program, filled.arguments, filled.mesh, arrays[:-1])
+            for (name, parameter), wrong in invalid.items():
+                raise ValueError(wrong.said(name, parameter, nan_hint(filled.arguments.names, arrays[:-1])))
+        found = tuple(map(to_host, located.position.parts))
         fits = to_host(located.fits) & np.all([np.isfinite(part).all(0) for part in found], axis=0)
         new = lacking & fits
         pairs = zip(found, found if position is None else position, strict=True)
@@ -81,8 +88,49 @@ def check_likelihoods(
         )
 
 
-def refuse_invalid(programs: Programs, arrays: Sequence[Array]) -> None:
-    """Raise, naming the first observed value or parameter that is invalid."""
-    target = programs.blocks.target.with_arrays(arrays)
-    for (name, parameter), wrong in find_invalid(target.program, target.arguments, target.mesh, arrays).items():
-        raise ValueError(wrong.said(name, parameter, nan_hint(target.arguments.names, arrays)))
+INSTEAD = "Or draw from the posterior with phx.mcmc, which needs no draws from the prior"
+"""Way out where a prior cannot be drawn from."""
+
+
+def check_prior(whole: TracedProgram) -> None:
+    """Raise unless every latent variable has a proper prior, and something is observed.
+
+    Raises:
+        ValueError: naming the variable, and what to do.
+    """
+    for name, variable in whole.variables.items():
+        if not variable.is_latent:
+            continue
+        kinds = list(_bases(variable.distribution))
+        if any(isinstance(kind, ImproperUniform) for kind in kinds):
+            raise ValueError(
+                f"Variable {name!r} has the prior {kind_of(variable.distribution)}, which is not a distribution, and "
+                f"particles begin as draws from the prior; the evidence would not be defined, either. Give it a proper "
+                f"prior, such as a wide normal. {INSTEAD}."
+            )
+        if any(isinstance(kind, MaskedDistribution) for kind in kinds):
+            raise ValueError(
+                f"Variable {name!r} has a masked prior ({kind_of(variable.distribution)}), whose draws do not have its "
+                f"density. Give it a prior without a mask; if phx.marginalize has made it part of a sum, let its prior "
+                f"not depend on the discrete variables. {INSTEAD}."
+            )
+        if not _is_one(variable.scale):
+            raise ValueError(
+                f"Variable {name!r} is latent and has a scaled log density (phx.scale, or a scale of NumPyro's), so "
+                f"that draws from the prior do not have its density. Scale the observed variables alone."
+            )
+    if not whole.observes:
+        raise ValueError(
+            "phx.smc: the model observes no data, so that the posterior is the prior, and the evidence one. Draw from "
+            "it with phx.predictive(model)."
+        )
+
+
+def _bases(distribution: Any) -> Iterator[Distribution]:
+    while distribution is not None:
+        yield distribution
+        distribution = getattr(distribution, "base_dist", None)
+
+
+def _is_one(scale: ArrayLike) -> bool:
+    return isinstance(scale, int | float | np.number) and scale == 1

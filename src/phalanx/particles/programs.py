@@ -31,10 +31,9 @@ from phalanx.run.compile.block_length import BlockLength
 from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.compile.stored_programs import read_or_compile
 from phalanx.run.device.advance import Advance, Order, cut_lanes, join_lanes
-from phalanx.run.device.blocks import Blocks, ChainState
-from phalanx.run.device.executables import first_tuning, order_of, shardings
-from phalanx.run.device.thinning import SinceKept
-from phalanx.run.device.tiles import Tiles
+from phalanx.run.device.blocks import Blocks, ChainState, shardings
+from phalanx.run.device.executables import Lowering, order_of, order_specs
+from phalanx.run.device.sink import SinceKept
 from phalanx.run.init_values import UNUSED_DRAW, prior_of
 
 if TYPE_CHECKING:
@@ -197,11 +196,6 @@ class Programs:
         layout = shardings(self.blocks.target.mesh, self.particles.vector_specs)
         return jax.tree.map(to_devices, Vector(tuple(position), self.blocks.layout), layout)
 
-    def placed_tuning(self, tuning: PyTree) -> PyTree:
-        """Return hyperparameters on the devices."""
-        tuning = jax.tree.map(np.asarray, tuning)
-        return all_to_devices(tuning, shardings(self.blocks.target.mesh, self.blocks.tuning_specs(tuning)))
-
     def settled(self, seed: int, arrays: Sequence[Array], position: Position, first: int) -> Settled:
         """Return chains at rest at these positions, about to make the draw of this number."""
         seed_sent, first_sent = (
@@ -210,14 +204,9 @@ class Programs:
         return self.settle(seed_sent, arrays, self.placed(position), first_sent)
 
     def moved(
-        self,
-        seed: int,
-        arrays: Sequence[Array],
-        chains: ChainState,
-        tuning: PyTree,
-        length: int,
+        self, seed: int, arrays: Sequence[Array], chains: ChainState, tuning: PyTree, length: int,
         agree: Callable[[], None],
-    ) -> tuple[ChainState, Sums]:
+    ) -> tuple[ChainState, Sums]:  # fmt: skip
         """Return the chains after `length` draws of each, and sums over these.
 
         Args:
@@ -228,16 +217,16 @@ class Programs:
             length: draws, at most as many as there are slots.
             agree: called between blocks, where Ctrl-C may end the run.
         """
-        number, chain, shared = self.blocks.num_chains, PartitionSpec(CHAIN), PartitionSpec()
-        sinks = self.no_records(arrays, self.device_constants.array(np.zeros(number, np.int32), chain))
-        placed, seed_sent = self.placed_tuning(tuning), self.device_constants.array(np.uint32(seed), shared)
+        number, array = self.blocks.num_chains, self.device_constants.array
+        sinks = self.no_records(arrays, array(np.zeros(number, np.int32), PartitionSpec(CHAIN)))
+        tuning, seed_sent = jax.tree.map(np.asarray, tuning), array(np.uint32(seed), PartitionSpec())
+        layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(tuning))
+        placed = all_to_devices(tuning, layout)
         while True:
             began = time.perf_counter()
             order = order_of(np.full(number, length), self.block_length.ticks, later=tuning)
-            specs = Order(*[shared] * len(order))._replace(draws=chain)
-            advanced = self.move(
-                seed_sent, arrays, placed, Order(*map(self.device_constants.array, order, specs)), chains, sinks
-            )
+            device_order = Order(*map(array, order, order_specs(self.blocks)))
+            advanced = self.move(seed_sent, arrays, placed, device_order, chains, sinks)
             chains, sinks = advanced.chains, advanced.sinks
             self.block_length.learn(int(to_host(advanced.ticks).max()), time.perf_counter() - began)
             agree()
@@ -266,46 +255,24 @@ def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tup
     target, everywhere, chains = blocks.target, PartitionSpec(), PartitionSpec(CHAIN)
     tempered = (*arrays, jax.ShapeDtypeStruct((), blocks.layout.dtype))
     data, vector, seed = (*target.array_specs(), everywhere), particles.vector_specs, np.uint32(0)
-
-    def jit(f: Callable[..., Any], given: PyTree, made: PyTree, donate: tuple[int, ...] = ()) -> PyTree:
-        inside, outside = (shardings(target.mesh, specs) for specs in (given, made))
-        return jax.jit(
-            blocks.on_mesh(f, given, made), in_shardings=inside, out_shardings=outside, donate_argnums=donate
-        )
-
     rows = blocks.recorder.specs if blocks.kernel.learns_moments else ()
-    settle = jit(particles.settle, (everywhere, data, vector, everywhere), Settled(blocks.chain_specs(), rows))
+    settled = Settled(blocks.chain_specs(), rows)
+    settle = blocks.jit(particles.settle, (everywhere, data, vector, everywhere), settled)
     settle = settle.trace(seed, tempered, particles.vector_shapes, np.int32(0))
-    move = Advance(blocks, (blocks.recorder,), particles.tile)
-    none = jit(move.empty, (data, chains), move.sink_specs).trace(tempered, np.zeros(blocks.num_chains, np.int32))
-    tuning = first_tuning(blocks)
-    order = order_of(np.zeros(blocks.num_chains), later=tuning)
-    orders = Order(*[everywhere] * len(order))._replace(draws=chains)
-    specs = everywhere, data, blocks.tuning_specs(tuning), orders, blocks.chain_specs(), move.sink_specs
-    moving = jit(move, specs, move.specs, donate=(4, 5))
-    yield "move", moving.lower(seed, tempered, tuning, order, settle.out_info.chains, none.out_info), {}
+    lowering, move = Lowering(blocks, tempered), Advance(blocks, (blocks.recorder,), particles.tile)
+    none = lowering.empty(move)
+    yield "move", lowering.advance(move, settle.out_info.chains, none.out_info), {}
     yield "settle", settle.lower(), {}
-    given = target.position_specs(CHAIN)
-    located = Located(vector, chains, everywhere)
-    locate = jit(particles.locate, (everywhere, data, given), located)
+    given = everywhere, data, target.position_specs(CHAIN)
+    locate = blocks.jit(particles.locate, given, Located(vector, chains, everywhere))
     yield "locate", locate.lower(seed, tempered, blocks.given_shapes().values), RARELY
-    yield "likelihood", jit(particles.likelihood, (data, vector), chains).lower(tempered, particles.vector_shapes), {}
+    likelihood = blocks.jit(particles.likelihood, (data, vector), chains)
+    yield "likelihood", likelihood.lower(tempered, particles.vector_shapes), {}
     kept = {name: target.sharding(name).spec(CHAIN) for name in blocks.names}
-    yield "values", jit(particles.values, (data, vector), kept).lower(tempered, particles.vector_shapes), RARELY
+    values = blocks.jit(particles.values, (data, vector), kept)
+    yield "values", values.lower(tempered, particles.vector_shapes), RARELY
     yield "no_records", none.lower(), {}
     inside = shardings(target.mesh, (everywhere, everywhere, data[:-1]))
     yield "prior", jax.jit(particles.prior, in_shardings=inside).lower(seed, np.uint32(0), tuple(arrays)), RARELY
-    with jax.enable_x64(True):
-        summing = jit(blocks.summing, (blocks.recorder.specs, everywhere, everywhere), blocks.summing.specs)
-        (recorded,) = none.out_info.states
-        yield "sums", summing.lower(recorded, *[np.int32(0)] * 2), {}
-
-
-def tile_of(blocks: Blocks) -> int:
-    """Return the number of particles that a device advances together."""
-    return Tiles.of(blocks, stores_draws=True).record
-
-
-def to_host_vector(position: Vector) -> Position:
-    """Return positions on the host."""
-    return tuple(map(to_host, position.parts))
+    (recorded,) = none.out_info.states
+    yield "sums", lowering.sums(recorded), {}

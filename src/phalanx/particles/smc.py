@@ -37,12 +37,11 @@ from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.interrupts import ended_by_interrupt
 from phalanx.mesh.keys import check_seed
 from phalanx.mesh.processes import to_host
+from phalanx.particles.beginning import check_prior
 from phalanx.particles.pool import Pool
-from phalanx.particles.prior import check_prior
-from phalanx.particles.programs import ParticleBlocks, Programs, compile_programs, tile_of
+from phalanx.particles.programs import ParticleBlocks, Programs, compile_programs
 from phalanx.particles.result import Particles
-from phalanx.particles.stages import StageReport, Stages
-from phalanx.particles.tuning import TemperatureTuners
+from phalanx.particles.stages import StageReport, Stages, TemperatureTuners
 from phalanx.particles.verdict import judge_stages
 from phalanx.posterior.communication import notice_of_gathers
 from phalanx.posterior.record import RunRecord, Timing
@@ -51,16 +50,12 @@ from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
 from phalanx.run.compile import executable_cache
-from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.describe import call_words, describe, names_in_record
 from phalanx.run.device.blocks import BLOCK_BYTES, Blocks
-from phalanx.run.device.tiles import given_tile
+from phalanx.run.device.tiles import Tiles
 from phalanx.run.init_values import prior_of
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
-
-PROGRAMS: LRUCache[Programs] = LRUCache(8, of_programs=True)
-"""Compiled programs of this process."""
 
 FEWEST = 16
 """The fewest particles: the error of the evidence is a variance over their ancestors."""
@@ -257,10 +252,10 @@ def _programs(
 ) -> tuple[Programs, Target, int]:  # fmt: skip
     """Return the compiled programs, of this call or an earlier one, the target, and the number compiled now."""
     key = executable_cache.key_of(
-        whole, kernel, Reductions(()), mesh, arguments.layout, arguments.names, arguments.shardings,
-        arguments.local_shapes(), number, stored, given_tile(), matmul_precision, draws_key(whole),
+        whole, kernel, Reductions(()), mesh, arguments, "particles", number, stored, matmul_precision,
+        draws_key(whole),
     )  # fmt: skip
-    known = PROGRAMS.look_up(key)
+    known = executable_cache.EXECUTABLES.look_up(key)
     if known is not None:
         return known, known.blocks.target.of_program(whole.program).with_arguments(arguments), 0
     check_finite_data(whole.program, arguments, axes_but_chain(mesh), gradient=kernel.machine.uses_gradient)
@@ -274,10 +269,10 @@ def _programs(
         width = 4 * number * sum(one.row_layout.widths)
         blocks = replace(one, slots=max(1, min(MOST_SLOTS, BLOCK_BYTES // width)))
         programs = compile_programs(
-            ParticleBlocks(blocks, tile_of(blocks)), target.place_arrays(), matmul_precision,
+            ParticleBlocks(blocks, Tiles.of(blocks, stores_draws=True).record), target.place_arrays(), matmul_precision,
             key if executable_cache.is_ours(kernel) else None,
         )  # fmt: skip
-    PROGRAMS.keep(key, programs)
+    executable_cache.EXECUTABLES.keep(key, programs)
     return programs, target, programs.count
 
 

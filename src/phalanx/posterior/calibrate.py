@@ -13,6 +13,7 @@ from phalanx.inputs.arguments import by_keyword
 from phalanx.inputs.dataframe_input import UserData, in_form_of
 from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
+from phalanx.posterior.criticism.model_at_draws import RunDraws
 from phalanx.posterior.predictive import predictive
 
 
@@ -66,7 +67,8 @@ def calibrate(
     """
     _check(model, infer, num_simulations, num_draws, seed)
     given = dict(by_keyword(model, {} if data is None else data))
-    simulated = _simulated(model, given, num_simulations, seed)
+    from_prior = predictive(model, given, "prior", RunDraws(sizes=(1, num_simulations)), seed=seed)
+    simulated = {name: values[0] for name, values in from_prior.items()}
     replaced = [name for name in given if name in simulated]
     if not replaced:
         raise ValueError(
@@ -102,12 +104,6 @@ def _check(model: object, infer: object, num_simulations: object, num_draws: obj
     for name, number in (("num_simulations", num_simulations), ("num_draws", num_draws)):
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
             raise ValueError(f"calibrate: {name} must be a whole number, at least 1; got {number!r}.")
-
-
-def _simulated(model: Program, data: Mapping[str, Any], count: int, seed: int) -> dict[str, np.ndarray]:
-    """Return draws of all variables from the prior, `(simulation, ...)`."""
-    found = predictive(model, data, "prior", target=None, latents=(), draws={}, sizes=(1, count), seed=seed)
-    return {name: values[0] for name, values in found.items()}
 
 
 def _posterior_of(inferred: Any, num_draws: int, seed: int) -> Any:

@@ -14,7 +14,7 @@ from phalanx.diagnostics.exchange import ARVIZ_NAMES
 from phalanx.posterior.each.stored_sets import EACH, Sets
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.store.stored_array import StoredArray
+from phalanx.store.lazy_array import StoredArray
 from phalanx.store.zarr_reading import entry_of, is_zarr, read_warm_up, read_zarr
 
 Stored = Mapping[str, StoredArray]

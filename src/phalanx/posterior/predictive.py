@@ -6,7 +6,6 @@ entries of these are drawn. Each draw has noise of its own from a key of (seed, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,19 +14,16 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from phalanx.density.target import Target
 from phalanx.errors.names import hint
 from phalanx.inputs.arguments import ADDED
-from phalanx.inputs.axis_names import AxisNames
 from phalanx.inputs.axis_names import Labels as Names
 from phalanx.inputs.dataframe_input import UserData
-from phalanx.inputs.known_data import KnownData
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Forward, Program
 from phalanx.mesh.output import warn
 from phalanx.posterior.criticism.dependence import VariableDependence, to_draw
 from phalanx.posterior.criticism.held_values import HeldValues, with_held_value
-from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
+from phalanx.posterior.criticism.model_at_draws import ModelAtDraws, RunDraws
 from phalanx.posterior.criticism.reduced_results import ValuesAtDraws, evaluate
 from phalanx.programs.unconstrained import refuse_parameter
 from phalanx.reducers.reducer import Reduce, Reducer
@@ -52,68 +48,36 @@ class PredictiveDraws(ValuesAtDraws):
 
 
 def predictive(
-    model: Program | None,
-    data: UserData | None,
-    kind: str,
-    *,
-    target: Target | None,
-    latents: Sequence[str],
-    draws: Mapping[str, np.ndarray],
-    sizes: tuple[int, int],
-    seed: int,
-    given: str | Sequence[str] | None = (),
-    known: KnownData | None = None,
-    observed: Sequence[str] | None = None,
-    of_run: AxisNames | None = None,
-    numbers: np.ndarray | None = None,
-    keep: str | Sequence[str] | None = None,
-    reducers: Mapping[str, Reducer | Reduce] | None = None,
-) -> PredictiveDraws:
+    model: Program | None, data: UserData | None, kind: str, run: RunDraws, *, seed: int,
+    given: str | Sequence[str] | None = (), numbers: np.ndarray | None = None,
+    keep: str | Sequence[str] | None = None, reducers: Mapping[str, Reducer | Reduce] | None = None,
+) -> PredictiveDraws:  # fmt: skip
     """Sample the observed variables at every draw; see `Posterior.predictive`.
 
-    Args:
-        model: the program; None for that of `target`.
-        data: its keyword arguments; None for those of `target`.
-        kind: "posterior" or "prior".
-        target: the model and data of the run, if known.
-        latents: names of the variables that the run inferred.
-        draws: their draws, `(chain, draw, ...)` by name.
-        sizes: chains, and draws of each that are used.
-        seed: source of the draws' keys.
-        given: names of the observed variables that are held at their data, or one name; None for those on which others
-            depend.
-        known: names in the run's data, and arguments that fill in; None without a run.
-        observed: names of the variables that the run observed; None if they are not known.
-        of_run: names of the axes of the run's variables and data; None without a run.
-        numbers: numbers of these draws in their chains; None for the first ones.
-        keep: variables to return; None for all.
-        reducers: reducers by name.
-
-    Returns:
-        Arrays of shape `(chain, draw, ...)` by name, with the results of the reducers.
+    `numbers` are the numbers of these draws in their chains; None for the first ones.
     """
     check_kind(kind)
-    of_run = of_run or AxisNames()
-    if not math.prod(sizes):
-        raise ValueError(f"predictive: there are no draws to predict at: {sizes[0]} chains of {sizes[1]} draws.")
-    at = latents if kind == "posterior" else ()
-    program = ModelAtDraws.of("predictive", model, data, target=target, known=known, inferred=latents, at=at)
-    values = {name: array for name, array in draws.items() if name in at}
+    chains, length = run.sizes
+    if not chains * length:
+        raise ValueError(f"predictive: there are no draws to predict at: {chains} chains of {length} draws.")
+    at = run.latents if kind == "posterior" else ()
+    program = ModelAtDraws.of("predictive", model, data, run, at)
+    values = run.of_latents() if at else {}
     is_own = model is None and data is None
-    dependence = VariableDependence.of(program, values, observed)
-    held = HeldValues.of(program, _given(dependence, given), dependence, values, None if is_own else target, is_own)
+    dependence = VariableDependence.of(program, values, run.observed)
+    other = None if is_own else run.target
+    held = HeldValues.of(program, _given(dependence, given), dependence, values, other, is_own)
     again = _PredictedDraw(program, held.stale if at and not is_own else frozenset(), held.missing)
-    found = evaluate(program, again, values, sizes, seed=seed, keep=keep, reducers=reducers, numbers=numbers)
+    found = evaluate(program, again, values, run.sizes, seed=seed, keep=keep, reducers=reducers, numbers=numbers)
     _warn_of_largest(found, held.missing)
-    lasting = [
-        dim for name, values in draws.items() if name in latents for dim in of_run.dims_of(name, values.ndim - 2)
-    ]
+    of_latents = run.of_latents().items()
+    lasting = [dim for name, values in of_latents for dim in run.axes.dims_of(name, values.ndim - 2)]
 
     def labels() -> Names:
         # rows of other data are not those of the run, but the entries of its latent variables are
-        here, run = (of_run, of_run) if is_own else (program.axis_names(), of_run.of_dims(lasting))
+        here, there = (run.axes, run.axes) if is_own else (program.axis_names(), run.axes.of_dims(lasting))
         shapes = {name: array.shape[2:] for name, array in found.items()}
-        both = {name: zip(here.labels_of(name, s), run.labels_of(name, s), strict=True) for name, s in shapes.items()}
+        both = {name: zip(here.labels_of(name, s), there.labels_of(name, s), strict=True) for name, s in shapes.items()}
         return {name: tuple(ours or theirs for ours, theirs in axes) for name, axes in both.items()}
 
     return PredictiveDraws(found, found.reduced, labels)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.tracing import Program
 from phalanx.mesh.keys import check_seed
+from phalanx.posterior.criticism.model_at_draws import RunDraws
 from phalanx.posterior.predictive import PredictiveDraws, check_num_draws
 from phalanx.posterior.predictive import predictive as draw
 from phalanx.reducers.reducer import Reduce, Reducer
@@ -63,8 +64,6 @@ def predictive(
             f"phx.mcmc(model, data).predictive(new_data)."
         )
     check_num_draws(num_draws)
-    found = draw(
-        model, data, "prior", target=None, latents=(), draws={}, sizes=(1, int(num_draws)), seed=seed, given=given,
-        keep=keep, reducers=reducers,
-    )  # fmt: skip
+    run = RunDraws(sizes=(1, int(num_draws)))
+    found = draw(model, data, "prior", run, seed=seed, given=given, keep=keep, reducers=reducers)
     return PredictiveDraws({n: values[0] for n, values in found.items()}, found.reduced, lambda: found.labels)

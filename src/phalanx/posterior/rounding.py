@@ -135,7 +135,9 @@ def rounding_error(target: Target, draws: Mapping[str, Any]) -> float | str:
     if sum(array.nbytes for array in target.arguments.arrays) > DATA_BYTES:
         return f"the data have more than {DATA_BYTES // 2**20} MiB"
     values = {name: _chosen(np.asarray(draws[name])) for name in latents}
-    arrays, host = _whole_arrays(target), jax.local_devices(backend="cpu")[0]
+    shardings = target.arguments.shardings
+    whole = (s.trim(a) for a, s in zip(target.arguments.arrays, shardings, strict=True))
+    arrays, host = [np.asarray(to_host(array)) for array in whole], jax.local_devices(backend="cpu")[0]
     try:
         with jax.default_device(host), jax.default_matmul_precision("float32"):
             with jax.enable_x64(True):
@@ -154,12 +156,6 @@ def _chosen(draws: np.ndarray) -> np.ndarray:
     rows = np.unique(np.linspace(0, chains - 1, min(chains, DRAWS // 2)).astype(int))
     columns = np.unique(np.linspace(length // 2, length - 1, DRAWS // len(rows)).astype(int))
     return draws[np.ix_(rows, columns)].reshape(-1, *draws.shape[2:])
-
-
-def _whole_arrays(target: Target) -> list[np.ndarray]:
-    """Return the arrays of the data on the host, without padded rows."""
-    arguments = target.arguments
-    return [np.asarray(to_host(s.trim(a))) for a, s in zip(arguments.arrays, arguments.shardings, strict=True)]
 
 
 def _wide(tree: Any) -> Any:

@@ -56,18 +56,7 @@ def angles_among(latents: Mapping[str, str]) -> list[str]:
 
 
 def draws_frame(draws: Mapping[str, np.ndarray], labels: Names | None = None) -> DataFrame:
-    """Lay out draws as a table; see `Posterior.to_dataframe`.
-
-    Args:
-        draws: arrays of shape `(chain, draw, ...)` by variable name.
-        labels: by variable, the names of its entries along each axis, or None for a numbered axis.
-
-    Returns:
-        The table: columns `chain` and `draw`, then the scalar elements with the order and names of the summary.
-
-    Raises:
-        ValueError: if there are no draws, or a variable is called `chain` or `draw`.
-    """
+    """Lay out draws as a table; see `Posterior.to_dataframe`."""
     if not draws:
         raise ValueError("to_dataframe: there are no draws; keep at least one variable when running (keep=None).")
     if clash := [name for name in INDEX if name in draws]:

@@ -26,17 +26,16 @@ from phalanx.mesh.processes import agreed, is_first
 from phalanx.posterior.continuation import FromFile
 from phalanx.posterior.file import WARMUP_PARTS, warmup_parts
 from phalanx.posterior.posterior import Posterior
-from phalanx.posterior.processes.segments import sizes
-from phalanx.posterior.processes.together import OwnDraws
 from phalanx.posterior.record import RunRecord
-from phalanx.posterior.run_folder import NextSave, RunFolder, Together
+from phalanx.posterior.run_folder import NextSave, RunFolder, Together, sizes
+from phalanx.posterior.together import OwnDraws
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
 from phalanx.run.progress.report import RunReport
 from phalanx.run.state import RunState
-from phalanx.store.background import BackgroundWriter
 from phalanx.store.policy import SavePolicy
+from phalanx.store.saves import BackgroundWriter
 
 IN_STORE = "a Zarr folder"
 """Entry `store` of the identity of a run with a store."""

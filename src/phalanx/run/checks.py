@@ -278,11 +278,13 @@ def check_beginning(blocks: Blocks, begun: InitResult, arrays: Sequence[Array], 
         check_finite_data(target.program, target.arguments, target.sizes, gradient=uses_gradient)
     if invalid:
         for (name, parameter), wrong in find_invalid(target.program, target.arguments, target.mesh, arrays).items():
-            raise ValueError(wrong.said(name, parameter, _nan_hint(blocks, arrays)))
+            raise ValueError(wrong.said(name, parameter, nan_hint(target.arguments.names, arrays)))
     if finite.all():
         return
     chain = int(np.argmin(finite))
-    values = {name: float(to_host(v)[chain]) for name, v in _contributions(blocks, begun, arrays).items()}
+    in_specs = blocks.target.array_specs(), blocks.chain_specs()
+    contributions = jax.jit(blocks.on_mesh(blocks.contributions, in_specs, PartitionSpec(CHAIN)))
+    values = {name: float(to_host(v)[chain]) for name, v in contributions(arrays, begun.chains).items()}
     guilty = {name: value for name, value in values.items() if not np.isfinite(value)}
     where = "at 21 random positions ever closer to zero on the unconstrained scale"
     if given:
@@ -296,15 +298,6 @@ def check_beginning(blocks: Blocks, begun: InitResult, arrays: Sequence[Array], 
     sites = ", ".join(f"{name!r} ({value})" for name, value in guilty.items())
     raise ValueError(
         f"Chain {chain}: the log density is not finite at the start, {where}. The variables responsible: {sites}"
-        f"{_nan_hint(blocks, arrays)}. Check their data, and priors under which the likelihood of a start is zero."
+        f"{nan_hint(target.arguments.names, arrays)}. Check their data, and priors under which the likelihood of a "
+        f"start is zero."
     )
-
-
-def _contributions(blocks: Blocks, begun: InitResult, arrays: Sequence[Array]) -> Mapping[str, Array]:
-    """Return each variable's terms of the log density; compiled only to report an error."""
-    in_specs = blocks.target.array_specs(), blocks.chain_specs()
-    return jax.jit(blocks.on_mesh(blocks.contributions, in_specs, PartitionSpec(CHAIN)))(arrays, begun.chains)
-
-
-def _nan_hint(blocks: Blocks, arrays: Sequence[Array]) -> str:
-    return nan_hint(blocks.target.arguments.names, arrays)

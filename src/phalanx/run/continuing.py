@@ -25,7 +25,7 @@ from phalanx.programs.centring import first_centring, place_centring
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import ChainState
 from phalanx.run.device.executables import Executables, first_tuning
-from phalanx.run.device.thinning import SinceKept
+from phalanx.run.device.sink import Counts, SinceKept
 from phalanx.run.host.unshard import reshard, unshard
 from phalanx.run.state import Aim, DrawsByName, Reduced, RunState, Stored, Work
 
@@ -225,7 +225,7 @@ class ContinuationChecks:
         counts, states = known.states
         placements = self.executables.reducing.placements
         states = {name: _of_user(placements[name], parts) for name, parts in states.items()}
-        return SinkState(known.count, (counts, states))
+        return SinkState(known.count, (Counts(*counts), states))
 
     def _reduced(self, known: Reduced) -> Reduced:
         placements = self.executables.reducing.placements

@@ -23,8 +23,8 @@ from phalanx.mesh.specs import PyTree
 from phalanx.programs.centring import Centrings, first_centring, place_centring, recentred
 from phalanx.run.checks import check_beginning
 from phalanx.run.device.advance import Advanced, Order, SinkState
-from phalanx.run.device.blocks import AtPositions, ChainState
-from phalanx.run.device.executables import Executables, order_of, order_specs, shardings
+from phalanx.run.device.blocks import AtPositions, ChainState, shardings
+from phalanx.run.device.executables import Executables, order_of, order_specs
 from phalanx.run.host.recorded import rows_by_variable, rows_of
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.host.unshard import reshard, unshard
@@ -77,8 +77,8 @@ class Engine:
 
     def put_beside(self, chains: ChainState, sources: Integer[np.ndarray, "chains"]) -> ChainState:
         """Return chains at rest, each at the position of the chain that `sources` names."""
-        lanes = self.blocks.machine.moved(chains.lanes, lambda leaf, axis: _taken(leaf, sources, axis))
-        return chains._replace(lanes=lanes)
+        at = jax.tree.map(lambda leaf: _taken(leaf, sources, -1), chains.lanes.at)
+        return chains._replace(lanes=chains.lanes._replace(at=at))
 
     # -- partially centred variables -----------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array
@@ -25,7 +25,7 @@ from phalanx.run.phases.store import StorePhase
 from phalanx.run.phases.warm_up import DiscardPhase, WarmUpPhase
 from phalanx.run.progress.report import Progress, RunReport
 from phalanx.run.state import Aim, DrawsByName, Reduced, RunState, Stored, Work
-from phalanx.run.until import Until
+from phalanx.run.until import StoppingWatch, Until
 
 UNTIL_ROOM = 1024
 """Initial room of the draw buffer, in draws of each chain, if `until` decides the number of draws."""
@@ -49,6 +49,7 @@ class Run:
             it is complete; empty if they are discarded, or in the store.
     """
 
+    engine_of: ClassVar[type[Engine]] = Engine
     state: RunState
     """Current state; set by `begin` or `resume`."""
 
@@ -57,7 +58,7 @@ class Run:
         looks: Sequence[Callable[[RunReport], object]] = (), saves: bool = False, store: DrawStore | None = None,
     ):  # fmt: skip
         self.store = store
-        self.engine, self.kernel = Engine(executables, seed, arrays), kernel
+        self.engine, self.kernel = self.engine_of(executables, seed, arrays), kernel
         self.interrupts, self.interrupted = Interrupts(saves), False
         self.so_far: Callable[..., Any] | None = None
         """Function that returns a posterior of the run so far, passed on in reports; with `with_draws=False` without
@@ -126,7 +127,7 @@ class Run:
             room = total + stored.count if until is None else min(total, UNTIL_ROOM)
             room = room if self.store is None else 0
             buffer = DrawBuffer(engine.blocks.target, engine.blocks.held, stored.count + total, room)
-            watch = None if until is None else until.watch(engine.blocks.names)
+            watch = None if until is None else StoppingWatch(until, engine.blocks.names)
             phase = StorePhase(engine, buffer, thin, watch, self.store)
         self.state = phase.begin(self.state)
         try:

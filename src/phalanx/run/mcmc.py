@@ -41,7 +41,6 @@ from phalanx.run.describe import call_words, describe, names_in_record
 from phalanx.run.device.blocks import planned
 from phalanx.run.device.executables import compile_blocks
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.device.tiles import given_tile
 from phalanx.run.init_values import check_values
 from phalanx.run.options import RunOptions
 from phalanx.run.phases.streaming import StreamBlock
@@ -336,10 +335,7 @@ def _compile(
     deterministic = {} if kernel.batch_size is not None else whole.deterministic
     stored, large = checks.stored_by_default(latents, deterministic) if keep is None else (keep, [])
     notices += checks.too_large_to_store(large, whole.deterministic)
-    key = executable_cache.key_of(
-        whole, kernel, reductions, mesh, arguments.layout, arguments.names, arguments.shardings,
-        arguments.local_shapes(), num_chains, keep, given_tile(), matmul_precision,
-    )  # fmt: skip
+    key = executable_cache.key_of(whole, kernel, reductions, mesh, arguments, num_chains, keep, matmul_precision)
     # the trace of a user's kernel or reducer is of one chain, which another process may have edited for many
     of_ours = executable_cache.is_ours(kernel) and executable_cache.is_ours(reductions)
     executables, compilations = executable_cache.EXECUTABLES.look_up(key), 0

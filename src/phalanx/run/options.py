@@ -27,21 +27,7 @@ WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 300, 1000
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Arguments of `sampler.run` except seed and data; see `phx.mcmc`.
-
-    Attributes:
-        num_warmup: iterations per chain before the first draw; None chooses by the number of chains.
-        num_samples: iterations per chain after warm-up.
-        thin: iterations per stored draw.
-        until: condition on which to stop before `num_samples`.
-        init: initial values of chains.
-        tuning: posterior whose tuning the chains use.
-        on_block: function called with a report after each block.
-        checkpoint: folder to save the run to, and to continue it from, or a policy of saves.
-        store: folder to write the draws to, instead of keeping them in memory.
-        save_warmup: keep the draws of warm-up.
-        progress: show progress.
-    """
+    """Arguments of `Sampler.run` except seed and data, which that method explains."""
 
     num_warmup: int | None = None
     num_samples: int = 1000

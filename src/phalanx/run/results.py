@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,13 +17,15 @@ from phalanx.diagnostics.judging.checked_run import SHORT_CHAIN
 from phalanx.diagnostics.judging.stationarity import shifts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.posterior.posterior import Posterior
-from phalanx.posterior.processes.together import OwnDraws
 from phalanx.posterior.record import RunRecord, Timing
+from phalanx.posterior.together import OwnDraws
+from phalanx.programs.centring import Centrings
 from phalanx.run.continuing import held_of
 from phalanx.run.host.draw_store import step_sizes
 from phalanx.run.host.reducer_state import HostReducers, findings
+from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
-from phalanx.run.state import Reduced, RunState
+from phalanx.run.state import Aim, Reduced, RunState
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped
@@ -75,23 +77,30 @@ class RunStart(NamedTuple):
     Attributes:
         seed: the seed.
         kernel: the kernel with the hyperparameters to begin with.
-        begin: function that warms a run up, or restores `state`.
-        before: posterior of the part before.
+        initial: initial values of a new run.
+        aim: arguments of a new run.
+        centring: centring that belongs to the kernel's hyperparameters; None without.
+        before: posterior of the part before; None for a new run.
         state: state at the end of that part.
     """
 
     seed: int
     kernel: Kernel
-    begin: Callable[[Run], None]
+    initial: Initial = Initial()
+    aim: Aim = Aim()
+    centring: Centrings | None = None
     before: Posterior | None = None
     state: RunState | None = None
 
-    def restore_warm_up(self, run: Run) -> None:
-        """Give a run the draws of warm-up of the part before."""
-        if (before := self.before) is not None:
-            held = run.engine.blocks.held
-            run.warmup_draws = held_of(before, before.warmup_draws, held)
-            run.warmup_stats = held_of(before, before.warmup_stats, held)
+    def begin(self, run: Run) -> None:
+        """Warm a new run up, or restore the state of the part before, with its draws of warm-up."""
+        if self.before is None or self.state is None:
+            run.begin(self.initial, self.aim, self.centring)
+            return
+        before, held = self.before, run.engine.blocks.held
+        run.warmup_draws = held_of(before, before.warmup_draws, held)
+        run.warmup_stats = held_of(before, before.warmup_stats, held)
+        run.resume(self.state)
 
     def clock(self) -> Clock:
         """Return a clock that starts now, after the times of the part before."""

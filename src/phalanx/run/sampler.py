@@ -168,7 +168,7 @@ class Sampler:
             if saves is None or before is None:
                 if draws_to is not None:
                     draws_to.begin({**identity, **contents}, None if saves is None else saves.folder)
-                start = RunStart(int(seed), self._tuned(options), lambda run: run.begin(initial, aim, options.centring))
+                start = RunStart(int(seed), self._tuned(options), initial, aim, options.centring)
                 return self._go(start, data_used, options, options.num_samples, saves, draws_to)
             with saves.explained():
                 state = self._state_of(before, data_used.arrays)
@@ -176,7 +176,7 @@ class Sampler:
                 left = saves.left(before, state, options.num_samples)
             if draws_to is not None:
                 draws_to.resume({**identity, **contents}, saves.folder, state.stored.count)
-            start = RunStart(int(seed), self.kernel, lambda run: run.resume(state), before, state)
+            start = RunStart(int(seed), self.kernel, before=before, state=state)
             return self._go(start, data_used, replace(options, num_samples=left), options.num_samples, saves, draws_to)
 
     def continue_run(
@@ -219,7 +219,7 @@ class Sampler:
         more, aim = num_samples + since_kept(posterior, state, num_samples), state.aim
         options = RunOptions(aim.num_warmup, more, aim.thin, until, on_block=on_block, progress=progress)
         options = self._checked(options)
-        start = RunStart(state.seed, self.kernel, lambda run: run.resume(state), posterior, state)
+        start = RunStart(state.seed, self.kernel, before=posterior, state=state)
         return self._go(start, data_used, options, posterior.record.num_samples + num_samples)
 
     def _go(
@@ -238,7 +238,6 @@ class Sampler:
                 self.executables, start.kernel, start.seed, data.arrays, display, looks, saves is not None, draws_to
             )
             run.so_far = partial(self._so_far, run, data, clock)
-            start.restore_warm_up(run)
             is_warm = start.state is not None and not start.state.in_warm_up
             with explained(plan), nullcontext() if saves is None else saves.after_an_error(run), run.interrupts.held():
                 if is_warm:
@@ -247,7 +246,8 @@ class Sampler:
                 if not is_warm:
                     clock.sampling_begins()
                 run.sample(options.num_samples, options.until)
-            posterior = self._done(run, data, clock, samples)
+            posterior = self._posterior(run, data, clock, samples, lambda: run.value)
+            self.compile_seconds, self.compilations, run.so_far = 0.0, 0, None
             if draws_to is not None:
                 draws_to.end(posterior.record, posterior.timing, posterior.warmup)
             if saves is not None:
@@ -275,7 +275,7 @@ class Sampler:
                 before = saves.read(identity, self.arguments(self.arrays).fingerprints())
             kernel = self._tuned(options) if before is None else self.kernel
             state = None if before is None else self._state_of(before, self.arrays)
-            start = RunStart(int(seed), kernel, lambda run: run.begin(initial, aim, options.centring), before, state)
+            start = RunStart(int(seed), kernel, initial, aim, options.centring, before, state)
             looks = [] if options.on_block is None else [options.on_block]
             if saves is not None:
                 looks.append(lambda report: saves.offer(replace(report, done=stream.made)))
@@ -284,7 +284,7 @@ class Sampler:
             run.so_far = partial(self._stream_so_far, stream, data, clock)
             with nullcontext() if saves is None else saves.after_an_error(run):
                 with run.interrupts.held():
-                    start.begin(run) if state is None else run.resume(state)
+                    start.begin(run)
                 yield from stream.blocks()
                 if saves is not None:
                     saves.end_run(run, run.so_far())
@@ -319,11 +319,6 @@ class Sampler:
         """Return the kernel with its initial hyperparameters."""
         known = options.tuning
         return self.kernel if known is None else replace(self.kernel, tuning=self._checks.tuning_of(known))
-
-    def _done(self, run: Run, data: Data, clock: Clock, samples: int) -> Posterior:
-        posterior = self._posterior(run, data, clock, samples, lambda: run.value)
-        self.compile_seconds, self.compilations, run.so_far = 0.0, 0, None
-        return posterior
 
     @property
     def _checks(self) -> ContinuationChecks:

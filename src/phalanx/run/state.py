@@ -22,7 +22,7 @@ from phalanx.mesh.specs import PyTree
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import ChainState
 from phalanx.run.host.window import Window
-from phalanx.store.stored_array import StoredArray
+from phalanx.store.lazy_array import StoredArray
 
 if TYPE_CHECKING:
     from jaxtyping import Integer, Shaped

@@ -33,10 +33,6 @@ class Until:
     ess: float | None
     seconds: float | None
 
-    def watch(self, names: Sequence[str]) -> StoppingWatch:
-        """Return an evaluator of the condition for a run that starts now and stores these variables."""
-        return StoppingWatch(self, names)
-
 
 def until(*, r_hat: float | None = None, ess: float | None = None, seconds: float | None = None) -> Until:
     """Return a condition on which `phx.mcmc` stops sampling.
@@ -83,10 +79,6 @@ class StoppingWatch:
         self._condition, self._names = condition, names
         self._began = time.monotonic()
 
-    def first_look(self, count: int) -> int:
-        """Return the number of draws of each chain at the first evaluation, after `count` draws."""
-        return max(FIRST, count + 1)
-
     def look(self, count: int, due: int, read: Callable[[], tuple[Arrays, Arrays]]) -> tuple[bool, int]:
         """Return true if sampling should stop, and the number of draws of each chain at the next evaluation.
 
@@ -94,7 +86,7 @@ class StoppingWatch:
         statistics so far, `count` draws of each chain.
         """
         wanted = self._condition
-        if wanted.seconds is not None and agreed(self._seconds >= wanted.seconds) and count:
+        if wanted.seconds is not None and agreed(time.monotonic() - self._began >= wanted.seconds) and count:
             return True, due
         if count < due:
             return False, due
@@ -104,10 +96,6 @@ class StoppingWatch:
         draws, stats = read()  # of several processes, each array is gathered when it is taken
         series = [(stats, "log_density"), *((draws, name) for name in self._names)]
         return all(self._good(arrays[name]) for arrays, name in series), due
-
-    @property
-    def _seconds(self) -> float:
-        return time.monotonic() - self._began
 
     def _good(self, draws: Shaped[np.ndarray, "chains draws *shape"]) -> bool:
         """Return true if every element of a variable meets the condition; diagnostics that are NaN are ignored."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.extras import require
+from phalanx.store.lazy_array import StoredArray
 from phalanx.store.sealed import SEAL, digest_of
-from phalanx.store.stored_array import StoredArray
 
 VERSION = 2
 """Version of the format; the entries of version 1 have no checksum."""

@@ -8,8 +8,7 @@ import pytest
 import phalanx as phx
 from phalanx.adaptation.fisher import CONDITION, correlations, scales, uncorrelated
 from phalanx.adaptation.metric import Metric
-from phalanx.adaptation.moments import VectorMoments
-from phalanx.adaptation.tuner import Stage, Sums
+from phalanx.adaptation.tuner import Stage, Sums, VectorMoments
 
 
 def gaussian(size, count, condition, seed=0):

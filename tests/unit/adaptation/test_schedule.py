@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.adaptation.schedule import LAST_LEAST, windows
+from phalanx.adaptation.tuner import LAST_LEAST
+from phalanx.adaptation.warm_up import windows
 
 
 @pytest.mark.parametrize("learns_metric", [True, False])

@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 
 import phalanx as phx
 from phalanx.adaptation import stuck_chains as stuck_module
-from phalanx.adaptation.mass_bounds import Region, log_mass_at_least, log_mass_at_most, normals
-from phalanx.adaptation.stuck_chains import SETTLED, HostTarget, StuckChains
+from phalanx.adaptation.stuck_chains import (
+    SETTLED,
+    HostTarget,
+    Region,
+    StuckChains,
+    log_mass_at_least,
+    log_mass_at_most,
+    normals,
+)
 from phalanx.adaptation.tuner import Sample
 from phalanx.run.engine import Engine
-from phalanx.run.host_target import host_target_of
+from phalanx.run.phases.warm_up import host_target_of
 
 
 class Mode:

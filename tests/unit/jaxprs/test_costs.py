@@ -11,7 +11,7 @@ from jax import lax
 
 import phalanx as phx
 from phalanx.jaxprs.costs import largest_of_draw, matrix_work
-from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
+from phalanx.posterior.criticism.model_at_draws import ModelAtDraws, RunDraws
 from phalanx.variational.judging.moving import Mover
 
 A, B, X = jnp.eye(6), jnp.ones((6, 4)), jnp.ones(6)
@@ -78,9 +78,7 @@ def test_draws_of_a_density_with_large_arrays_come_in_small_batches(rows, size):
 
     drawing = phx.fit(pairs, phx.guides.mean_field(), {"y": np.ones(rows)}, num_steps=0, progress=False).proposals
     assert drawing.batch_size == size
-    model = ModelAtDraws.of(
-        "loo", pairs, {"y": np.ones(rows)}, target=None, known=None, inferred=["scale"], at=["scale"]
-    )
+    model = ModelAtDraws.of("loo", pairs, {"y": np.ones(rows)}, RunDraws(latents=("scale",)), ["scale"])
     found = model.shapes(
         lambda values, *_: {"s": jnp.outer(values["x"], values["x"]).sum()}, {"x": np.ones((4, 9, rows))}
     )

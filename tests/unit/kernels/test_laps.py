@@ -9,8 +9,7 @@ import pytest
 
 import phalanx as phx
 from phalanx.adaptation.late_adjustment import LateAdjustment, LateAdjustmentState
-from phalanx.adaptation.moments import VectorMoments
-from phalanx.adaptation.tuner import Stage, Sums
+from phalanx.adaptation.tuner import Stage, Sums, VectorMoments
 
 SIZES = {"num_chains": 64, "num_warmup": 60, "num_samples": 100, "progress": False}
 UNADJUSTED = Stage(0, 3, 3, True)

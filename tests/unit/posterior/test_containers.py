@@ -18,7 +18,7 @@ from matplotlib import pyplot
 from tests.unit.report.posteriors import RECORD
 
 import phalanx as phx
-from phalanx.posterior.containers import arviz_groups
+from phalanx.posterior import arviz_groups
 from phalanx.posterior.record import Timing
 
 NEW: Any = az  # names of ArviZ 1.x

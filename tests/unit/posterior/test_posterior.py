@@ -21,7 +21,6 @@ from tests.unit.report.posteriors import make_posterior, with_divergences
 
 import phalanx as phx
 from phalanx.diagnostics import summary_table
-from phalanx.posterior.criticism.evaluations import Evaluations
 from phalanx.posterior.posterior import Posterior
 
 
@@ -61,7 +60,7 @@ def test_the_examples_of_the_methods_hold(tmp_path, monkeypatch):
     posterior = phx.mcmc(model, {"y": jnp.arange(5.0)}, kernel=phx.hmc(num_steps=10), progress=False)
     posterior.save("run.npz")  # for the example of `load`
     known = {"posterior": posterior, "Posterior": Posterior}
-    found = [test for part in (Posterior, Evaluations) for test in doctest.DocTestFinder().find(part, globs=known)]
+    found = doctest.DocTestFinder().find(Posterior, globs=known)
     examples = [test for test in found if "." in test.name]
     for test in examples:
         for example in test.examples:

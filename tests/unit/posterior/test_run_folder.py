@@ -14,7 +14,6 @@ from tests.unit.report.posteriors import make_posterior
 from phalanx.mesh.chains import HeldChains
 from phalanx.posterior import run_folder
 from phalanx.posterior.continuation import FromFile
-from phalanx.posterior.processes import segments
 from phalanx.posterior.run_folder import NextSave, RunFolder, Together
 from phalanx.store import save_path
 
@@ -62,13 +61,13 @@ def quick(monkeypatch):
 
 @pytest.mark.parametrize("longest", [1, 12])
 def test_files_stay_few_and_draws_are_seldom_written_again(tmp_path, quick, monkeypatch, longest):
-    written, write = [], segments.write_archive
+    written, write = [], run_folder.write_archive
 
     def counted(file, kind, parts, entries):
         written.append(parts["stats"]["lp"].shape[1])
         return write(file, kind, parts, entries)
 
-    monkeypatch.setattr(segments, "write_archive", counted)
+    monkeypatch.setattr(run_folder, "write_archive", counted)
     choose, folder, count, saves = np.random.default_rng(longest), folder_at(tmp_path / "run"), 0, 0
     (tmp_path / "run").mkdir()
     while count < 60:

@@ -21,8 +21,8 @@ import pytest
 import phalanx as phx
 from phalanx.run.host import draw_store
 from phalanx.run.phases import store
-from phalanx.store import owned_chains, zarr_reading
 from phalanx.store import stored_names as module_of_names
+from phalanx.store import zarr_folder, zarr_reading
 from phalanx.store.stored_names import LONGEST, stored_names
 
 zarr = pytest.importorskip("zarr")
@@ -88,7 +88,7 @@ def test_stored_draws_are_those_of_a_run_in_memory(tmp_path, options):
 
 
 def test_chunks_are_filled_one_after_the_other(tmp_path, monkeypatch, whole):
-    monkeypatch.setattr(owned_chains, "CHUNK_BYTES", 200)  # of 6 draws of `mean`, and 50 of a flag
+    monkeypatch.setattr(zarr_folder, "CHUNK_BYTES", 200)  # of 6 draws of `mean`, and 50 of a flag
     run(store=tmp_path / "run.zarr")
     assert_equal(phx.open(tmp_path / "run.zarr"), whole)
     assert len(list((tmp_path / "run.zarr/posterior/mean/c/0").iterdir())) == 15
@@ -149,7 +149,7 @@ class Lost(Exception):
 
 
 def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(tmp_path, monkeypatch, whole):
-    monkeypatch.setattr(owned_chains, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(zarr_folder, "CHUNK_BYTES", 200)
     choose = random.Random(3)
     places = {"store": tmp_path / "run.zarr", "checkpoint": phx.checkpoint(tmp_path / "run", seconds=0.0)}
 

@@ -32,8 +32,9 @@ def model(y):
 
 
 def key(kernel=None, reducers=None):
-    whole = TracedProgram.of_whole(model, split_arguments(model, {"y": np.ones(3)}), {"data": 1, "model": 1})
-    return key_of(whole, kernel or phx.nuts(), Reductions.of(reducers or {}, ["x"]))
+    arguments, mesh = split_arguments(model, {"y": np.ones(3)}), phx.make_mesh(chain=1)
+    whole = TracedProgram.of_whole(model, arguments, {"data": 1, "model": 1})
+    return key_of(whole, kernel or phx.nuts(), Reductions.of(reducers or {}, ["x"]), mesh, arguments)
 
 
 def the_limit(values):

@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import phalanx as phx
-from phalanx.particles import smc
 from phalanx.run.compile import compilation, executable_cache, stored_programs
 from phalanx.run.compile.compilation import own_folder
 from phalanx.run.compile.lru_cache import LRUCache
@@ -237,9 +236,7 @@ class Shifted(dist.Normal):
         return super().sample(key, sample_shape) + 1.0
 
 
-def test_particles_are_read_unless_a_distribution_is_a_users(files, compiled, monkeypatch):
-    monkeypatch.setattr(smc, "PROGRAMS", LRUCache(0))
-
+def test_particles_are_read_unless_a_distribution_is_a_users(files, compiled):
     def particles(prior):
         def one(y):
             mean = phx.sample("mean", prior(0.0, 1.0).expand([2]).to_event(1))

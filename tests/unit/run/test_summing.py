@@ -17,7 +17,7 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.position import Variable, VectorLayout
 from phalanx.mesh.space import RowSharding
 from phalanx.run.device.advance import SinkState
-from phalanx.run.device.executables import shardings
+from phalanx.run.device.blocks import shardings
 from phalanx.run.device.recorder import RowLayout
 from phalanx.run.device.summing import Summing
 from phalanx.run.host import window as window_module

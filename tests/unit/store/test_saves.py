@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.store import save_path
-from phalanx.store.background import BackgroundWriter
-from phalanx.store.saves import Saves
+from phalanx.store.saves import BackgroundWriter, Saves
 
 
 def saves_in(folder):

@@ -16,7 +16,7 @@ from tests.unit.damages import damaged_copies
 
 import phalanx as phx
 from phalanx.learning import watch
-from phalanx.store.background import BackgroundWriter
+from phalanx.store.saves import BackgroundWriter
 
 ROOT = Path(__file__).parents[3]
 Y = np.random.default_rng(0).normal(2.0, 1.0, 40).astype(np.float32)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from phalanx.kernels.integrators.acceptance import decide
-from phalanx.kernels.integrators.leapfrog import PhasePoint
+from phalanx.kernels.integrators.leapfrog import PhasePoint, kinetic_energy, leapfrog
 from phalanx.kernels.metric.low_rank import LaneMetric
 from phalanx.kernels.protocol.kernel import Info, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
@@ -50,6 +51,29 @@ class Dynamics(Protocol):
     def retraceable(self, begin: PhasePoint, end: PhasePoint) -> Bool[Array, "lanes"]:
         """Return whether a trajectory from the end leads back to the start, as far as numbers resolve."""
         return jnp.ones(end.log_density.shape, bool)
+
+
+@dataclass(frozen=True)
+class Hamiltonian(Dynamics):
+    """Motion with a normal momentum."""
+
+    def begin(self, at: Point, normals: Vector, target: LaneTarget, metric: LaneMetric) -> PhasePoint:
+        """Start with a normal momentum."""
+        return PhasePoint(at.position, metric.momentum(normals), at.log_density, at.gradient)
+
+    def leapfrog(
+        self, phase: PhasePoint, step_size: Float[Array, "*#lanes"], target: LaneTarget, metric: LaneMetric
+    ) -> PhasePoint:
+        """Make half a kick, a drift, half a kick."""
+        return leapfrog(phase, step_size, target, metric)
+
+    def velocity(self, phase: PhasePoint, target: LaneTarget, metric: LaneMetric) -> Vector:
+        """Return momentum over mass."""
+        return metric.velocity(phase.momentum)
+
+    def kinetic_energy(self, phase: PhasePoint, target: LaneTarget, metric: LaneMetric) -> Float[Array, "lanes"]:
+        """Return half of momentum times velocity."""
+        return kinetic_energy(phase.momentum, target, metric)
 
 
 def draw_by_trajectory(

@@ -1,4 +1,4 @@
-"""Adapter between the blocks of a run and a kernel's machine: starts, ticks, rests, resumes and relocates lanes.
+"""Adapter between the blocks of a run and a kernel's machine: starts, ticks, rests and resumes lanes.
 
 Arrays of a machine's state have lanes last, and vectors have a type of their own. Therefore states can be sharded,
 divided into tiles and relocated without code in the kernels.
@@ -6,7 +6,6 @@ divided into tiles and relocated without code in the kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +24,7 @@ from phalanx.mesh.position import ByVariable, Vector
 from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int, Shaped
+    from jaxtyping import Bool, Int
 
 
 class Start(NamedTuple):
@@ -99,10 +98,6 @@ class KernelAdapter:
     def is_of_one_chain(self) -> bool:
         """True for an algorithm written for one chain, whose state cannot be derived from its position."""
         return isinstance(self.machine, PerChain)
-
-    def moved(self, now: LaneState, take: Callable[[Shaped[Array, "..."], int], Shaped[Array, "..."]]) -> LaneState:
-        """Return lanes at rest at the positions of other lanes, which `take(leaf, axis)` selects."""
-        return now._replace(at=jax.tree.map(lambda leaf: take(leaf, -1), now.at))
 
 
 def lane_specs(state: PyTree) -> PyTree:

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpyro.distributions import Distribution
 
 from phalanx.jaxprs.dependence import NOWHERE, varying_axes
 from phalanx.language.random_variable import RandomVariable
@@ -102,12 +101,9 @@ def to_draw(variable: RandomVariable) -> RandomVariable:
     assert distribution is not None
     if variable.value is not None:
         shape = jnp.shape(variable.value)
-        distribution = _repeated(distribution, shape[: len(shape) - len(distribution.event_shape)])
+        batch = shape[: len(shape) - len(distribution.event_shape)]
+        distribution = distribution if batch == tuple(distribution.batch_shape) else distribution.expand(batch)
     return replace(variable, distribution=distribution, value=None, key=None)
-
-
-def _repeated(distribution: Distribution, batch: tuple[int, ...]) -> Distribution:
-    return distribution if batch == tuple(distribution.batch_shape) else distribution.expand(batch)
 
 
 @dataclass(frozen=True)

@@ -2,67 +2,40 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from jax import Array
 from numpyro.distributions import Distribution
 
-from phalanx.density.target import Target
 from phalanx.distributions.known import SharedTerm
 from phalanx.errors.words import first_few
 from phalanx.inputs.dataframe_input import UserData
-from phalanx.inputs.known_data import KnownData
 from phalanx.language.observations import term_of
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.refusals import is_term
 from phalanx.language.tracing import Forward, Program
-from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
+from phalanx.posterior.criticism.model_at_draws import ModelAtDraws, RunDraws
 from phalanx.posterior.criticism.reduced_results import ValuesAtDraws, evaluate
 from phalanx.reducers.reducer import Reduce, Reducer
 
 
 def log_likelihood(
-    model: Program | None,
-    data: UserData | None,
-    *,
-    target: Target | None,
-    latents: Sequence[str],
-    draws: Mapping[str, np.ndarray],
-    sizes: tuple[int, int],
-    known: KnownData,
-    keep: str | Sequence[str] | None = None,
+    model: Program | None, data: UserData | None, run: RunDraws, keep: str | Sequence[str] | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
-) -> ValuesAtDraws:
-    """Evaluate the log densities of the observations at every draw; see `Posterior.log_likelihood`.
-
-    Args:
-        model: the program; None for that of `target`.
-        data: its keyword arguments; None for those of `target`.
-        target: the model and data of the run, if known.
-        latents: names of the variables that the run inferred.
-        draws: their draws, `(chain, draw, ...)` by name.
-        sizes: chains, and draws of each.
-        known: names in the run's data, and arguments that fill in.
-        keep: observed variables to return; None for all.
-        reducers: reducers by name.
-
-    Returns:
-        Arrays of shape `(chain, draw, ...)` by observed variable, with the results of the reducers.
-    """
-    if not math.prod(sizes):
-        raise ValueError(f"log_likelihood: there are no draws to evaluate: {sizes[0]} chains of {sizes[1]} draws.")
-    program = ModelAtDraws.of("log_likelihood", model, data, target=target, known=known, inferred=latents, at=latents)
-    values = {name: array for name, array in draws.items() if name in latents}
+) -> ValuesAtDraws:  # fmt: skip
+    """Evaluate the log densities of the observations at every draw; see `Posterior.log_likelihood`."""
+    chains, length = run.sizes
+    if not chains * length:
+        raise ValueError(f"log_likelihood: there are no draws to evaluate: {chains} chains of {length} draws.")
+    program = ModelAtDraws.of("log_likelihood", model, data, run, run.latents)
     for name, reducer in (reducers or {}).items():
         if isinstance(reducer, Reducer) and reducer.of_observations:
             raise ValueError(
                 f"log_likelihood: reducers[{name!r}] is {reducer}, which posterior.loo() computes batch by batch: call "
                 f"posterior.loo(), and read its pointwise and pareto_k."
             )
-    return evaluate(program, Terms(program), values, sizes, seed=0, keep=keep, reducers=reducers)
+    return evaluate(program, Terms(program), run.of_latents(), run.sizes, seed=0, keep=keep, reducers=reducers)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from phalanx.density.model_on_mesh import ModelOnMesh
-from phalanx.density.target import Target
 from phalanx.diagnostics.convergence import mcse
 from phalanx.diagnostics.elements import Names, element_name
 from phalanx.diagnostics.judging.finding import Finding
@@ -20,13 +19,12 @@ from phalanx.diagnostics.psis import smooth, threshold
 from phalanx.errors.words import count, first_few
 from phalanx.extras import is_installed, require
 from phalanx.inputs.dataframe_input import UserData
-from phalanx.inputs.known_data import KnownData
 from phalanx.language.observations import counted, is_masked
 from phalanx.language.tracing import Program
 from phalanx.language.unscaled import check_unscaled
 from phalanx.mesh.processes import to_host
 from phalanx.posterior.criticism.log_likelihood import Terms
-from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
+from phalanx.posterior.criticism.model_at_draws import ModelAtDraws, RunDraws
 from phalanx.posterior.criticism.model_data import are_deleted, fingerprint_of, likelihood_factors
 from phalanx.posterior.over_draws import Batch, batches, key_of, over_draws
 from phalanx.reducers.loo import TAIL, PointwiseLoo, are_equal, left_out, ratios_of
@@ -214,37 +212,27 @@ class Loo:
 
 
 def leave_one_out(
-    model: Program | None, data: UserData | None, *, target: Target | None, latents: Sequence[str],
-    draws: Mapping[str, np.ndarray], sizes: tuple[int, int], known: KnownData, reduced: Mapping[str, Any],
+    model: Program | None, data: UserData | None, run: RunDraws, reduced: Mapping[str, Any],
     log_weights: np.ndarray | None = None,
 ) -> Loo:  # fmt: skip
     """Evaluate leave-one-out cross-validation; see `Posterior.loo`.
 
-    Args:
-        model: the program; None for that of `target`.
-        data: its keyword arguments; None for those of `target`.
-        target: the model and data of the run, if known.
-        latents: names of the variables that the run inferred.
-        draws: their draws, `(chain, draw, ...)` by name.
-        sizes: chains, and draws of each.
-        known: names in the run's data, and arguments that fill in.
-        reduced: results of the run's reducers.
-        log_weights: logarithms of the draws' importance weights, `(chain, draw)`; None for draws of the posterior.
+    `reduced` are the results of the run's reducers, and `log_weights` the logarithms of the draws' importance weights,
+    `(chain, draw)`; None for draws of the posterior.
     """
-    stored = math.prod(sizes) and all(name in draws for name in latents)
+    sizes, values = run.sizes, run.of_latents()
+    stored = math.prod(sizes) and len(values) == len(run.latents)
     if not stored and (found := _reduced_by_run(reduced)):
         there = {name: ~np.isnan(one.pareto_k) for name, one in found.items()}
         if model is None and data is None:
-            return Loo.of(found, there, target)
-        given = ModelAtDraws.of("loo", model, data, target=target, known=known, inferred=latents, at=latents)
-        return Loo.of(found, there, given)
+            return Loo.of(found, there, run.target)
+        return Loo.of(found, there, ModelAtDraws.of("loo", model, data, run, run.latents))
     if not math.prod(sizes):
         raise ValueError(
             'loo: there are no draws to evaluate. Store some (keep=None), or run with reducers={"loo": '
             "phx.reducers.loo()}, which reduces the log densities of the observations."
         )
-    program = ModelAtDraws.of("loo", model, data, target=target, known=known, inferred=latents, at=latents)
-    values = {name: array for name, array in draws.items() if name in latents}
+    program = ModelAtDraws.of("loo", model, data, run, run.latents)
     terms = Terms(program)
     shapes, largest = program.shapes(terms, values)
     check_unscaled({n: v for n, v in terms.met.items() if v.observed and v.distribution is not None}, "loo")

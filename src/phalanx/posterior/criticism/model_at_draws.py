@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
@@ -49,6 +50,33 @@ MOST_DRAWS, WITHIN = 1000, 2**26
 """Most draws of a batch, and most numbers of an array that the model makes of the batch on the way."""
 
 
+@dataclass(frozen=True)
+class RunDraws:
+    """Draws at which a model is evaluated, with the model, the data and the names of the run that made them.
+
+    Attributes:
+        target: the model and data of the run, if known.
+        latents: names of the variables that the run inferred.
+        draws: draws of variables, `(chain, draw, ...)` by name.
+        sizes: chains, and draws of each that are used.
+        known: names in the run's data, and arguments that fill in; None without a run.
+        observed: names of the variables that the run observed; None if they are not known.
+        axes: names of the axes of the run's variables and data.
+    """
+
+    target: Target | None = None
+    latents: tuple[str, ...] = ()
+    draws: Mapping[str, np.ndarray] = field(default_factory=dict)
+    sizes: tuple[int, int] = (1, 0)
+    known: KnownData | None = None
+    observed: Sequence[str] | None = None
+    axes: AxisNames = field(default_factory=AxisNames)
+
+    def of_latents(self) -> dict[str, np.ndarray]:
+        """Return the draws of the variables that the run inferred."""
+        return {name: array for name, array in self.draws.items() if name in self.latents}
+
+
 @dataclass(eq=False)
 class ModelAtDraws(ModelOnMesh):
     """Program with its data, evaluated at one draw at a time.
@@ -65,23 +93,21 @@ class ModelAtDraws(ModelOnMesh):
 
     @classmethod
     def of(
-        cls, asked: str, model: Program | None, data: UserData | None, *, target: Target | None,
-        known: KnownData | None, inferred: Sequence[str], at: Sequence[str],
-    ) -> ModelAtDraws:  # fmt: skip
+        cls, asked: str, model: Program | None, data: UserData | None, run: RunDraws, at: Sequence[str]
+    ) -> ModelAtDraws:
         """Put a model and its data together.
 
         Args:
             asked: the method that evaluates it.
-            model: the program; None for that of `target`.
-            data: its keyword arguments; None for those of `target`.
-            target: the model and data of the run, if known.
-            known: names in the run's data, and arguments that fill in; None without a run.
-            inferred: names of the variables that the run inferred.
-            at: those of them that take the values of the draw.
+            model: the program; None for that of the run.
+            data: its keyword arguments; None for those of the run.
+            run: the run, of which the draws do not matter.
+            at: names of the inferred variables that take the values of the draw.
         """
+        target = run.target
         program = _program(asked, model, target)
-        arguments, mesh = _arguments(asked, program, data, target, known)
-        observed = None if target is None else {name for name, _ in target.sites.terms} - set(inferred)
+        arguments, mesh = _arguments(asked, program, data, target, run.known)
+        observed = None if target is None else {name for name, _ in target.sites.terms} - set(run.latents)
         found = cls(program, arguments, mesh, asked, frozenset(at), observed)
         if data is not None and any_labels_differ(arguments):
             found.axis_names()  # raises if the program combines entries whose labels differ

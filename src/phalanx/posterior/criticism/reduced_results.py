@@ -127,14 +127,11 @@ class ReducedResults:
         return {name: parts[WHOLE] if set(parts) == {WHOLE} else parts for name, parts in results.items()}
 
     def _init(self, example: Mapping[str, Any]) -> States:
-        before = np.int32(self._before)
-
         def init(before: Array) -> States:
             zeros = {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in example.items()}
-            chains = len(next(iter(zeros.values())))
-            return self._reductions.init(zeros, jnp.full(chains, before))
+            return self._reductions.init(zeros, jnp.full(len(next(iter(zeros.values()))), before))
 
-        return jax.jit(init)(before)
+        return jax.jit(init)(np.int32(self._before))
 
     @cached_property
     def _update(self) -> Any:

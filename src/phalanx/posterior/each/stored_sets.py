@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.store.lazy_array import LazyArray
-from phalanx.store.stored_array import StoredArray
+from phalanx.store.lazy_array import LazyArray, StoredArray
 from phalanx.store.zarr_reading import entry, entry_of
 
 EACH = "each"

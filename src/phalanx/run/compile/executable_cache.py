@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import ShapeDtypeStruct
+from jax.sharding import Mesh
 
 from phalanx.density.density import Density
+from phalanx.inputs.arguments import Arguments
 from phalanx.jaxprs.canonical import PLAIN, form_of, is_of_a_library
 from phalanx.kernels.protocol.adapter import KernelAdapter
 from phalanx.kernels.protocol.kernel import Kernel, Point
@@ -31,19 +33,23 @@ from phalanx.programs.traced_program import TracedProgram
 from phalanx.reducers.reducer import density_name
 from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.lru_cache import LRUCache
-from phalanx.run.device.executables import Executables
+from phalanx.run.device.tiles import given_tile
 
-EXECUTABLES: LRUCache[Executables] = LRUCache(8, of_programs=True)
-"""Compiled blocks of this process."""
+EXECUTABLES: LRUCache[Any] = LRUCache(8, of_programs=True)
+"""Compiled programs of this process: `Executables` of runs of chains, and `Programs` of particles."""
 
 
-def key_of(whole: TracedProgram, kernel: Kernel, reductions: Reductions, *rest: Hashable) -> Hashable | None:
+def key_of(
+    whole: TracedProgram, kernel: Kernel, reductions: Reductions, mesh: Mesh, arguments: Arguments, *rest: Hashable
+) -> Hashable | None:
     """Return the key of compiled blocks; None if a trace does not determine them.
 
     Args:
         whole: the model's trace on all data.
         kernel: the kernel.
         reductions: the reducers.
+        mesh: the devices.
+        arguments: the data, of which only layout, names, sharding and shapes matter.
         *rest: further values that the blocks depend on.
     """
     if not whole.position:
@@ -53,7 +59,10 @@ def key_of(whole: TracedProgram, kernel: Kernel, reductions: Reductions, *rest: 
         kernel if is_ours(kernel) else _trace_of_kernel(kernel, whole),
         reductions if is_ours(reductions) else _trace_of_reductions(reductions, whole),
     )
-    return None if any(part is None for part in parts) else (*parts, _shapes(kernel.tuning), settings(), *rest)
+    if any(part is None for part in parts):
+        return None
+    of_data = arguments.layout, arguments.names, arguments.shardings, arguments.local_shapes()
+    return *parts, _shapes(kernel.tuning), settings(), mesh, *of_data, given_tile(), *rest
 
 
 def trace_words(whole: TracedProgram, kernel: Kernel, reductions: Reductions) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.adaptation.tuner import Sums
 from phalanx.density.target import Target
@@ -36,8 +36,8 @@ from phalanx.programs.centring import CENTRING, Residuals, first_centring
 from phalanx.programs.sites import Latent
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.run.device.recorder import Recorder, RowLayout, Rows
+from phalanx.run.device.sink import SinceKept
 from phalanx.run.device.summing import Summing
-from phalanx.run.device.thinning import SinceKept
 from phalanx.run.find_finite_start import Given, climbed, finite_start, is_far
 
 if TYPE_CHECKING:
@@ -264,6 +264,13 @@ class Blocks:
         """
         return jax.shard_map(f, mesh=self.target.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
+    def jit(self, f: Callable[..., Any], in_specs: PyTree, out_specs: PyTree, donate: tuple[int, ...] = ()) -> Any:
+        """Return `f` as a program of all devices, of arguments and results that are partitioned so."""
+        # explicit shardings: the compiler would otherwise drop those of arrays without elements
+        given, made = (shardings(self.target.mesh, specs) for specs in (in_specs, out_specs))
+        on_mesh = self.on_mesh(f, in_specs, out_specs)
+        return jax.jit(on_mesh, in_shardings=given, out_shardings=made, donate_argnums=donate)
+
     def init_specs(self) -> InitResult:
         """Return the partition of chains at their initial positions."""
         chains = PartitionSpec(CHAIN)
@@ -368,6 +375,11 @@ class Blocks:
         """Return the shapes of the results of `f` on a device."""
         axis_env = list(self.target.mesh.shape.items())
         return jax.make_jaxpr(f, axis_env=axis_env, return_shape=True)(*arguments)[1]
+
+
+def shardings(mesh: Mesh, specs: PyTree) -> PyTree:
+    """Return partitions as shardings over a mesh."""
+    return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda s: isinstance(s, PartitionSpec))
 
 
 def planned(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, ...], whole: TracedProgram) -> Blocks:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 from jax.stages import Compiled, Lowered, Traced
 
 from phalanx.adaptation.tuner import Sums
@@ -27,10 +27,10 @@ from phalanx.run.compile.compilation import communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.compile.stored_programs import read_or_compile
 from phalanx.run.device.advance import Advance, Order
-from phalanx.run.device.blocks import AtPositions, Blocks, InitResult
+from phalanx.run.device.blocks import AtPositions, Blocks, InitResult, shardings
 from phalanx.run.device.recorder import Rows
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.device.tally import Tally
+from phalanx.run.device.sink import Tally
 from phalanx.run.device.tiles import Tiles
 from phalanx.run.init_values import Initial, prior_of
 
@@ -54,6 +54,7 @@ class Executables:
         accumulate, empty: advances chains, and counts and reduces their draws; makes empty states. None if draws are
             stored.
         locate: finds residuals and gradients at positions; None without partially centred variables.
+        count: number of programs compiled ahead of time.
         bytes_on_device: memory of the largest program on each device; 0 if the backend does not report it.
         matmul_precision: precision of matrix products.
         block_length: choice of the ticks of a block.
@@ -72,6 +73,7 @@ class Executables:
     accumulate: Compiled | None = None
     empty: Compiled | None = None
     locate: Compiled | None = None
+    count: int = 0
     bytes_on_device: int = 0
     matmul_precision: str = "float32"
     block_length: BlockLength = field(default_factory=BlockLength)
@@ -82,15 +84,6 @@ class Executables:
     def device_constants(self) -> DeviceConstants:
         """Cache of small arguments on the devices."""
         return DeviceConstants(self.blocks.target.mesh)
-
-    @property
-    def count(self) -> int:
-        """Number of programs compiled ahead of time."""
-        programs = (
-            self.begin, self.record, self.no_records, self.sums, self.constrain, self.reduce, self.accumulate,
-            self.empty, self.locate,
-        )  # fmt: skip
-        return sum(program is not None for program in programs)
 
     @property
     def stores_draws(self) -> bool:
@@ -111,9 +104,7 @@ class Executables:
     def _climb(self, *arguments: Any) -> Compiled:
         blocks, made = self.blocks, self.blocks.init_specs()
         specs = PartitionSpec(), blocks.target.array_specs(), blocks.given_specs(), made
-        given, results = (shardings(blocks.target.mesh, of) for of in (specs, made))
-        on_mesh = blocks.on_mesh(blocks.climb, specs, made)
-        lowered = jax.jit(on_mesh, in_shardings=given, out_shardings=results).lower(*arguments)
+        lowered = blocks.jit(blocks.climb, specs, made).lower(*arguments)
         several = several_cpus(blocks.target.mesh.devices.flat)
         return compiled(lowered, RARELY, keep=not (several and communicates(lowered)))
 
@@ -130,15 +121,16 @@ class Executables:
 
     def log_density_at(self, arrays: Sequence[Array], position: Vector) -> Float[np.ndarray, "chains"]:
         """Return the log density at one position for each chain; compiled at the first use, since few runs need it."""
-        layout = shardings(self.blocks.target.mesh, self._of_chains)
+        blocks = self.blocks
+        vectors = Vector(blocks.layout.specs(CHAIN), blocks.layout)
+        specs = blocks.target.array_specs(), vectors
         with jax.default_matmul_precision(self.matmul_precision):
-            program = self.once("log_density_at", self._log_density_at)
-            found = program(tuple(arrays), jax.tree.map(to_devices, position, layout))
+            program = self.once(
+                "log_density_at", lambda: blocks.jit(blocks.log_density_at, specs, PartitionSpec(CHAIN))
+            )
+            placed = jax.tree.map(to_devices, position, shardings(blocks.target.mesh, vectors))
+            found = program(tuple(arrays), placed)
         return jax.tree.map(to_host, found).in_double()
-
-    def _log_density_at(self) -> Any:
-        specs = self.blocks.target.array_specs(), self._of_chains
-        return jax.jit(self.blocks.on_mesh(self.blocks.log_density_at, specs, PartitionSpec(CHAIN)))
 
     def located(self, arrays: Sequence[Array], positions: Vector) -> AtPositions:
         """Return the result of `Blocks.located` on the host."""
@@ -147,28 +139,17 @@ class Executables:
         return jax.tree.map(to_host, self.locate(tuple(arrays), placed))
 
     @property
-    def _of_chains(self) -> Vector:
-        """Partition of vectors `(chain, coordinate)`."""
-        return Vector(self.blocks.layout.specs(CHAIN), self.blocks.layout)
-
-    @property
     def rest(self) -> Callable[..., Any]:
         """Program of `Blocks.rest`; compiled when chains are first fetched, or recentred."""
-        return self.once("rest", self._rest)
-
-    def _rest(self) -> Callable[..., Any]:
         blocks = self.blocks
-        return jax.jit(blocks.on_mesh(blocks.rest, (blocks.chain_specs(),), blocks.rest_specs()))
+        return self.once("rest", lambda: blocks.jit(blocks.rest, (blocks.chain_specs(),), blocks.rest_specs()))
 
     @property
     def resume(self) -> Callable[..., Any]:
         """Program of `Blocks.resume`; compiled when a run is first continued, or its chains are recentred."""
-        return self.once("resume", self._resume)
-
-    def _resume(self) -> Callable[..., Any]:
         blocks = self.blocks
-        specs, made = (PartitionSpec(), blocks.target.array_specs(), blocks.rest_specs()), blocks.chain_specs()
-        return jax.jit(blocks.on_mesh(blocks.resume, specs, made), out_shardings=shardings(blocks.target.mesh, made))
+        specs = PartitionSpec(), blocks.target.array_specs(), blocks.rest_specs()
+        return self.once("resume", lambda: blocks.jit(blocks.resume, specs, blocks.chain_specs()))
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what `make` returns at its first call for any of the models that these blocks serve."""
@@ -205,13 +186,13 @@ def compile_blocks(
     """Trace and compile the blocks of a run, or read what an earlier process compiled for the same key."""
     blocks = reducing.blocks
     with jax.default_matmul_precision(matmul_precision):
-        programs = _Programs(reducing, arrays)
-        key = None if key is None else (key, blocks.slots, programs.tiles)
-        found: dict[str, Any] = read_or_compile(key, blocks.target.mesh, programs.lowered())
+        tiles = Tiles.of(blocks, stores_draws(blocks, reducing.reductions))
+        key = None if key is None else (key, blocks.slots, tiles)
+        found: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lowered(reducing, arrays, tiles))
     if blocks.target.sites.is_divided and blocks.target.mesh.shape[CHAIN] > 1:
         _refuse_permutations(found)
     return Executables(
-        blocks, reducing, **found, bytes_on_device=max(map(_bytes, found.values())),
+        blocks, reducing, **found, count=len(found), bytes_on_device=max(map(_bytes, found.values())),
         matmul_precision=matmul_precision,
         x64=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
     )  # fmt: skip
@@ -233,88 +214,86 @@ def stores_draws(blocks: Blocks, reductions: Reductions) -> bool:
     return bool(blocks.names) or not reductions.entries
 
 
-class _Programs:
-    """Programs that a run needs, lowered one by one, slow compilations first."""
+@dataclass(frozen=True)
+class Lowering:
+    """Lowering of the programs that advance chains or particles.
 
-    def __init__(self, reducing: Reducing, arrays: Sequence[Array]):
-        self._reducing, self._blocks, self._arrays = reducing, reducing.blocks, arrays
-        self.tiles = Tiles.of(self._blocks, stores_draws(self._blocks, reducing.reductions))
-        self._record = Advance(self._blocks, (self._blocks.recorder,), self.tiles.record)
-        self._accumulate = Advance(self._blocks, (Tally(), reducing), self.tiles.accumulate)
-        self._data = self._blocks.target.array_specs()
-        self._shared, self._chains = PartitionSpec(), PartitionSpec(CHAIN)
-        self._seed = np.uint32(0)
-        tuning = first_tuning(self._blocks)
-        self._tuning, self._order = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
-            (tuning, order_of(np.zeros(self._blocks.num_chains), later=tuning)),
-        )
+    Attributes:
+        blocks: functions of the run.
+        arrays: the data, or their shapes; a power of the likelihood may follow.
+    """
 
-    def lowered(self) -> Iterator[tuple[str, Lowered, Options]]:
-        """Yield each program's name, the lowered program, and compiler options."""
-        blocks, reductions = self._blocks, self._reducing.reductions
-        stores = stores_draws(blocks, reductions)
-        begin = self._jit(blocks.begin, (self._shared, self._data, blocks.given_specs()), blocks.init_specs())
-        begin = begin.trace(self._seed, self._arrays, blocks.given_shapes())
-        chains, rows = begin.out_info.chains, None
-        if stores or blocks.kernel.tuners:
-            none = self._empty(self._record)
-            (rows,) = none.out_info.states
-            yield "record", self._advances(self._record, chains, none.out_info), {}
-            yield "no_records", none.lower(), {}
-        if not stores:
-            yield from self._accumulating(chains)
-        yield "begin", begin.lower(), RARELY
-        if stores:
-            specs = self._data, blocks.recorder.specs
-            constrain = self._jit(blocks.constrain, specs, blocks.value_specs())
-            yield "constrain", constrain.lower(self._arrays, rows), {}
-            if reductions.entries:
-                reduce = self._jit(self._reducing.of_rows, (*specs, self._chains, self._chains), self._reducing.specs)
-                yield "reduce", reduce.lower(self._arrays, rows, self._order.draws, self._order.draws), {}
-        if rows is not None:
-            yield "sums", self._sums(rows), {}
-        if blocks.is_centred:
-            locate = self._jit(blocks.located, (self._data, blocks.batch_specs()), blocks.located_specs())
-            yield "locate", locate.lower(self._arrays, blocks.batch_shapes()), {}
+    blocks: Blocks
+    arrays: Sequence[Any]
 
-    def _sums(self, rows: tuple[jax.ShapeDtypeStruct, ...]) -> Lowered:
-        given = self._blocks.recorder.specs, self._shared, self._shared
-        with jax.enable_x64(True):
-            return self._jit(self._blocks.summing, given, self._blocks.summing.specs).lower(rows, *[np.int32(0)] * 2)
+    @property
+    def array_specs(self) -> tuple[PartitionSpec, ...]:
+        """Partition of each array; the power is replicated."""
+        specs = self.blocks.target.array_specs()
+        return (*specs, *[PartitionSpec()] * (len(self.arrays) - len(specs)))
 
-    def _accumulating(self, chains: Any) -> Iterator[tuple[str, Lowered, Options]]:
-        empty = self._empty(self._accumulate)
-        accumulate = self._advances(self._accumulate, chains, empty.out_info)
-        yield "accumulate", accumulate, WIDE if Workaround.WIDE_VECTORS.is_on else {}
-        yield "empty", empty.lower(), {}
-
-    def _empty(self, advance: Advance) -> Traced:
+    def empty(self, advance: Advance) -> Traced:
         """Return the traced program that makes empty sinks."""
-        program = self._jit(advance.empty, (self._data, self._chains), advance.sink_specs)
-        return program.trace(self._arrays, self._order.draws)
+        specs = self.array_specs, PartitionSpec(CHAIN)
+        program = self.blocks.jit(advance.empty, specs, advance.sink_specs)
+        return program.trace(self.arrays, np.zeros(self.blocks.num_chains, np.int32))
 
-    def _advances(self, advance: Advance, chains: Any, sinks: Any) -> Lowered:
+    def advance(self, advance: Advance, chains: Any, sinks: Any) -> Lowered:
         """Return the lowered program of a block that advances chains, and overwrites the states of chains and sinks."""
-        program = self._jit(advance, (*self._given, advance.sink_specs), advance.specs, donate=(4, 5))
-        return program.lower(*self._moving, chains, sinks)
+        blocks, shared, tuning = self.blocks, PartitionSpec(), first_tuning(self.blocks)
+        specs = (
+            shared, self.array_specs, blocks.tuning_specs(tuning), order_specs(blocks),
+            blocks.chain_specs(), advance.sink_specs,
+        )  # fmt: skip
+        order = order_of(np.zeros(blocks.num_chains), later=tuning)
+        program = blocks.jit(advance, specs, advance.specs, donate=(4, 5))
+        return program.lower(np.uint32(0), self.arrays, tuning, order, chains, sinks)
 
-    @property
-    def _moving(self) -> tuple[Any, ...]:
-        """Arguments of blocks that advance chains, before chains and sinks."""
-        return self._seed, self._arrays, self._tuning, self._order
+    def sums(self, rows: Any) -> Lowered:
+        """Return the lowered program of sums over recorded draws."""
+        blocks = self.blocks
+        specs = blocks.recorder.specs, PartitionSpec(), PartitionSpec()
+        with jax.enable_x64(True):
+            return blocks.jit(blocks.summing, specs, blocks.summing.specs).lower(rows, *[np.int32(0)] * 2)
 
-    @property
-    def _given(self) -> tuple[Any, ...]:
-        """Partitions of `_moving` and of the chains."""
-        order, tuning = order_specs(self._blocks), self._blocks.tuning_specs(self._tuning)
-        return self._shared, self._data, tuning, order, self._blocks.chain_specs()
 
-    def _jit(self, f: Callable[..., Any], in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()) -> Any:
-        # explicit shardings: the compiler would otherwise drop those of arrays without elements
-        given, made = (shardings(self._blocks.target.mesh, specs) for specs in (in_specs, out_specs))
-        on_mesh = self._blocks.on_mesh(f, in_specs, out_specs)
-        return jax.jit(on_mesh, in_shardings=given, out_shardings=made, donate_argnums=donate)
+def _lowered(
+    reducing: Reducing, arrays: Sequence[Array], tiles: Tiles
+) -> Iterator[tuple[str, Lowered, Options]]:  # fmt: skip
+    """Yield each program's name, the lowered program, and compiler options, slow compilations first."""
+    blocks, reductions = reducing.blocks, reducing.reductions
+    lowering, of_chains = Lowering(blocks, arrays), PartitionSpec(CHAIN)
+    data = lowering.array_specs
+    stores = stores_draws(blocks, reductions)
+    begin = blocks.jit(blocks.begin, (PartitionSpec(), data, blocks.given_specs()), blocks.init_specs())
+    begin = begin.trace(np.uint32(0), arrays, blocks.given_shapes())
+    chains, rows = begin.out_info.chains, None
+    if stores or blocks.kernel.tuners:
+        record = Advance(blocks, (blocks.recorder,), tiles.record)
+        none = lowering.empty(record)
+        (rows,) = none.out_info.states
+        yield "record", lowering.advance(record, chains, none.out_info), {}
+        yield "no_records", none.lower(), {}
+    if not stores:
+        accumulate = Advance(blocks, (Tally(), reducing), tiles.accumulate)
+        empty = lowering.empty(accumulate)
+        options = WIDE if Workaround.WIDE_VECTORS.is_on else {}
+        yield "accumulate", lowering.advance(accumulate, chains, empty.out_info), options
+        yield "empty", empty.lower(), {}
+    yield "begin", begin.lower(), RARELY
+    if stores:
+        specs = data, blocks.recorder.specs
+        constrain = blocks.jit(blocks.constrain, specs, blocks.value_specs())
+        yield "constrain", constrain.lower(arrays, rows), {}
+        if reductions.entries:
+            reduce = blocks.jit(reducing.of_rows, (*specs, of_chains, of_chains), reducing.specs)
+            number = np.zeros(blocks.num_chains, np.int32)
+            yield "reduce", reduce.lower(arrays, rows, number, number), {}
+    if rows is not None:
+        yield "sums", lowering.sums(rows), {}
+    if blocks.is_centred:
+        locate = blocks.jit(blocks.located, (data, blocks.batch_specs()), blocks.located_specs())
+        yield "locate", locate.lower(arrays, blocks.batch_shapes()), {}
 
 
 def order_of(
@@ -338,8 +317,3 @@ def first_tuning(blocks: Blocks) -> Any:
     """Return the kernel's tuning at the beginning of warm-up."""
     kernel = blocks.kernel
     return jax.tree.map(np.asarray, WarmUp(kernel.tuners, kernel.tuning, 0).begin(blocks.no_sums()).tuning)
-
-
-def shardings(mesh: Mesh, specs: Any) -> Any:
-    """Return partitions as shardings over a mesh."""
-    return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda s: isinstance(s, PartitionSpec))

@@ -1,21 +1,50 @@
 """Protocol of a sink, which receives draws on the device at each tick; the host reads its state between blocks.
 
-The recorder of draws, the tally of their statistics and the user's reducers are sinks.
+The recorder of draws, the tally of their statistics and the user's reducers are sinks. By thinning, every `thin`-th
+draw of a lane is kept, with the totals of the draws since the one before.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import jax.numpy as jnp
 from jax import Array
+from jax.sharding import PartitionSpec
 
 from phalanx.kernels.protocol.kernel import Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
+from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.specs import PyTree
-from phalanx.run.device.thinning import SinceKept
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
+
+
+class SinceKept(NamedTuple):
+    """Totals of each lane since its last kept draw: number of draws, evaluations, and true if one diverged."""
+
+    draws: Any
+    num_steps: Any
+    diverging: Any
+
+    @classmethod
+    def none(cls, count: int) -> SinceKept:
+        """Return the totals of `count` lanes that just kept a draw."""
+        return cls(jnp.zeros(count, jnp.int32), jnp.zeros(count, jnp.int32), jnp.zeros(count, bool))
+
+    def after(self, done: Bool[Array, "lanes"], info: PyTree) -> SinceKept:
+        """Return the totals after the draws of the lanes that are `done`."""
+        return SinceKept(
+            self.draws + done,
+            self.num_steps + jnp.where(done, info.num_steps, 0),
+            self.diverging | done & info.diverging,
+        )
+
+    def restarted(self, kept: Bool[Array, "lanes"]) -> SinceKept:
+        """Return the totals with zeros for lanes that `kept` a draw."""
+        return SinceKept(*(jnp.where(kept, jnp.zeros_like(value), value) for value in self))
 
 
 class Draws(NamedTuple):
@@ -53,3 +82,44 @@ class Sink(Protocol):
     def specs(self) -> PyTree:
         """Partition of the state over the mesh."""
         ...
+
+
+class Counts(NamedTuple):
+    """Totals of each lane, over draws before thinning.
+
+    Attributes:
+        draws: number of draws.
+        acceptance: sum of their acceptance rates.
+        num_steps: number of evaluations.
+        diverging: number of divergent draws.
+    """
+
+    draws: Any
+    acceptance: Any
+    num_steps: Any
+    diverging: Any
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sink that counts draws."""
+
+    def empty(self, target: LaneTarget, before: Int[Array, "lanes"]) -> Counts:
+        """Return totals of 0."""
+        zero = jnp.zeros(target.count, jnp.int32)
+        return Counts(zero, jnp.zeros(target.count, jnp.float32), zero, zero)
+
+    def update(self, state: Counts, draws: Draws, target: LaneTarget) -> Counts:
+        """Return the totals after a tick."""
+        done, info = draws.done, draws.info
+        return Counts(
+            state.draws + done,
+            state.acceptance + jnp.where(done, info.acceptance_rate, 0.0).astype(jnp.float32),
+            state.num_steps + jnp.where(done, info.num_steps, 0),
+            state.diverging + (done & info.diverging),
+        )
+
+    @property
+    def specs(self) -> PartitionSpec:
+        """Partition of the totals: by lane."""
+        return PartitionSpec(CHAIN)

@@ -17,8 +17,7 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from phalanx.adaptation.acceptance import LEAST
-from phalanx.adaptation.moments import VectorMoments
-from phalanx.adaptation.tuner import Sums
+from phalanx.adaptation.tuner import Sums, VectorMoments
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.specs import PyTree

@@ -15,8 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from phalanx.adaptation.acceptance import LEAST
 from phalanx.adaptation.metric import LowRankMetric
-from phalanx.adaptation.moments import VectorMoments
-from phalanx.adaptation.tuner import Sums
+from phalanx.adaptation.tuner import Sums, VectorMoments
 from phalanx.density.target import Target
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
@@ -25,7 +24,8 @@ from phalanx.mesh.keys import Keys
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.mesh.specs import PyTree
 from phalanx.run.device.blocks import Blocks, InitResult
-from phalanx.run.device.recorder import TOTALS, RowLayout, Rows
+from phalanx.run.device.recorder import TOTALS, Rows
+from phalanx.run.device.summing import Summing
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int
@@ -166,15 +166,13 @@ class EachBlocks(Blocks):
 
 
 @dataclass(frozen=True)
-class EachSumming:
-    """Sums of the recorded draws of each data set, as `run.device.summing.Summing` has them of all chains.
+class EachSumming(Summing):
+    """Sums of the recorded draws of each data set, whose coordinates are not sharded.
 
     Attributes:
-        layout: layout of a row; no coordinates are sharded.
         chains: chains of each data set.
     """
 
-    layout: RowLayout
     chains: int
 
     def __call__(self, rows: Rows, first: Int[Array, ""], end: Int[Array, ""]) -> Float64[Array, "sets _"]:
@@ -219,7 +217,7 @@ class EachSumming:
         if not self._has_moments:
             return Sums(draws.astype(int), stats, inverse)
         size = self.layout.position.lengths[0]
-        after = 3 + len(self.layout.stats) + len(self.layout.totals)
+        after = 3 + self._stats
         means, squares = np.split(found[:, after:], 2, axis=1)
         position, gradient = (
             (VectorMoments(good, means[:, part : part + size], squares[:, part : part + size]),)
@@ -231,7 +229,3 @@ class EachSumming:
     def specs(self) -> PartitionSpec:
         """Partition of the sums over the mesh."""
         return OF_CHAINS
-
-    @property
-    def _has_moments(self) -> bool:
-        return self.layout.parts == 2

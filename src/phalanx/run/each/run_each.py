@@ -20,7 +20,6 @@ from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
 from phalanx.posterior.each.posteriors import Posteriors
 from phalanx.posterior.each.stored_sets import Sets
-from phalanx.posterior.record import Timing
 from phalanx.programs.sites import Latent
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import Reductions
@@ -30,18 +29,17 @@ from phalanx.run.compile.memory_estimate import check_plan, explained, plan_memo
 from phalanx.run.describe import describe
 from phalanx.run.device.executables import Executables, compile_blocks
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.device.tiles import given_tile
 from phalanx.run.each.blocks import EachBlocks, EachTarget
 from phalanx.run.each.data_sets import Each
-from phalanx.run.each.engine import EachRun
+from phalanx.run.each.engine import EachRun, kernel_of_each
 from phalanx.run.each.model_on_sets import ModelOnSets
-from phalanx.run.each.warm_up import kernel_of_each
 from phalanx.run.host.draw_store import step_sizes, store_at
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.init_values import check_values, initial_of
 from phalanx.run.options import RunOptions
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
+from phalanx.run.results import Clock
 from phalanx.run.state import Reduced
 
 BLOCK_BYTES = 2**24
@@ -86,7 +84,8 @@ def run_each(
         describe(target, kernel, num_chains, matmul_precision), **on_sets.names, seed=seed, init=initial.described,
         num_warmup=run.warmup, num_samples=run.num_samples, started=datetime.now().isoformat(timespec="seconds"),
     )  # fmt: skip
-    times, looks = [began, time.perf_counter()], [] if run.on_block is None else [run.on_block]
+    looks = [] if run.on_block is None else [run.on_block]
+    compile_seconds, clock = time.perf_counter() - began, Clock(record.started)
     with (
         store_at(run.store, run.num_stored, record, blocks.names, blocks.held, Sets(sets.names)) as draws_to,
         watched(make_progress(run.progress)) as display,
@@ -96,15 +95,15 @@ def run_each(
         for notice in filter(None, on_sets.notices):
             display.say(notice)
         display.say(f"{sets.count:,} data sets x {num_chains} chains; {plan}")
-        going = EachRun(executables, kernel, seed, arrays, display, looks, draws_to)
+        going = EachRun(executables, kernel, seed, arrays, display, looks, store=draws_to)
         with explained(plan), going.interrupts.held():
             going.begin(initial, run.aim(initial))
             if draws_to is not None:
                 draws_to.sets = Sets(sets.names, going.engine.failed)
-            times.append(time.perf_counter())
+            clock.sampling_begins()
             going.sample(run.num_samples, None)
-        times.append(time.perf_counter())
-        timing, record = _timing(going, times, compilations), replace(record, interrupted=going.interrupted)
+        timing = clock.timing(going, compile_seconds, compilations)
+        record = replace(record, interrupted=going.interrupted)
         if draws_to is None:
             draws, stats = _by_set(going, filled, sets.count)
         else:
@@ -134,9 +133,8 @@ def _compiled(
 ) -> tuple[Executables, int]:
     """Return the compiled blocks, and how many programs were compiled for them."""
     key = executable_cache.key_of(
-        on_sets.whole, blocks.kernel, reductions, on_sets.mesh, on_sets.arguments.layout, on_sets.arguments.names,
-        on_sets.arguments.local_shapes(), on_sets.own, blocks.num_chains, blocks.sets, blocks.names, given_tile(),
-        matmul_precision,
+        on_sets.whole, blocks.kernel, reductions, on_sets.mesh, on_sets.arguments, on_sets.own, blocks.num_chains,
+        blocks.sets, blocks.names, matmul_precision,
     )  # fmt: skip
     known = executable_cache.EXECUTABLES.look_up(key)
     if known is not None:
@@ -148,18 +146,6 @@ def _compiled(
     executables = compile_blocks(reducing, arrays, matmul_precision, ("each", key) if of_ours and key else None)
     executable_cache.EXECUTABLES.keep(key, executables)
     return executables, executables.count
-
-
-def _timing(run: EachRun, times: Sequence[float], compilations: int) -> Timing:
-    """Return the seconds of each phase, between these times, and the work done."""
-    state, machine = run.state, run.kernel.machine
-    compiling, warmup, sampling = np.diff(times).tolist()
-    ticks, evaluations = state.sampling.ticks, state.warmup.evaluations + state.sampling.evaluations
-    at_once = run.engine.blocks.num_chains * ticks
-    return Timing(
-        compiling, warmup, sampling, evaluations if machine.uses_gradient else 0, compilations,
-        1.0 if machine.makes_whole_draws or not ticks else state.sampling.evaluations / at_once,
-    )  # fmt: skip
 
 
 def _check_by_chain(reducing: Reducing) -> None:

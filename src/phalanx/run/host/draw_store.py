@@ -24,10 +24,9 @@ from phalanx.posterior.each.stored_sets import Sets, blanked
 from phalanx.posterior.opening import in_our_names
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.state import RunState
-from phalanx.store.owned_chains import OwnedChains
-from phalanx.store.stored_array import StoredArray
+from phalanx.store.lazy_array import StoredArray
 from phalanx.store.stored_names import stored_names
-from phalanx.store.zarr_folder import ZarrFolder
+from phalanx.store.zarr_folder import OwnedChains, ZarrFolder
 from phalanx.store.zarr_reading import POSTERIOR, STATS, WARM_UP, entry, read_warm_up, read_zarr
 
 SECONDS = 5.0
@@ -38,15 +37,12 @@ WAITING = 2
 
 
 @contextmanager
-def store_at(
-    path: str | PathLike[str] | None, room: int, record: RunRecord, names: tuple[str, ...], held: HeldChains,
-    sets: Sets | None = None,
-) -> Iterator[DrawStore | None]:  # fmt: skip
+def store_at(path: str | PathLike[str] | None, *arguments: Any) -> Iterator[DrawStore | None]:
     """Hold a store in a `with` block, with the arguments of `DrawStore`; None for a run that keeps its draws."""
     if path is None:
         yield None
         return
-    store = DrawStore(path, room, record, names, held, sets)
+    store = DrawStore(path, *arguments)
     with store.held():
         yield store
 

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from phalanx.adaptation.metric import LowRankMetric, MetricState
-from phalanx.adaptation.moments import VectorMoments
-from phalanx.adaptation.tuner import Sample, Sums
+from phalanx.adaptation.tuner import Sample, Sums, VectorMoments
 from phalanx.mesh.position import ByVariable, Vector, VectorLayout
 from phalanx.mesh.processes import to_host
 

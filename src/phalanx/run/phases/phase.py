@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from phalanx.mesh.processes import to_host
-from phalanx.run.device.tally import Counts
+from phalanx.run.device.sink import Counts
 from phalanx.run.state import RunState
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.mesh.processes import to_host
-from phalanx.posterior.processes.gathered import of_all_chains
+from phalanx.posterior.together import of_all_chains
 from phalanx.run.device.recorder import Rows
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
@@ -18,7 +18,7 @@ from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.host.recorded import BlockTotals, HostBlock
 from phalanx.run.phases.phase import Goal, PhaseProgress
 from phalanx.run.state import RunState
-from phalanx.run.until import StoppingWatch
+from phalanx.run.until import FIRST, StoppingWatch
 
 if TYPE_CHECKING:
     from jaxtyping import Integer
@@ -58,7 +58,7 @@ class StorePhase:
 
     def begin(self, state: RunState) -> RunState:
         """Return the state before the first block."""
-        first = 0 if self._watch is None else state.next_look or self._watch.first_look(state.stored.count)
+        first = 0 if self._watch is None else state.next_look or max(FIRST, state.stored.count + 1)
         sinks = state.sinks if self._reduces else None
         self._start = state.stored.count - (0 if sinks is None else int(to_host(sinks.count).min()))
         return state._replace(next_look=first, sinks=sinks)

@@ -1,30 +1,36 @@
-"""Phases of warm-up: rounds of recorded draws that tune and relocate chains, or draws that are discarded."""
+"""Phases of warm-up: rounds of recorded draws that tune and relocate chains, or draws that are discarded.
+
+Between two windows the coordinates may change, to a centring of variables that is learned from draws.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 
+from phalanx.adaptation.centring import learn_centring
 from phalanx.adaptation.metric import LowRankMetric
-from phalanx.adaptation.stuck_chains import Relocation, StuckChains
-from phalanx.adaptation.tuner import Sums
+from phalanx.adaptation.stuck_chains import HostTarget, Relocation, StuckChains
+from phalanx.adaptation.tuner import Recentred, Sample, Sums, VectorMoments
 from phalanx.adaptation.warm_up import WarmUp
 from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.mesh.specs import PyTree
+from phalanx.programs.centring import Centrings, recentred
+from phalanx.run.device.blocks import Blocks
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.recorded import HostBlock
 from phalanx.run.host.window import Window
-from phalanx.run.host_target import host_target_of
 from phalanx.run.phases.phase import Goal, PhaseProgress, acceptance_rates
-from phalanx.run.phases.recentring import recentring_of
 from phalanx.run.state import RunState, Stored, WarmingState
 
 if TYPE_CHECKING:
-    from jaxtyping import Integer
+    from jaxtyping import Float, Int, Integer
 
 MOST_SAMPLED = 2**20
 """Maximal numbers copied to the host for one draw of each chain, if correlations are learned from draws; of more, some
@@ -265,3 +271,84 @@ class DiscardPhase:
 
     def _ended_if_done(self, state: RunState, done: int) -> RunState:
         return state._replace(warming=None, sinks=None) if done >= self._num_warmup else state
+
+
+def host_target_of(engine: Engine) -> HostTarget:
+    """Return the target of a run, evaluated by calls from the host in the engine's present coordinates."""
+    blocks, numbers = engine.blocks, _coordinate_numbers(engine.blocks)
+    columns = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]
+    ends, dtype = (
+        np.cumsum(blocks.layout.whole_lengths),
+        blocks.layout.dtype,
+    )
+
+    def of_chains(rows: Float[np.ndarray, "rows coordinates"]) -> Float[np.ndarray, "rows"]:
+        """Return the log density of at most as many positions as there are chains."""
+        position = np.zeros((blocks.num_chains, ends[-1]), dtype)
+        position[: len(rows), columns] = rows
+        vector = Vector(tuple(np.split(position, ends[:-1], axis=1)), blocks.layout)
+        return engine.executables.log_density_at(engine.arrays, vector)[: len(rows)]
+
+    def log_density(rows: Float[np.ndarray, "rows coordinates"]) -> Float[np.ndarray, "rows"]:
+        count = blocks.num_chains
+        return np.concatenate([of_chains(rows[i : i + count]) for i in range(0, len(rows), count)])
+
+    return HostTarget(columns, log_density, int(engine.seed))
+
+
+def _coordinate_numbers(blocks: Blocks) -> Int[np.ndarray, "padded_coordinates"]:
+    """Return the number of each coordinate of a recorded draw in the order of variables; -1 in padded rows.
+
+    Recorded draws have their coordinates by group, within a group by device, and on a device by variable.
+    """
+    first, numbers = 1, {}
+    for name, shape in blocks.layout.whole_shapes.items():
+        count = math.prod(shape)
+        numbers[name] = np.arange(first, first + count).reshape(shape)
+        first += count
+    return np.concatenate(blocks.layout.of_whole(numbers, zero=True).parts) - 1
+
+
+MOST_ROWS, FEWEST_ROWS, NUMBERS = 4096, 256, 2**22
+"""Bounds on the number of a window's draws, of all chains, from which a centring and then a metric are learned, and on
+the numbers in them."""
+
+
+class Recentring(NamedTuple):
+    """A centring, draws in the coordinates that belong to it, and the gradients evaluated to find both."""
+
+    centring: Centrings
+    draws: Recentred
+    evaluations: int
+
+
+def recentring_of(engine: Engine, sample: Sample) -> Recentring:
+    """Return the centring that a window's draws suggest, and these draws in the new coordinates."""
+    count, layout = len(sample.chain), engine.blocks.layout
+    most = min(max(NUMBERS // layout.coordinates, FEWEST_ROWS), MOST_ROWS)
+    chosen = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+    sample = jax.tree.map(lambda values: values[chosen], sample)
+    position = Vector(tuple(sample.position), layout)
+    found = engine.located(engine.arrays, position)
+    centring = {name: learn_centring(*of, before=engine.centring[name]) for name, of in found.residuals.items()}
+    values = {**position.by_variable(), **recentred(found.residuals, centring, layout.dtype)}
+    position = layout.of_whole(values, zero=True)
+    there = engine.located(engine.arrays_with(centring), position)
+    moved = sample._replace(position=position.parts, gradient=there.gradient.parts)
+    # the chains themselves are located, too, before and after
+    evaluations = 2 * (len(chosen) + engine.blocks.num_chains)
+    return Recentring(centring, Recentred(moved, _moments(moved)), evaluations)
+
+
+def _moments(sample: Sample) -> Sums:
+    """Return the moments of positions and gradients, of the draws at which all are finite."""
+    parts = [part.astype(np.float64) for part in (*sample.position, *sample.gradient)]
+    finite = np.logical_and.reduce([np.isfinite(part).all(1) for part in parts])
+    count, groups = int(finite.sum()), len(sample.position)
+
+    def of(part: np.ndarray) -> VectorMoments:
+        mean = part[finite].sum(0) / max(count, 1)
+        return VectorMoments(count, mean, np.square(part[finite] - mean).sum(0))
+
+    position, gradient = tuple(map(of, parts[:groups])), tuple(map(of, parts[groups:]))
+    return Sums(count, {}, 0.0, position, gradient)

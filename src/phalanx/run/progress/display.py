@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 from phalanx.mesh.output import STDERR, never_fatal
 from phalanx.mesh.processes import is_first
@@ -21,8 +21,10 @@ def make_progress(enabled: bool) -> Progress:
     """Return the display that suits this process's standard error; a silent one if not `enabled`."""
     if not enabled or not is_first():
         return Silent()
-    if not _is_live():
-        return Overwritten() if _is_notebook() else Lines()
+    if not STDERR.isatty():
+        # a Jupyter kernel is no terminal, but replaces the output of a cell
+        in_notebook = "ipykernel" in sys.modules and "IPython" in sys.modules
+        return Overwritten() if in_notebook else Lines()
     from phalanx.run.progress.live import Live  # Rich is slow to import
 
     return Live()
@@ -35,20 +37,11 @@ def waiting(enabled: bool, words: str) -> AbstractContextManager[None]:
     """
     if not enabled or not is_first():
         return nullcontext()
-    if not _is_live():
+    if not STDERR.isatty():
         return _late_line(words)
     from phalanx.run.progress.live import counting
 
     return counting(words)
-
-
-def _is_notebook() -> bool:
-    """Return True in a Jupyter kernel, which is no terminal, but replaces the output of a cell."""
-    return "ipykernel" in sys.modules and "IPython" in sys.modules
-
-
-def _is_live() -> bool:
-    return STDERR.isatty()
 
 
 @contextmanager
@@ -81,6 +74,8 @@ class Silent:
 class Lines(Silent):
     """Plain lines on standard error at growing intervals, and one at the end of a phase."""
 
+    widens: ClassVar[float] = WIDER
+
     def __init__(self) -> None:
         self._phase, self._began, self._last, self._wait = "", 0.0, 0.0, FIRST_WAIT
         self._done, self._over = 0, False
@@ -95,7 +90,7 @@ class Lines(Silent):
         due = now - self._last >= self._wait or (finished and not self._over)
         if report.done in (0, self._done) or not due:  # blocks may follow after the last draw was counted
             return
-        self._last, self._wait = now, self._longer(self._wait)
+        self._last, self._wait = now, min(self._wait * self.widens, LONGEST_WAIT)
         self._done, self._over = report.done, finished
         left = (now - self._began) / report.done * (report.total - report.done)
         rest = ", ".join(filter(None, (str(report), "" if finished else f"{left:.0f} s left")))
@@ -105,15 +100,14 @@ class Lines(Silent):
         """Print a line."""
         STDERR.say(line)
 
-    def _longer(self, wait: float) -> float:
-        return min(wait * WIDER, LONGEST_WAIT)
-
     def _write(self, line: str, finished: bool) -> None:
         self.say(line)
 
 
 class Overwritten(Lines):
     """One output of a notebook cell, which each report replaces: a saved notebook holds the last state alone."""
+
+    widens: ClassVar[float] = 1.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,9 +125,6 @@ class Overwritten(Lines):
         """Add a line above that of the phase."""
         self._closed.append(line)
         self._display()
-
-    def _longer(self, wait: float) -> float:
-        return wait
 
     def _write(self, line: str, finished: bool) -> None:
         self._open = line

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from phalanx.store.trees import read_tree, write_tree
+from phalanx.learning.checkpoint import read_tree, write_tree
 
 TREE = {"w": np.arange(3.0, dtype=np.float32), "none": np.zeros((2, 0), np.float32), "n": np.int32(7)}
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from phalanx.inputs.axis_names import AxisNames
-from phalanx.posterior.row_names import distinct_rows
+from phalanx.run.describe import distinct_rows
 
 WORDS = {"w": (("a,b", "a"), ("c", "b,c"))}  # w[a,b,c] twice
 

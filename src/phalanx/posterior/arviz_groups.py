@@ -13,8 +13,7 @@ from phalanx.diagnostics.exchange import check_dimensions, container, dataset, i
 from phalanx.inputs.axis_names import AxisNames
 from phalanx.mesh.keys import check_seed
 from phalanx.mesh.output import warn
-from phalanx.posterior.criticism.evaluations import Evaluations
-from phalanx.posterior.criticism.model_at_draws import known_data
+from phalanx.posterior.criticism.model_at_draws import RunDraws, known_data
 from phalanx.posterior.criticism.model_data import ModelData, Shapes, are_deleted
 from phalanx.posterior.predictive import predictive as predicted
 
@@ -34,7 +33,7 @@ DELETED = "the data of the run were deleted, as jax.jit(..., donate_argnums=...)
 
 
 def to_arviz(
-    posterior: Evaluations, of_warmup: tuple[Arrays, Arrays, Arrays], log_likelihood: bool | None,
+    posterior: Any, of_warmup: tuple[Arrays, Arrays, Arrays], log_likelihood: bool | None,
     predictive: bool | None, prior: bool | int | None, seed: int,
 ) -> Any:  # fmt: skip
     """Return a posterior in ArviZ's container; see `Posterior.to_arviz`.
@@ -63,7 +62,7 @@ def to_arviz(
 
 
 def _add_groups_of_model(
-    groups: _Groups, posterior: Evaluations, log_likelihood: bool | None, predictive: bool | None,
+    groups: _Groups, posterior: Any, log_likelihood: bool | None, predictive: bool | None,
     prior: bool | int | None, seed: int,
 ) -> None:  # fmt: skip
     target, record = posterior.target, posterior.record
@@ -81,11 +80,9 @@ def _add_groups_of_model(
         groups.put("posterior_predictive", {name: found[name] for name in data.observed})
 
     def put_before() -> None:
-        found = predicted(
-            None, None, "prior", target=target, latents=tuple(record.latents), draws={},
-            sizes=(1, PRIOR_DRAWS if prior is None or prior is True else int(prior)), seed=seed,
-            known=known_data(target, record),
-        )  # fmt: skip
+        sizes = 1, PRIOR_DRAWS if prior is None or prior is True else int(prior)
+        run = RunDraws(target, tuple(record.latents), sizes=sizes, known=known_data(target, record))
+        found = predicted(None, None, "prior", run, seed=seed)
         groups.put("prior", {name: values for name, values in found.items() if name not in data.observed})
         groups.put("prior_predictive", {name: found[name] for name in data.observed})
 

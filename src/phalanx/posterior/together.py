@@ -1,12 +1,12 @@
-"""Methods of a posterior whose draws lie in several processes, which must call them together."""
+"""Draws that lie in several processes, and methods of a posterior that these processes must call together."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -15,8 +15,53 @@ from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.processes import is_first, made_by_first
 from phalanx.posterior.continuation import FromFile
 from phalanx.posterior.file import WARMUP_PARTS
-from phalanx.posterior.processes.gathered import Arrays, GatheredArray
+from phalanx.store.lazy_array import LazyArray
 from phalanx.store.save_path import is_netcdf, write_netcdf
+
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
+Arrays = Mapping[str, np.ndarray]
+"""Arrays `(chain, draw, ...)` by name."""
+
+
+class GatheredArray(LazyArray):
+    """Draws of one variable `(chain, draw, ...)`; all processes must use them at the same places.
+
+    Args:
+        own: the draws of the chains that this process holds.
+        held: the chains that each process holds.
+    """
+
+    def __init__(self, own: Shaped[np.ndarray, "held draws *shape"], held: HeldChains):
+        super().__init__((held.num_chains, *own.shape[1:]), own.dtype)
+        self._own, self._held = own, held
+
+    def _read(self, index: tuple[slice, ...]) -> np.ndarray:
+        chains, *others = index
+        return self._held.gathered(self._own[(slice(None), *others)], chains)
+
+
+class _Gathered(Mapping[str, np.ndarray]):
+    """Arrays by name, each gathered when it is taken."""
+
+    def __init__(self, own: Arrays, held: HeldChains):
+        self._own, self._held = own, held
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._held.gathered(self._own[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+
+def of_all_chains(draws: Arrays, stats: Arrays, held: HeldChains) -> tuple[Arrays, Arrays]:
+    """Return draws and statistics of all chains, given those that this process holds; each is gathered when taken."""
+    return (draws, stats) if held.is_whole else (_Gathered(draws, held), _Gathered(stats, held))
+
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
