@@ -9,18 +9,8 @@ from typing import Annotated
 
 import typer
 
+from phalanx.cli import options
 from phalanx.cli.interruption import Interrupted, explain_interrupt
-from phalanx.cli.options import (
-    Chains,
-    DataShards,
-    Devices,
-    MatrixPrecision,
-    Out,
-    Precision,
-    Seed,
-    Warmup,
-    start_devices,
-)
 from phalanx.demos.options import DemoOptions
 from phalanx.extras import install_command, is_installed
 from phalanx.posterior.posterior import Posterior
@@ -63,8 +53,8 @@ _SIZES = {Demo.ensemble: "--members and --epochs", Demo.vae: "--epochs", Demo.im
 def demo(
     name: Annotated[Demo, typer.Argument(help="The demo to run.")],
     data: Annotated[Path | None, typer.Option(help="Folder of the data files.")] = None,
-    chains: Chains = None,
-    warmup: Warmup = None,
+    chains: options.Chains = None,
+    warmup: options.Warmup = None,
     draws: Annotated[int | None, typer.Option("--draws", "--num-samples", help="Draws per chain.")] = None,
     samples: Annotated[float | None, typer.Option(help="Draws over all chains, such as 1e9; mixture only.")] = None,
     members: Annotated[int | None, typer.Option(help="Number of networks; ensemble only.")] = None,
@@ -72,25 +62,25 @@ def demo(
     binary: Annotated[
         bool, typer.Option("--binary", help="Sample black or white pixels in every step; vae only.")
     ] = False,
-    devices: Devices = None,
-    data_shards: DataShards = None,
-    seed: Seed = 0,
-    out: Out = None,
-    precision: Precision = MatrixPrecision.float32,
+    devices: options.Devices = None,
+    data_shards: options.DataShards = None,
+    seed: options.Seed = 0,
+    out: options.Out = None,
+    precision: options.Precision = options.MatrixPrecision.float32,
 ) -> None:
     """Run a headline workload: print the model, progress, summary and results; write a report and pictures."""
     sizes = {"samples": samples, "members": members, "epochs": epochs, "chains": chains, "warmup": warmup}
     _check(name, **sizes, draws=draws, data_shards=data_shards, binary=binary or None)
     if lacking := [package for package in (*_REPORT, *_NEEDS.get(name, ())) if not is_installed(package)]:
         raise ImportError(f"the demo {name.value} needs {' and '.join(lacking)}: {install_command(*lacking)}")
-    start_devices(devices)
+    options.start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)
-    options = DemoOptions(
+    given = DemoOptions(
         data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder, binary
     )  # fmt: skip
     with explain_interrupt(f"the demo did not finish; the files that it wrote are in {folder}."):
-        run = import_module(f"phalanx.demos.{name.name}").main(options)
+        run = import_module(f"phalanx.demos.{name.name}").main(given)
     if isinstance(run, Posterior) and run.record.interrupted:
         raise Interrupted(f"the results so far are in {folder}.")
 

@@ -8,24 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from phalanx.cli import by_name
+from phalanx.cli import by_name, options
 from phalanx.cli.data.request import Request, say
 from phalanx.cli.interruption import Interrupted, explain_interrupt
-from phalanx.cli.options import (
-    DataFiles,
-    DataShards,
-    Devices,
-    MatrixPrecision,
-    MissingEntries,
-    ModelPlace,
-    Out,
-    Precision,
-    Quiet,
-    Seed,
-    Strict,
-    end,
-    start_devices,
-)
 from phalanx.cli.saved import FIT, POSTERIOR, nothing, opened, save_or_print, write_table, written
 from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.extras import is_installed
@@ -35,8 +20,8 @@ from phalanx.variational.result import Fit
 
 
 def fit(
-    model: ModelPlace,
-    data: DataFiles = None,
+    model: options.ModelPlace,
+    data: options.DataFiles = None,
     guide: Annotated[
         str,
         typer.Option(
@@ -51,18 +36,18 @@ def fit(
     ] = None,
     draws: Annotated[int, typer.Option(help="Draws from the guide to write.")] = 4000,
     init: Annotated[str | None, typer.Option(help="A saved fit to continue, or a saved run.")] = None,
-    missing: MissingEntries = None,
-    devices: Devices = None,
-    data_shards: DataShards = None,
-    seed: Seed = 0,
-    out: Out = None,
-    precision: Precision = MatrixPrecision.float32,
-    quiet: Quiet = False,
-    strict: Strict = False,
+    missing: options.MissingEntries = None,
+    devices: options.Devices = None,
+    data_shards: options.DataShards = None,
+    seed: options.Seed = 0,
+    out: options.Out = None,
+    precision: options.Precision = options.MatrixPrecision.float32,
+    quiet: options.Quiet = False,
+    strict: options.Strict = False,
 ) -> None:
     """Fit a guide to your model: print the summary and a verdict; write fit, draws, report and table to a folder."""
     path, name = split_reference(model)
-    start_devices(devices)
+    options.start_devices(devices)
     chosen, program = by_name.guide(guide), load(model)
     request = Request.of(program, data or [], data_shards, missing)
     folder = out or Path("out") / name
@@ -102,7 +87,7 @@ def fit(
         say(written(files))
     if found.record.interrupted:
         raise Interrupted(f"the fit so far is in {folder}.")
-    end(verdict, strict)
+    options.end(verdict, strict)
 
 
 def _optimizer(word: str | None) -> Any:

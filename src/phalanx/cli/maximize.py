@@ -8,40 +8,29 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from phalanx.cli import options
 from phalanx.cli.data.data_file import read_values
 from phalanx.cli.data.request import Request, say
 from phalanx.cli.interruption import explain_interrupt
-from phalanx.cli.options import (
-    DataFiles,
-    DataShards,
-    Devices,
-    MatrixPrecision,
-    ModelPlace,
-    Out,
-    Precision,
-    Quiet,
-    Seed,
-    start_devices,
-)
 from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.report import write_result
 from phalanx.variational.maximum import maximize as find_maximum
 
 
 def maximize(
-    model: ModelPlace,
-    data: DataFiles = None,
+    model: options.ModelPlace,
+    data: options.DataFiles = None,
     init: Annotated[Path | None, typer.Option(help="A .json file of values by variable to begin from.")] = None,
-    devices: Devices = None,
-    data_shards: DataShards = None,
-    seed: Seed = 0,
-    out: Out = None,
-    precision: Precision = MatrixPrecision.float32,
-    quiet: Quiet = False,
+    devices: options.Devices = None,
+    data_shards: options.DataShards = None,
+    seed: options.Seed = 0,
+    out: options.Out = None,
+    precision: options.Precision = options.MatrixPrecision.float32,
+    quiet: options.Quiet = False,
 ) -> None:
     """Find the most probable values of your model's variables: print them, and write them to a folder."""
     path, name = split_reference(model)
-    start_devices(devices)
+    options.start_devices(devices)
     program = load(model)
     begins = None if init is None else read_values(init, "--init")
     request = Request.of(program, data or [], data_shards)

@@ -11,26 +11,9 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli import by_name
+from phalanx.cli import by_name, options
 from phalanx.cli.data.request import Request, say
 from phalanx.cli.interruption import Interrupted, explain_interrupt
-from phalanx.cli.options import (
-    Chains,
-    DataFiles,
-    DataShards,
-    Devices,
-    MatrixPrecision,
-    MissingEntries,
-    ModelPlace,
-    Out,
-    Precision,
-    Quiet,
-    Seed,
-    Strict,
-    Warmup,
-    end,
-    start_devices,
-)
 from phalanx.cli.saved import (
     CHECKPOINT,
     POSTERIOR,
@@ -55,8 +38,8 @@ MOST_DRAWS = 100_000
 
 
 def sample(
-    model: ModelPlace,
-    data: DataFiles = None,
+    model: options.ModelPlace,
+    data: options.DataFiles = None,
     kernel: Annotated[
         str, typer.Option(help="The kernel: nuts, hmc, rwmh, chees, mams, laps, sgld, sghmc, or FILE.py:NAME.")
     ] = "nuts",
@@ -69,8 +52,8 @@ def sample(
     figure: Annotated[
         list[str] | None, typer.Option(help="FILE.py:NAME of a figure for the report; repeatable.")
     ] = None,
-    chains: Chains = None,
-    warmup: Warmup = None,
+    chains: options.Chains = None,
+    warmup: options.Warmup = None,
     draws: Annotated[
         int | None,
         typer.Option("--draws", "--num-samples", help="Draws per chain, 1000 by default; a limit with --until-…."),
@@ -100,19 +83,19 @@ def sample(
         str | None,
         typer.Option(help="Initial values: prior, a saved run, or a .json file of values by variable."),
     ] = None,
-    missing: MissingEntries = None,
-    devices: Devices = None,
-    data_shards: DataShards = None,
-    seed: Seed = 0,
-    out: Out = None,
-    precision: Precision = MatrixPrecision.float32,
-    quiet: Quiet = False,
-    strict: Strict = False,
+    missing: options.MissingEntries = None,
+    devices: options.Devices = None,
+    data_shards: options.DataShards = None,
+    seed: options.Seed = 0,
+    out: options.Out = None,
+    precision: options.Precision = options.MatrixPrecision.float32,
+    quiet: options.Quiet = False,
+    strict: options.Strict = False,
 ) -> None:
     """Run your model: print the summary and a verdict; write draws, report, pictures and tables to a folder."""
     condition = _condition(until_r_hat, until_ess, seconds)
     path, name = split_reference(model)
-    start_devices(devices)  # before the user's files, which may create arrays
+    options.start_devices(devices)  # before the user's files, which may create arrays
     chosen = by_name.kernel(
         kernel, target_acceptance=target_acceptance, max_depth=max_depth, step_size=step_size, batch_size=batch_size
     )
@@ -161,7 +144,7 @@ def sample(
         made, are = count(posterior.num_draws, "draw"), "is" if posterior.num_draws == 1 else "are"
         raise Interrupted(f"the {made} of each chain so far {are} in {folder}.")
     if posterior.num_draws or posterior.record.reduced_draws:
-        end(posterior.verdict(checks), strict)
+        options.end(posterior.verdict(checks), strict)
 
 
 def _condition(r_hat: float | None, ess: float | None, seconds: float | None) -> Until | None:

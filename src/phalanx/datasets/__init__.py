@@ -5,14 +5,12 @@ as `Classification` or `LabelledRows`, with the source and the licence of the da
 """
 
 from phalanx.datasets.classification import Classification
-from phalanx.datasets.covertype import covertype
+from phalanx.datasets.covertype import LabelledRows, covertype
 from phalanx.datasets.covertype_generated import generate_covertype
 from phalanx.datasets.digits import digits
-from phalanx.datasets.labelled_rows import LabelledRows
 from phalanx.datasets.mnist import mnist
-from phalanx.datasets.movielens import generate_movielens, movielens
+from phalanx.datasets.movielens import Watched, generate_movielens, movielens
 from phalanx.datasets.trees import trees
-from phalanx.datasets.watched import Watched
 
 __all__ = [
     "Classification", "LabelledRows", "Watched", "covertype", "digits", "generate_covertype", "generate_movielens",

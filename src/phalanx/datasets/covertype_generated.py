@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.datasets.covertype_columns import COLUMNS, Land, design_matrix
-from phalanx.datasets.covertype_files import ROWS
-from phalanx.datasets.labelled_rows import LabelledRows, check_split
+from phalanx.datasets.covertype import COLUMNS, ROWS, LabelledRows, Land, check_split, design_matrix
 
 _MEANS = (2958, 156, 14, 269, 46, 2352, 212, 223, 142, 1987)
 _SDS = (280, 112, 7, 212, 58, 1558, 27, 20, 38, 1332)

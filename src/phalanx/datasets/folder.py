@@ -1,9 +1,12 @@
-"""Search for the folder with data files: the argument, else the environment variable PHALANX_DATA, else an error."""
+"""Search for the folder with data files (the argument, else the variable PHALANX_DATA), and checks of their content."""
 
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
+
+import numpy as np
 
 VARIABLE = "PHALANX_DATA"
 
@@ -35,3 +38,33 @@ def find_folder(name: str, folder: str | os.PathLike[str] | None, origin: str) -
             f"{name}: {whose}, {root}, {'is not a folder' if root.exists() else 'does not exist'}. {how}"
         )
     return root / name if (root / name).is_dir() else root
+
+
+def read_archive(path: Path, names: tuple[str, ...]) -> list[np.ndarray]:
+    """Return the arrays with these names in a NumPy archive; raise ValueError if it is corrupt or lacks one."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            held = {name: archive[name] for name in names if name in archive.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: corrupt file, reading the archive failed: {error}. Get the file again.") from error
+    check(path, "content", len(held) == len(names), f"arrays {', '.join(names)}", ", ".join(held) or "none of them")
+    return list(held.values())
+
+
+def check(path: Path, what: str, passed: bool, expected: object, got: object) -> None:
+    """Raise unless a file has passed a check.
+
+    Args:
+        path: the file.
+        what: the check's name.
+        passed: whether the file passes.
+        expected: content of a sound file.
+        got: content of this file.
+
+    Raises:
+        ValueError: when the file does not pass.
+    """
+    if not passed:
+        raise ValueError(
+            f"{path}: corrupt file, the {what} check failed: expected {expected}, got {got}. Get the file again."
+        )

@@ -2,19 +2,25 @@
 
 "The MNIST database of handwritten digits" (Y. LeCun, C. Cortes, C. Burges, 1998), under CC BY-SA 3.0. Any data set in
 the same four files can be read too, such as Fashion-MNIST.
+
+An idx file starts with two zero bytes, the type of its items (08 for unsigned bytes) and the number of its dimensions;
+then come the sizes, four bytes each, most significant first; then the items.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import math
 import os
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 from phalanx.datasets.classification import Classification
-from phalanx.datasets.folder import find_folder
-from phalanx.datasets.idx import check, read_idx
+from phalanx.datasets.folder import check, find_folder
+from phalanx.inputs.unpacking import most_unpacked
 
 _ORIGIN = "https://yann.lecun.com/exdb/mnist or a mirror (four files, gzipped or not)"
 
@@ -23,6 +29,7 @@ _ORIGINAL_TRAIN_IMAGES = "6bbc9ace898e44ae57da46a324031adb"
 
 _DIMENSIONS = {"images": 3, "labels": 1}
 _NUM_CLASSES = 10
+_UNSIGNED_BYTES = b"\x00\x00\x08"
 
 
 def mnist(folder: str | os.PathLike[str] | None = None) -> Classification:
@@ -104,3 +111,40 @@ def _file_md5(images: np.ndarray) -> str:
     digest = hashlib.md5(b"\x00\x00\x08\x03" + np.array(images.shape, ">u4").tobytes(), usedforsecurity=False)
     digest.update(images.data)
     return digest.hexdigest()
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """Read an idx file of unsigned bytes, gzipped when its name ends in `.gz`.
+
+    Args:
+        path: the file.
+        dimensions: number of dimensions that its array must have.
+
+    Returns:
+        The array, uint8, with the sizes that the file states; read-only.
+
+    Raises:
+        ValueError: when the file is corrupt; the message names the file and the check that failed.
+    """
+    content = _unpack(path) if path.suffix == ".gz" else path.read_bytes()
+    header = 4 + 4 * dimensions
+    check(path, "header length", len(content) >= header, f"at least {header} bytes", f"{len(content)} bytes")
+    check(path, "magic number", content[:3] == _UNSIGNED_BYTES, "bytes 00 00 08", f"bytes {content[:3].hex(' ')}")
+    check(path, "dimension count", content[3] == dimensions, dimensions, content[3])
+    sizes = np.frombuffer(content, ">u4", dimensions, offset=4).tolist()
+    length = header + math.prod(sizes)
+    stated = f"{length} bytes for sizes {' x '.join(map(str, sizes))}"
+    check(path, "file length", len(content) == length, stated, f"{len(content)} bytes")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
+
+
+def _unpack(path: Path) -> bytes:
+    most = most_unpacked(path)
+    try:
+        with gzip.open(path) as opened:
+            content = opened.read(most + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        reason = str(error).partition(" 0x")[0]
+        raise ValueError(f"{path}: corrupt file, the gzip check failed: {reason}. Get the file again.") from error
+    check(path, "unpacked size", len(content) <= most, f"at most {most} bytes", "more")
+    return content

@@ -7,18 +7,42 @@ not to be redistributed.
 from __future__ import annotations
 
 import os
-import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from phalanx.datasets.folder import find_folder
-from phalanx.datasets.idx import check
-from phalanx.datasets.watched import Watched
+from phalanx.datasets.folder import check, find_folder, read_archive
 
 ORIGIN = "https://grouplens.org/datasets/movielens/1m (ml-1m/ratings.dat and ml-1m/movies.dat)"
 ARCHIVE, RATINGS, FILMS = "ratings.npz", "ratings.dat", "movies.dat"
 USERS, FILMS_RATED, ROWS = 6040, 3706, 1_000_209
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Matrix of ones and zeros, users by films, with its source and licence.
+
+    Attributes:
+        matrix: shape `(users, films)`, int8; one where the user has rated the film.
+        titles: titles of the films; None if they are not known.
+        genres: genres of each film; None if they are not known.
+        name: short name of the data.
+        source: who made the data and where this copy came from.
+        licence: the licence of the data.
+
+    Example:
+        >>> import phalanx as phx
+        >>> phx.datasets.generate_movielens(20, films=30).matrix.shape
+        (20, 30)
+    """
+
+    matrix: np.ndarray
+    titles: tuple[str, ...] | None
+    genres: tuple[tuple[str, ...], ...] | None
+    name: str
+    source: str
+    licence: str
 
 
 def movielens(folder: str | os.PathLike[str] | None = None) -> Watched:
@@ -81,13 +105,7 @@ def _read_films(path: Path, films: np.ndarray) -> tuple[tuple[str, ...] | None, 
 
 
 def _read_archive(path: Path) -> Watched:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            held = {name: archive[name] for name in ("user", "film") if name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: corrupt file, reading the archive failed: {error}. Get the file again.") from error
-    check(path, "content", len(held) == 2, "arrays user, film", ", ".join(held) or "none of them")
-    user, film = held["user"], held["film"]
+    user, film = read_archive(path, ("user", "film"))
     fits = user.ndim == 1 and user.shape == film.shape and len(user) > 0 and user.dtype.kind == film.dtype.kind == "u"
     check(path, "shape", fits, "two rows of unsigned numbers, equally long", f"{user.shape} and {film.shape}")
     return _watched(_matrix(user, film, int(user.max()) + 1, int(film.max()) + 1), len(user), path, None, None)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from phalanx.datasets import mnist
-from phalanx.datasets.idx import read_idx
+from phalanx.datasets.mnist import read_idx
 
 KINDS = {"images": 3, "labels": 1}
 

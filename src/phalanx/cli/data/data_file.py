@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.cli.data.lines import CellError, ValuePath, at_line
-from phalanx.cli.data.words import is_number, is_too_large, too_large
+from phalanx.cli.data.cells import CellError, ValuePath, at_line, is_number, is_too_large, too_large
 from phalanx.inputs.unpacking import most_unpacked
 from phalanx.store.plain_arrays import read_arrays
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from phalanx.cli.data.lines import CellError, at_line
-from phalanx.cli.data.words import coded
+from phalanx.cli.data.cells import CellError, at_line, coded
 from phalanx.errors.names import hint
 from phalanx.inputs.placement import shard
 

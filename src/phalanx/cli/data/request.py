@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
+from phalanx.cli.data.cells import levels
 from phalanx.cli.data.data_file import read_data
 from phalanx.cli.data.matching import Matched, match_data, shard_rows
-from phalanx.cli.data.words import levels
 from phalanx.demos.options import mesh_with
 from phalanx.density.target import Target
 from phalanx.inputs.arguments import check_outcome_named

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phalanx.cli.data.cells import coded
 from phalanx.cli.data.data_file import read_data
-from phalanx.cli.data.words import coded
 
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:

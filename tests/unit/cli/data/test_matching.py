@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
+from phalanx.cli.data.cells import levels
 from phalanx.cli.data.matching import match_data, shard_rows
-from phalanx.cli.data.words import levels
 
 
 def model(x, y, scale=1.0):
