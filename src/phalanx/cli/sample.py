@@ -31,7 +31,7 @@ from phalanx.errors.words import count
 from phalanx.posterior.posterior import Posterior
 from phalanx.report import print_run, write_folder
 from phalanx.run.mcmc import mcmc
-from phalanx.run.until import Until, until
+from phalanx.run.until import until
 
 MOST_DRAWS = 100_000
 """Most draws per chain if a condition ends the run."""
@@ -93,7 +93,8 @@ def sample(
     strict: options.Strict = False,
 ) -> None:
     """Run your model: print the summary and a verdict; write draws, report, pictures and tables to a folder."""
-    condition = _condition(until_r_hat, until_ess, seconds)
+    is_limited = (until_r_hat, until_ess, seconds) != (None, None, None)
+    condition = until(r_hat=until_r_hat, ess=until_ess, seconds=seconds) if is_limited else None
     path, name = split_reference(model)
     options.start_devices(devices)  # before the user's files, which may create arrays
     chosen = by_name.kernel(
@@ -145,11 +146,6 @@ def sample(
         raise Interrupted(f"the {made} of each chain so far {are} in {folder}.")
     if posterior.num_draws or posterior.record.reduced_draws:
         options.end(posterior.verdict(checks), strict)
-
-
-def _condition(r_hat: float | None, ess: float | None, seconds: float | None) -> Until | None:
-    """Return the condition that ends the run, or None without one."""
-    return None if r_hat is None and ess is None and seconds is None else until(r_hat=r_hat, ess=ess, seconds=seconds)
 
 
 def _print_result(posterior: Posterior, checks: Sequence[Check]) -> None:

@@ -52,18 +52,7 @@ def read_archive(path: Path, names: tuple[str, ...]) -> list[np.ndarray]:
 
 
 def check(path: Path, what: str, passed: bool, expected: object, got: object) -> None:
-    """Raise unless a file has passed a check.
-
-    Args:
-        path: the file.
-        what: the check's name.
-        passed: whether the file passes.
-        expected: content of a sound file.
-        got: content of this file.
-
-    Raises:
-        ValueError: when the file does not pass.
-    """
+    """Raise unless a file has passed the check `what`; the message has what a sound file contains, and this one."""
     if not passed:
         raise ValueError(
             f"{path}: corrupt file, the {what} check failed: expected {expected}, got {got}. Get the file again."

@@ -85,10 +85,10 @@ def _read_original(folder: Path) -> Watched:
     whole = bool(fields) and all(len(row) == 4 and row[0].isdigit() and row[1].isdigit() for row in fields)
     check(path, "row format", whole, "rows user::film::rating::time", "others")
     numbers = np.array([(int(row[0]), int(row[1])) for row in fields])
-    users, user = np.unique(numbers[:, 0], return_inverse=True)
+    user = np.unique(numbers[:, 0], return_inverse=True)[1]
     films, film = np.unique(numbers[:, 1], return_inverse=True)
     titles, genres = _read_films(folder / FILMS, films)
-    return _watched(_matrix(user, film, len(users), len(films)), len(fields), path, titles, genres)
+    return _watched(user, film, path, titles, genres)
 
 
 def _read_films(path: Path, films: np.ndarray) -> tuple[tuple[str, ...] | None, tuple[tuple[str, ...], ...] | None]:
@@ -108,21 +108,17 @@ def _read_archive(path: Path) -> Watched:
     user, film = read_archive(path, ("user", "film"))
     fits = user.ndim == 1 and user.shape == film.shape and len(user) > 0 and user.dtype.kind == film.dtype.kind == "u"
     check(path, "shape", fits, "two rows of unsigned numbers, equally long", f"{user.shape} and {film.shape}")
-    return _watched(_matrix(user, film, int(user.max()) + 1, int(film.max()) + 1), len(user), path, None, None)
-
-
-def _matrix(user: np.ndarray, film: np.ndarray, users: int, films: int) -> np.ndarray:
-    matrix = np.zeros((users, films), np.int8)
-    matrix[user, film] = 1
-    return matrix
+    return _watched(user, film, path)
 
 
 def _watched(
-    matrix: np.ndarray, rows: int, path: Path, titles: tuple[str, ...] | None,
-    genres: tuple[tuple[str, ...], ...] | None,
+    user: np.ndarray, film: np.ndarray, path: Path, titles: tuple[str, ...] | None = None,
+    genres: tuple[tuple[str, ...], ...] | None = None,
 ) -> Watched:  # fmt: skip
-    whole = (*matrix.shape, rows) == (USERS, FILMS_RATED, ROWS)
-    words = f"{rows:,} ratings of {matrix.shape[1]:,} films by {matrix.shape[0]:,} users"
+    matrix = np.zeros((int(user.max()) + 1, int(film.max()) + 1), np.int8)
+    matrix[user, film] = 1
+    whole = (*matrix.shape, len(user)) == (USERS, FILMS_RATED, ROWS)
+    words = f"{len(user):,} ratings of {matrix.shape[1]:,} films by {matrix.shape[0]:,} users"
     return Watched(
         matrix, titles, genres, "movielens-1m" if whole else "movielens-format",
         source=f"MovieLens 1M (Harper, Konstan, 2015), {words}, from {path}" if whole else f"{words}, from {path}",
