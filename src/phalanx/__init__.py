@@ -22,8 +22,10 @@ from phalanx.kernels.protocol.whole_draw import from_draw as from_draw
 from phalanx.kernels.rwmh import rwmh as rwmh
 from phalanx.kernels.sghmc import sghmc as sghmc
 from phalanx.kernels.sgld import sgld as sgld
+from phalanx.language.adapters import Joint as Joint
 from phalanx.language.adapters import from_logdensity as from_logdensity
 from phalanx.language.adapters import from_numpyro as from_numpyro
+from phalanx.language.adapters import log_joint as log_joint
 from phalanx.language.handlers import block as block
 from phalanx.language.handlers import condition as condition
 from phalanx.language.handlers import do as do
@@ -32,8 +34,6 @@ from phalanx.language.handlers import seed as seed
 from phalanx.language.handlers import substitute as substitute
 from phalanx.language.handlers import tape as tape
 from phalanx.language.handlers import trace as trace
-from phalanx.language.joint import Joint as Joint
-from phalanx.language.joint import log_joint as log_joint
 from phalanx.language.parameters import param as param
 from phalanx.language.random_variable import RandomVariable as RandomVariable
 from phalanx.language.tracing import deterministic as deterministic
@@ -45,7 +45,7 @@ from phalanx.mesh.devices import make_mesh as make_mesh
 from phalanx.mesh.devices import use_cpu_devices as use_cpu_devices
 from phalanx.mesh.processes import initialize as initialize
 from phalanx.mesh.spmd import spmd as spmd
-from phalanx.mesh.take_rows import take_rows as take_rows
+from phalanx.mesh.spmd import take_rows as take_rows
 from phalanx.posterior.posterior import Posterior as Posterior
 from phalanx.reducers import reduce as reduce
 from phalanx.run.init_values import superchains as superchains
@@ -65,7 +65,7 @@ if TYPE_CHECKING:  # a run of chains needs none of these: they are imported when
     from phalanx.learning.batches import batches as batches
     from phalanx.marginals.marginalize import marginalize as marginalize
     from phalanx.networks.parameters import network as network
-    from phalanx.networks.random_network import random_network as random_network
+    from phalanx.networks.parameters import random_network as random_network
     from phalanx.particles.result import Particles as Particles
     from phalanx.particles.smc import smc as smc
     from phalanx.posterior.calibrate import calibrate as calibrate
@@ -108,7 +108,7 @@ _LATER = {
     "network": "networks.parameters",
     "open": "posterior.opening",
     "predictive": "posterior.prior",
-    "random_network": "networks.random_network",
+    "random_network": "networks.parameters",
     "recover": "posterior.recovery",
     "reparameterize": "variational.reparameterize",
     "smc": "particles.smc",

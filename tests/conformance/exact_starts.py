@@ -19,7 +19,7 @@ from phalanx.kernels.protocol.adapter import KernelAdapter
 from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
-from phalanx.mesh.keys import Keys
+from phalanx.mesh.random_numbers import Keys
 
 FALSE_FAILURES = 1e-6
 """Probability that one comparison of all quantiles fails though the kernel leaves the target as it is."""

@@ -54,7 +54,7 @@ REFUSED = {
     "reducers.shifted.begin_at": (jnp.ones((3, 2)), jnp.zeros(2, int), jnp.ones((3, 2))),
     "reducers.thinning.take": (None, jnp.ones((3, 2)), jnp.ones(2, bool)),
     "reducers.effective_size.effective_size": (np.ones((3, 2)),),
-    "diagnostics.normal_scores.normal_scores": (np.ones((2, 3), int), np.ones((2, 4))),
+    "diagnostics.element_statistics.normal_scores": (np.ones((2, 3), int), np.ones((2, 4))),
 }
 
 

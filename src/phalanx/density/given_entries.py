@@ -10,8 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, Independent, constraints
 
-from phalanx.distributions.constraint_text import kind_of
-from phalanx.distributions.supports import support_of
+from phalanx.distributions.supports import kind_of, support_of
 from phalanx.language.random_variable import RandomVariable
 from phalanx.mesh.specs import PyTree
 

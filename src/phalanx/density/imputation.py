@@ -28,14 +28,15 @@ from numpyro.distributions import Distribution, constraints
 from phalanx.density.finite_data import find_not_finite
 from phalanx.density.given_entries import WHERE_MISSING
 from phalanx.density.missing_entries import MissingEntries, missing_name, support_of_entries
-from phalanx.distributions.independent_entries import entries
+from phalanx.distributions.supports import entries
 from phalanx.errors.words import count
 from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.missing import mark_missing
 from phalanx.inputs.placement import mesh_of, shard
 from phalanx.language.handlers import under, with_keyword
+from phalanx.language.messages import Forward
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program
+from phalanx.language.tracing import Program
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.specs import PyTree

@@ -17,16 +17,15 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import Distribution, Unit, constraints
 
-from phalanx.distributions.constraint_text import kind_of
-from phalanx.distributions.independent_entries import entries, entries_of_support
-from phalanx.distributions.supports import support_of
+from phalanx.distributions.supports import entries, entries_of_support, kind_of, support_of
 from phalanx.errors.words import count
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.jaxprs.dependence import NOWHERE, Axes, varying_axes
 from phalanx.language.handlers import under
+from phalanx.language.messages import Forward
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program
+from phalanx.language.tracing import Program
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained

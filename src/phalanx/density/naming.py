@@ -14,8 +14,8 @@ from phalanx.density.labels import LabelSearch
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.axis_names import Axis, AxisNames, Word
 from phalanx.inputs.dataframe_input import Labels, Levels
+from phalanx.language.messages import is_term
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.refusals import is_term
 from phalanx.language.tracing import Program
 from phalanx.programs.traced_program import TracedProgram
 

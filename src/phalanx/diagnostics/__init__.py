@@ -5,17 +5,14 @@ with ArviZ, a summary table, and, by `judge`, a `Verdict` of `Finding`s. Read `e
 `judging/verdict.py`.
 """
 
-from phalanx.diagnostics.convergence import ess, mcse, rhat
+from phalanx.diagnostics.convergence import ess, mcse, nested_rhat, rhat
 from phalanx.diagnostics.energy import ebfmi
 from phalanx.diagnostics.exchange import to_arviz
-from phalanx.diagnostics.interval import hdi
 from phalanx.diagnostics.judging.checked_run import CheckedRun
-from phalanx.diagnostics.judging.checks import Check
-from phalanx.diagnostics.judging.finding import Finding
+from phalanx.diagnostics.judging.checks import Check, Finding
 from phalanx.diagnostics.judging.reduced import judge_reduced
 from phalanx.diagnostics.judging.verdict import Verdict, judge, judged
-from phalanx.diagnostics.nested import nested_rhat
-from phalanx.diagnostics.summary import summary_table
+from phalanx.diagnostics.summary import hdi, summary_table
 
 __all__ = [
     "Check", "CheckedRun", "Finding", "Verdict", "ebfmi", "ess", "hdi", "judge", "judge_reduced", "judged", "mcse",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from phalanx.diagnostics.elements import Names, element_names
-from phalanx.diagnostics.judging.finding import Finding
+from phalanx.diagnostics.judging.checks import Finding
 from phalanx.diagnostics.judging.verdict import Verdict, judged
 from phalanx.errors.words import count, first_few
 

@@ -1,4 +1,4 @@
-"""Summary table of draws: one row for every scalar element of every variable."""
+"""Summary table of draws, one row for every scalar element of every variable, and highest-density intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from phalanx.diagnostics.element_statistics import ElementStatistics
 from phalanx.diagnostics.elements import Names, as_draws, element_names, measure
 from phalanx.diagnostics.heavy_tails import NO_MEAN
-from phalanx.diagnostics.interval import check_fraction
 from phalanx.errors.names import hint
 
 if TYPE_CHECKING:
@@ -21,6 +20,39 @@ COLUMNS = ["mean", "sd", "hdi_low", "hdi_high", "mcse_mean", "mcse_sd", "ess_bul
 
 NEEDS_VARIANCE = np.isin(COLUMNS, ["sd", "mcse_mean", "mcse_sd"])
 """Mask of the columns that are NaN for a quantity whose variance is infinite, as far as its draws show."""
+
+
+def hdi(draws: np.ndarray, prob: float = 0.94) -> np.ndarray:
+    """Return the highest-density interval: the narrowest one with the fraction `prob` of all chains' draws.
+
+    Args:
+        draws: `(chain, draw, ...)`.
+        prob: the fraction inside, above 0 and below 1.
+
+    Returns:
+        Lower and upper end of each element's interval, of shape `draws.shape[2:] + (2,)`; NaN where an element is not
+        finite.
+
+    Raises:
+        ValueError: when there are no draws, an axis is missing, or `prob` is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from phalanx.diagnostics import hdi
+        >>> hdi(np.arange(100.0).reshape(2, 50), prob=0.9)
+        array([ 0., 90.])
+
+    Source: M.-H. Chen and Q.-M. Shao (1999), Monte Carlo estimation of Bayesian credible and HPD intervals.
+    """
+    draws = as_draws(draws)
+    check_fraction("hdi: prob", prob)
+    return measure(lambda elements: elements.hdi(prob), draws)
+
+
+def check_fraction(name: str, prob: float) -> None:
+    """Raise unless `prob` is a fraction of draws that an interval can contain."""
+    if not 0 < prob < 1:
+        raise ValueError(f"{name} must be above 0 and below 1; got {prob!r}.")
 
 
 def summary_table(

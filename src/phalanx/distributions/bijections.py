@@ -88,7 +88,7 @@ class StickBreaking(ParameterFreeTransform):
 
     def __call__(self, x: Array) -> Array:
         """Map `(..., K - 1)` real numbers to `(..., K)` on the simplex."""
-        y = jnp.exp(_log_pieces(_logits(x)))
+        y = jnp.exp(_log_pieces(x - _offsets(x)))
         return jnp.maximum(y, jnp.finfo(y.dtype).tiny)  # densities on the simplex take logarithms
 
     def _inverse(self, y: Array) -> Array:
@@ -98,7 +98,7 @@ class StickBreaking(ParameterFreeTransform):
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: PyTree = None) -> Array:
         """Return the log determinant, of shape `(...)`."""
-        logits = _logits(x)
+        logits = x - _offsets(x)
         return jnp.sum(_log_pieces(logits)[..., :-1] + log_sigmoid(-logits), -1)
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -151,12 +151,6 @@ class OntoCircle(ParameterFreeTransform):
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape with the two coordinates of a point."""
         return (*shape, 2)
-
-
-def log_radius_of(transform: Transform, unconstrained: Array) -> Array | None:
-    """Return the relative log density of the radii of points, elementwise; None if the values are no angles."""
-    first = transform.parts[0] if isinstance(transform, ComposeTransform) else transform
-    return first.log_radius(unconstrained) if isinstance(first, OntoCircle) else None
 
 
 def radius_at(exponentials: Array) -> Array:
@@ -234,12 +228,12 @@ class LowerCholesky(ParameterFreeTransform):
         """Map `(..., n (n + 1) / 2)` real numbers to `(..., n, n)`."""
         n = self.forward_shape(x.shape)[-1]
         filled = jnp.concatenate([x[..., n:], jnp.flip(x, -1)], -1).reshape(*x.shape[:-1], n, n)
-        lower, diagonal = _below(n), jnp.eye(n, dtype=bool)
+        lower, diagonal = jnp.tri(n, k=-1, dtype=bool), jnp.eye(n, dtype=bool)
         return jnp.where(diagonal, jnp.exp(jnp.where(diagonal, filled, 0.0)), jnp.where(lower, filled, 0.0))
 
     def _inverse(self, y: Array) -> Array:
         n = y.shape[-1]
-        lower, diagonal = _below(n), jnp.eye(n, dtype=bool)
+        lower, diagonal = jnp.tri(n, k=-1, dtype=bool), jnp.eye(n, dtype=bool)
         filled = jnp.where(diagonal, jnp.log(jnp.where(diagonal, y, 1.0)), jnp.where(lower, y, 0.0))
         above = filled[..., :-1, :]
         rest = (above + jnp.flip(above, (-2, -1))).reshape(*y.shape[:-2], n * (n - 1))
@@ -259,19 +253,10 @@ class LowerCholesky(ParameterFreeTransform):
         return (*shape[:-2], shape[-1] * (shape[-1] + 1) // 2)
 
 
-def _below(n: int) -> Array:
-    """Return the mask of the entries below a matrix's diagonal."""
-    return jnp.arange(n)[:, None] > jnp.arange(n)[None]
-
-
 def _offsets(x: Array) -> Array:
     """Return the offsets that map the zero vector to the middle of the simplex."""
     offsets = jnp.log(jnp.arange(x.shape[-1], 0, -1, dtype=x.dtype))
     return jnp.broadcast_to(offsets, x.shape)
-
-
-def _logits(x: Array) -> Array:
-    return x - _offsets(x)
 
 
 def _log_pieces(logits: Array) -> Array:

@@ -43,8 +43,8 @@ from numpyro.distributions import (
 )
 from numpyro.distributions.transforms import Transform
 
-from phalanx.distributions.known import Known
 from phalanx.distributions.precise import precise
+from phalanx.distributions.supports import Known
 from phalanx.mesh.specs import PyTree
 
 SCALARS = (Normal, StudentT, Cauchy, Laplace, Logistic, Gumbel, SoftLaplace)

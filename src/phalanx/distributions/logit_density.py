@@ -28,8 +28,8 @@ from numpyro.distributions import (
 )
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, SigmoidTransform, Transform
 
-from phalanx.distributions.known import Known
 from phalanx.distributions.precise import log_prob_of_beta_at_logit, precise
+from phalanx.distributions.supports import Known
 from phalanx.mesh.compatibility.numpyro_internals import components_of, with_components
 
 

@@ -9,7 +9,7 @@ densities outside of a support are often finite (2 under a uniform distribution 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import reduce
 from typing import Any
@@ -34,6 +34,7 @@ from numpyro.distributions import (
     RightTruncatedDistribution,
     TransformedDistribution,
     TwoSidedTruncatedDistribution,
+    Unit,
     constraints,
 )
 from numpyro.distributions.constraints import Constraint
@@ -48,8 +49,6 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from phalanx.distributions.constraint_text import in_words, kind_of
-from phalanx.distributions.independent_entries import entries_of_support
 from phalanx.mesh.compatibility.numpyro_internals import components_of, mask_of, with_components
 from phalanx.mesh.specs import PyTree
 
@@ -78,6 +77,68 @@ MONOTONE = (
     AffineTransform, ExpTransform, IdentityTransform, PowerTransform, SigmoidTransform, SoftplusTransform,
 )  # fmt: skip
 """Transforms of numbers that map the ends of an interval to the ends of its image."""
+
+
+def is_computed(constraint: Constraint) -> bool:
+    """Return whether a constraint contains values that are computed while a program is traced, such as a bound."""
+    return any(isinstance(leaf, Tracer) for leaf in _leaves(vars(constraint)))
+
+
+def in_words(support: Constraint | None) -> str:
+    """Return a support as text; if a bound is computed, its kind alone, such as "interval"."""
+    if not isinstance(support, Constraint) or not is_computed(support):
+        return str(support)
+    while isinstance(base := getattr(support, "base_constraint", None), Constraint):
+        support = base
+    words = (f" {letter.lower()}" if letter.isupper() else letter for letter in type(support).__name__.strip("_"))
+    return "".join(words).strip()
+
+
+def _leaves(held: object) -> Iterator[object]:
+    """Yield the leaves of attributes, for a user's constraint may lack the methods that flatten it."""
+    for leaf in jax.tree.leaves(held, is_leaf=lambda node: isinstance(node, Constraint | Transform)):
+        if isinstance(leaf, Constraint | Transform):
+            yield from _leaves(vars(leaf))
+        else:
+            yield leaf
+
+
+def kind_of(distribution: Any) -> str:
+    """Return the class name of a distribution under `.to_event`, `.expand` and `.mask`."""
+    while type(distribution).__name__ in ("Independent", "ExpandedDistribution", "MaskedDistribution"):
+        distribution = distribution.base_dist
+    return type(distribution).__name__
+
+
+def entries(distribution: Distribution) -> Distribution:
+    """Return the density entry by entry: undo `.to_event`, also under `.expand`, `.mask` and elementwise transforms."""
+    if isinstance(distribution, Independent):
+        return entries(distribution.base_dist)
+    base = getattr(distribution, "base_dist", None)
+    inner = entries(base) if isinstance(base, Distribution) else None
+    if inner is None or inner is base:
+        return distribution
+    joined = len(distribution.event_shape) - len(inner.event_shape)
+    if isinstance(distribution, ExpandedDistribution):
+        return inner.expand((*distribution.batch_shape, *distribution.event_shape[:joined]))
+    if isinstance(distribution, MaskedDistribution):
+        mask = mask_of(distribution)
+        return MaskedDistribution(inner, mask if isinstance(mask, bool) else _widened(mask, joined, inner.batch_shape))
+    if isinstance(distribution, TransformedDistribution):
+        single = all(t.domain.event_dim == 0 == t.codomain.event_dim for t in distribution.transforms)
+        return TransformedDistribution(inner, distribution.transforms) if single else distribution
+    return distribution
+
+
+def entries_of_support(support: Any) -> Any:
+    """Return the support of single entries."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support
+
+
+def _widened(mask: Array, dims: int, shape: tuple[int, ...]) -> Array:
+    return jnp.broadcast_to(mask.reshape(*mask.shape, *(1,) * dims), shape)
 
 
 def support_of(distribution: Any) -> Any:
@@ -307,7 +368,8 @@ class AnyOf(Constraint):
                 f"it is a mixture of {_list(self.kinds)}, with the supports {_list(map(in_words, self.supports))}, "
                 f"which no interval contains"
             ) from None
-        hull = _interval(*_hull(bounds))
+        lower, upper = zip(*bounds, strict=True)
+        hull = _interval(reduce(_least, lower), reduce(_greatest, upper))
         of_angles = any(isinstance(entries_of_support(support), CIRCLE) for support in self.supports)
         return _joined(constraints.circular if of_angles and _is_circle(hull) else hull, self.event_dim)
 
@@ -365,7 +427,7 @@ def _of_mixture(mixture: MixtureSameFamily | MixtureGeneral) -> Any:
 
 def _over_components(mixture: MixtureSameFamily, support: Any) -> Any:
     """Return the support of any of a mixture's components, which are the last batch dimension of one distribution."""
-    if not _varies(support):
+    if not any(np.ndim(leaf) for leaf in jax.tree.leaves(support)):
         return support
     component, event_dim = mixture.component_distribution, len(mixture.event_shape)
     shape = (*component.batch_shape, *component.event_shape)
@@ -465,11 +527,6 @@ def _is_circle(support: Any) -> bool:
     return all(np.allclose(bound, end, rtol=1e-6) for bound, end in zip(bounds, (-np.pi, np.pi), strict=True))
 
 
-def _hull(bounds: Sequence[Bounds]) -> Bounds:
-    lower, upper = zip(*bounds, strict=True)
-    return reduce(_least, lower), reduce(_greatest, upper)
-
-
 def _least(x: ArrayLike, y: ArrayLike) -> Any:
     return (jnp if isinstance(x, Tracer) or isinstance(y, Tracer) else np).minimum(x, y)
 
@@ -503,11 +560,6 @@ def _equal(support: Any, other: Any) -> bool:
         a is b or (not isinstance(a, Tracer) and not isinstance(b, Tracer) and np.array_equal(a, b))
         for a, b in zip(leaves, others, strict=True)
     )
-
-
-def _varies(support: Any) -> bool:
-    """Return whether a support may differ from element to element."""
-    return any(np.ndim(leaf) for leaf in jax.tree.leaves(support))
 
 
 def _is_point(distribution: Any) -> bool:
@@ -560,3 +612,34 @@ def _flat(transforms: Iterable[Any]) -> list[Transform]:
 def _list(names: Iterable[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
+
+
+class Known(Distribution):
+    """Distribution whose log density is known and does not depend on the value."""
+
+    def __init__(self, distribution: Distribution, log_prob: Array) -> None:
+        self._known, self._support = log_prob, support_of(distribution)
+        super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
+
+    @property
+    def support(self) -> Constraint | None:
+        """The support of the distribution."""
+        return self._support
+
+    def log_prob(self, value: ArrayLike, *_: Any, **__: Any) -> Array:
+        """Return the known log density."""
+        return self._known
+
+
+class SharedTerm(Unit):
+    """Term of the log density of all entries of observed variables, which share what is summed out.
+
+    Attributes:
+        of: names of these variables.
+    """
+
+    pytree_aux_fields = ("of",)
+
+    def __init__(self, log_factor: Array, of: tuple[str, ...]) -> None:
+        self.of = of
+        super().__init__(log_factor)

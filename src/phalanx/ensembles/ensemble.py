@@ -25,8 +25,8 @@ from phalanx.learning.batches import EpochBatches
 from phalanx.learning.loop import Loop, Stop
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.interrupts import Interrupts
-from phalanx.mesh.keys import check_seed
 from phalanx.mesh.processes import agreed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.mesh.specs import PyTree
 from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.watchdog import watched

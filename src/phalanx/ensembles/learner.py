@@ -13,10 +13,8 @@ from jax import Array
 
 from phalanx.extras import require
 from phalanx.mesh.specs import PyTree
-from phalanx.networks.linen import linen_module
-from phalanx.networks.module import Module
-from phalanx.networks.network import Network
-from phalanx.networks.nnx import nnx_module
+from phalanx.networks.frameworks import linen_module, nnx_module
+from phalanx.networks.network import Module, Network
 
 if TYPE_CHECKING:
     import optax

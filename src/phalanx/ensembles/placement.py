@@ -66,7 +66,8 @@ class Placement:
                 f"is {dict(mesh.shape)}. Use phx.make_mesh(data=...)."
             )
         used = min(count, chains)
-        devices = _chain_first(mesh).reshape(chains, shards)[np.arange(used) * chains // used]
+        axes = sorted(range(len(mesh.axis_names)), key=lambda i: mesh.axis_names[i] != CHAIN)
+        devices = mesh.devices.transpose(axes).reshape(chains, shards)[np.arange(used) * chains // used]
         _check_processes(devices, count)
         each = -(-count // len(devices))
         apart = devices[0, 0].platform == "cpu" and Workaround.MEMBERS_APART.is_on
@@ -202,12 +203,6 @@ def _check_processes(devices: np.ndarray, count: int) -> None:
             f"as many members as there are processes, or give the rows of batches to more devices: "
             f"phx.make_mesh(data=...)."
         )
-
-
-def _chain_first(mesh: Mesh) -> np.ndarray:
-    """Return the devices of a mesh, the `chain` axis first."""
-    axes = sorted(range(len(mesh.axis_names)), key=lambda i: mesh.axis_names[i] != CHAIN)
-    return mesh.devices.transpose(axes)
 
 
 def _strong(leaf: ArrayLike) -> Array:

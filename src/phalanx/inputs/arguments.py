@@ -21,9 +21,8 @@ import numpy as np
 from jax import Array, ShapeDtypeStruct
 
 from phalanx.errors.words import first_few
-from phalanx.inputs.axes_of import axes_of
 from phalanx.inputs.axis_names import Axis
-from phalanx.inputs.dataframe_input import Labels, as_named_array, columns_of, is_data
+from phalanx.inputs.dataframe_input import Labels, as_named_array, axes_of, columns_of, is_data
 from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.inputs.placement import PaddedRows, check_alive, name_of, sharding_of
 from phalanx.inputs.recoding import recode
@@ -228,14 +227,8 @@ class Constant:
         return PaddedRows(self.array, self.shape[0], self.labels, self.axes) if self.shape else self.array  # pyright: ignore[reportArgumentType]
 
 
-def _no_known_names(name: str) -> Labels | None:
-    """Return None: before the first data of a program, levels are numbered in the order of the data."""
-    del name
-    return None
-
-
 def split_arguments(
-    program: Callable[..., Any], data: object, known: Callable[[str], Labels | None] = _no_known_names
+    program: Callable[..., Any], data: object, known: Callable[[str], Labels | None] = lambda name: None
 ) -> Arguments:
     """Split `data`, the keyword arguments of `program`: a dict, or a table that has them as columns.
 
@@ -271,7 +264,11 @@ def split_arguments(
         tuple(sharding_of(leaf) for leaf in kept),
         tuple(name for name, array in zip(names, is_array, strict=True) if array),
         tuple(words for words, array in zip(labels, is_array, strict=True) if array),
-        axes=tuple(_axes_of(leaf) for (_, leaf), array in zip(paths, is_array, strict=True) if array),
+        axes=tuple(
+            leaf.axes if isinstance(leaf, PaddedRows) else axes_of(leaf)
+            for (_, leaf), array in zip(paths, is_array, strict=True)
+            if array
+        ),
     )
 
 
@@ -384,10 +381,6 @@ def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Label
             f"numbers, strings or functions.{_collect(leaf)}"
         ) from None
     return leaf, ()
-
-
-def _axes_of(leaf: object) -> tuple[Axis, ...]:
-    return leaf.axes if isinstance(leaf, PaddedRows) else axes_of(leaf)
 
 
 def _asked_for(program: Callable[..., Any], columns: Mapping[str, Any]) -> list[str]:

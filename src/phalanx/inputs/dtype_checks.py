@@ -111,7 +111,9 @@ def _first_object(name: str, array: np.ndarray, first: int) -> str:
         if not isinstance(item, bool | int | float | np.number | np.bool_):
             return f" {place} is {_shown(item)}{_advice(item)}."
         if isinstance(item, int) and not -(2**63) <= item < 2**63:
-            raise ValueError(f"{place} = {item} does not fit {_integer()}. Scale it, or give floats.")
+            raise ValueError(
+                f"{place} = {item} does not fit {jax.dtypes.canonicalize_dtype(np.int64)}. Scale it, or give floats."
+            )
     return " Its items are numbers: use .astype(float)."
 
 
@@ -140,10 +142,6 @@ def _is_number(item: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _integer() -> str:
-    return str(jax.dtypes.canonicalize_dtype(np.int64))
 
 
 def _check_range(name: str, array: np.ndarray, kept: np.iinfo, first: int) -> None:

@@ -13,9 +13,8 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from phalanx.inputs.axes_of import axes_of
 from phalanx.inputs.axis_names import Axis
-from phalanx.inputs.dataframe_input import Labels, Levels, as_named_array, columns_of, is_data
+from phalanx.inputs.dataframe_input import Labels, Levels, as_named_array, axes_of, columns_of, is_data
 from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.mesh.devices import with_auto_axes
 from phalanx.mesh.space import RowSharding

@@ -156,7 +156,11 @@ def _columns(name: str, value: Any, known: Labels) -> Any:
             f"them, as in {way}."
         )
     if np.ndim(array) == 1:
-        _check_rows(name, names, known)
+        if tuple(names) != tuple(known):
+            raise ValueError(
+                f"{name} names its rows {listed(names)}, but variables of the run have an entry for each of "
+                f"{listed(known)}. Give these rows in this order, as DataArray.sel does."
+            )
         return array
     _check_columns(name, list(names), known)
     if tuple(names) == tuple(known):
@@ -174,15 +178,6 @@ def _check_columns(name: str, names: list[str], known: Labels) -> None:
         raise ValueError(
             f"{name} has no column {listed(missing)}, which the run's data had; it has {listed(names)}. Columns are "
             f"matched by their names: give all of {listed(known)}, in any order."
-        )
-
-
-def _check_rows(name: str, names: Labels, known: Labels) -> None:
-    """Raise unless names along an axis that variables share are the run's, in its order."""
-    if tuple(names) != tuple(known):
-        raise ValueError(
-            f"{name} names its rows {listed(names)}, but variables of the run have an entry for each of "
-            f"{listed(known)}. Give these rows in this order, as DataArray.sel does."
         )
 
 

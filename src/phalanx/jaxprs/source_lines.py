@@ -45,9 +45,11 @@ class SourceLine:
     def expression(self, names: Sequence[str]) -> str:
         """Return the only subscript on the line that mentions one of the names; otherwise the whole line."""
         subscripts = self._nodes(ast.Subscript)
-        words = [ast.unparse(node) for node in subscripts if _mentions(node.slice, names)] or [
-            ast.unparse(node) for node in subscripts
-        ]
+        words = [
+            ast.unparse(node)
+            for node in subscripts
+            if any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node.slice))
+        ] or [ast.unparse(node) for node in subscripts]
         return words[0] if len(words) == 1 else linecache.getline(self.file, self.line).strip() or "an index"
 
 
@@ -61,10 +63,6 @@ def _parsed(file: str) -> ast.Module:
         return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # cells of a notebook may hold commands
         return ast.Module([], [])
-
-
-def _mentions(node: ast.AST, names: Sequence[str]) -> bool:
-    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
 
 
 def source_line_of(eqn: JaxprEqn) -> SourceLine | None:

@@ -29,8 +29,8 @@ from phalanx.kernels.integrators.trajectory import Dynamics, Hamiltonian, draw_b
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, positive, step_size_of, whole
-from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector, choose
+from phalanx.mesh.random_numbers import Keys
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 

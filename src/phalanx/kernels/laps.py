@@ -26,8 +26,7 @@ from phalanx.kernels.mams import Microcanonical
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, hyperparameter, step_size_of, whole
-from phalanx.mesh.keys import Keys
-from phalanx.mesh.random_numbers import Words
+from phalanx.mesh.random_numbers import Keys, Words
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from phalanx.kernels.integrators.tree import HALVES, Ends, Tree, u_turn
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_centring, check_metric, hyperparameter, listed, step_size_of, whole
-from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector, choose
-from phalanx.mesh.random_numbers import Words, threefry
+from phalanx.mesh.random_numbers import Keys, Words, threefry
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from phalanx.kernels.integrators.acceptance import metropolis
 from phalanx.kernels.protocol.kernel import Info, Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import DECIDES, LaneTarget
 from phalanx.kernels.protocol.options import listed, step_size_of
-from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector, choose
-from phalanx.mesh.random_numbers import Words, threefry, uniforms_from
+from phalanx.mesh.random_numbers import Keys, Words, threefry, uniforms_from
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Integer

@@ -19,9 +19,9 @@ from jax.typing import ArrayLike
 
 from phalanx.errors.names import hint
 from phalanx.inputs.arguments import check_program
-from phalanx.language.messages import keys_for_primitives
+from phalanx.language.messages import Forward, Tracer, keys_for_primitives
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program, Tracer, tracing
+from phalanx.language.tracing import Program, tracing
 from phalanx.mesh.devices import use_every_core
 from phalanx.mesh.specs import PyTree
 

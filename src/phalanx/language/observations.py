@@ -1,12 +1,14 @@
-"""Observations with their log densities, and those that a mask of the distribution leaves out."""
+"""Observations with their log densities, those that a mask leaves out, and a check that they have no scale."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent, MaskedDistribution
 
 from phalanx.distributions.blocked import Blocked
@@ -54,3 +56,17 @@ def _unmasked(distribution: Distribution) -> Any:
         joined = distribution.reinterpreted_batch_ndims
         return inner.any(tuple(range(inner.ndim - joined, inner.ndim)))  # one entry of a vector is enough
     return jnp.bool_(True)
+
+
+def check_unscaled(observed: Mapping[str, RandomVariable], what: str) -> None:
+    """Raise if an observed variable's log density is scaled; `what` begins the message."""
+    if scaled := [name for name, variable in observed.items() if not _is_one(variable.scale)]:
+        raise ValueError(
+            f"{what}: {', '.join(map(repr, scaled))} has a scaled log density (phx.scale, or a scale of NumPyro's), so "
+            f"dividing by the density of an observation does not leave it out. Run the model without the scale; or "
+            f"compute with posterior.log_likelihood(), whose terms are not scaled."
+        )
+
+
+def _is_one(scale: ArrayLike) -> bool:
+    return isinstance(scale, int | float) and scale == 1

@@ -15,16 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
-from phalanx.distributions.constraint_text import in_words, is_computed
+from phalanx.distributions.supports import in_words, is_computed
 from phalanx.language.handlers import under
+from phalanx.language.messages import Forward
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program, send
-from phalanx.mesh.specs import PyTree, Spec, layout_of, one_spec
+from phalanx.language.tracing import Program, send
+from phalanx.mesh.specs import PyTree, Spec, is_spec, layout_of, one_spec
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,13 +107,9 @@ def param(
 
 def _spec_of(name: str, spec: Spec) -> PyTree:
     """Return a spec or a tree of specs; the user may have written a single spec as a tuple of axes."""
-    is_tree = any(map(_is_spec, jax.tree.leaves(spec, is_leaf=_is_spec)))
-    keep = spec is None or callable(spec) or (is_tree and not _is_spec(spec))
+    is_tree = any(map(is_spec, jax.tree.leaves(spec, is_leaf=is_spec)))
+    keep = spec is None or callable(spec) or (is_tree and not is_spec(spec))
     return spec if keep else one_spec(spec, f"Parameter {name!r}")
-
-
-def _is_spec(node: object) -> bool:
-    return isinstance(node, PartitionSpec)
 
 
 def arrays_of(name: str, value: PyTree) -> PyTree:

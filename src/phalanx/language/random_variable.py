@@ -12,13 +12,11 @@ from jax import Array
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent, MaskedDistribution, Unit
 
 from phalanx.distributions.blocked import Blocked
-from phalanx.distributions.constraint_text import kind_of
-from phalanx.distributions.independent_entries import entries
 from phalanx.distributions.location_scale import at_residual
 from phalanx.distributions.logit_density import at_logit
 from phalanx.distributions.precise import precise
 from phalanx.distributions.row_sums import total_of
-from phalanx.distributions.supports import within_support, zero_outside
+from phalanx.distributions.supports import entries, kind_of, within_support, zero_outside
 from phalanx.inputs.dataframe_input import as_named_array
 from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.mesh.compatibility.numpyro_internals import mask_of

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.inputs.dataframe_input import as_named_array, in_form_of, is_categorical
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 
 if TYPE_CHECKING:
     from jaxtyping import Integer

@@ -17,8 +17,8 @@ import numpy as np
 from jax import Array
 
 from phalanx.extras import require
-from phalanx.mesh.keys import is_key
 from phalanx.mesh.processes import agreed, is_first, to_devices, to_host
+from phalanx.mesh.random_numbers import is_key
 from phalanx.mesh.specs import PyTree
 from phalanx.store.policy import SavePolicy
 from phalanx.store.save_path import sync

@@ -2,5 +2,5 @@
 
 In: a program (`language`). Out: a program of its continuous variables, whose density is the sum over all values of the
 discrete ones. Read `marginalize.py` first; `tables.py` evaluates the program at all values, `factors.py` finds
-independent parts of it, and `elimination.py` sums. `loops.py` makes loops vectors.
+independent parts of it and sums. `loops.py` makes loops vectors.
 """

@@ -20,8 +20,7 @@ from jax.extend.core import ClosedJaxpr, get_opaque_trace_state, jaxpr_as_fun
 
 from phalanx.jaxprs.dependence import NOWHERE, Axes, Dependence
 from phalanx.language.messages import bypasses_numpyro
-from phalanx.marginals.entries import Site
-from phalanx.marginals.supports import values_of
+from phalanx.marginals.entries import Site, values_of
 from phalanx.mesh.compatibility.numpyro_internals import Message, Messenger, ScanMessage
 from phalanx.mesh.specs import PyTree
 

@@ -13,15 +13,14 @@ from jax import Array
 from jax.core import Tracer
 from numpyro.distributions import MaskedDistribution
 
-from phalanx.distributions.known import Known, SharedTerm
+from phalanx.distributions.supports import Known, SharedTerm
 from phalanx.inputs.arguments import check_program
 from phalanx.language.handlers import substitute, trace
-from phalanx.language.messages import has_key
+from phalanx.language.messages import Forward, has_key
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program, send, tracing
-from phalanx.marginals.elimination import EliminationResult, draw, eliminate
+from phalanx.language.tracing import Program, send, tracing
 from phalanx.marginals.entries import dims_of
-from phalanx.marginals.factors import Dim, Variables, factors_of
+from phalanx.marginals.factors import Dim, Elimination, EliminationResult, Variables, draw, factors_of
 from phalanx.marginals.loops import loops_with
 from phalanx.marginals.survey import RESULT, SUPPORT, TERM, VALUE, Output, Survey
 from phalanx.marginals.tables import ValueTable
@@ -210,9 +209,11 @@ class _Running:
 
     def sums(self, latents: Mapping[str, Any]) -> tuple[EliminationResult, Variables]:
         """Return the sums over the discrete variables, and these variables."""
-        self._tables, indices = self._tabulated(latents)
+        terms = [output for output in self.dependent if output[0] == TERM]
+        tables, indices = self.survey.tables(terms, latents)
+        self._tables = {name: table for (_, name), table in tables.items()}
         families, self._variables = factors_of([*self._tables.values()], self.survey.sites, indices)
-        return eliminate(families, self._variables), self._variables
+        return Elimination(families, self._variables).run(), self._variables
 
     def send_terms(self) -> None:
         """Sample the sums as terms of the log density."""
@@ -264,11 +265,6 @@ class _Running:
             return False
         send(replace(held, distribution=Known(held.distribution, term), scale=1.0, logit=None))
         return True
-
-    def _tabulated(self, latents: Mapping[str, Any]) -> tuple[dict[str, ValueTable], list[Any]]:
-        terms = [output for output in self.dependent if output[0] == TERM]
-        tables, indices = self.survey.tables(terms, latents)
-        return {name: table for (_, name), table in tables.items()}, indices
 
 
 def staged(f: Callable[[dict[str, Any]], list[Array]]) -> Callable[[dict[str, Any]], list[Array]]:

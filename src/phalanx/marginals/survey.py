@@ -17,15 +17,15 @@ from jax.extend.core import ClosedJaxpr, Var
 from jax.typing import DTypeLike
 from numpyro.distributions import Distribution
 
-from phalanx.distributions.constraint_text import kind_of
+from phalanx.distributions.supports import kind_of
 from phalanx.errors.names import hint
 from phalanx.jaxprs.dependence import NOWHERE, Axes, Dependence
 from phalanx.jaxprs.walking import pruned
+from phalanx.language.messages import Forward
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, tracing
-from phalanx.marginals.entries import Site
+from phalanx.language.tracing import tracing
+from phalanx.marginals.entries import Site, values_of
 from phalanx.marginals.loops import loops_with
-from phalanx.marginals.supports import values_of
 from phalanx.marginals.tables import Tabulation, ValueTable, enumerated
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 

@@ -22,7 +22,6 @@ from jax.core import Tracer
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 from jax.typing import ArrayLike
 
-from phalanx.jaxprs.dependence import axes_named
 from phalanx.jaxprs.source_lines import source_line_of
 from phalanx.jaxprs.walking import (
     CALLS,
@@ -31,6 +30,7 @@ from phalanx.jaxprs.walking import (
     Interpreter,
     alone,
     aval_of,
+    axes_named,
     needed_equations,
     not_literal,
     parts_of,
@@ -87,14 +87,9 @@ def enumerated(number: int, site: Site) -> ValueTable:
     return ValueTable(jnp.broadcast_to(values, (site.size, *site.shape)), (TableAxis(number, where),))
 
 
-def number_of_runs(entries: Sequence[Site]) -> int:
-    """Return the number of joint values of single entries of these sites."""
-    return math.prod(site.size for site in entries)
-
-
 def check_size(entries: Sequence[Site], what: str) -> None:
     """Raise if single entries of these sites have too many joint values; `what` names the reason."""
-    if (runs := number_of_runs(entries)) <= MOST_RUNS:
+    if (runs := math.prod(site.size for site in entries)) <= MOST_RUNS:
         return
     sizes = sorted({site.size for site in entries})
     of_size = f"{sizes[0]} values" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} values"

@@ -23,11 +23,10 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.keys import is_key
 from phalanx.mesh.processes import to_devices, to_host
-from phalanx.mesh.random_numbers import uniforms
+from phalanx.mesh.random_numbers import is_key, uniforms
 from phalanx.mesh.space import GLOBAL, RowSharding
-from phalanx.mesh.specs import PyTree
+from phalanx.mesh.specs import PyTree, is_spec
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
@@ -221,7 +220,7 @@ class VectorLayout:
         def place(node: PyTree) -> PyTree:
             if self.is_position(node):
                 node = {v.name: self.padded(v, node[v.name], leading=1, zero=True) for v in self.variables}
-            layout = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.chain_specs(node), is_leaf=_is_spec)
+            layout = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.chain_specs(node), is_leaf=is_spec)
             return jax.tree.map(to_devices, node, layout)
 
         return jax.tree.map(place, tree, is_leaf=self.is_position)
@@ -364,7 +363,3 @@ def _sums_of_products(pairs: Sequence[tuple[Array, Array]]) -> list[Array]:
         for i, value in zip(where, found, strict=True):
             sums[i] = value
     return sums
-
-
-def _is_spec(node: object) -> bool:
-    return isinstance(node, PartitionSpec)

@@ -23,7 +23,7 @@ from jax.typing import ArrayLike
 from phalanx.mesh.compatibility.shared_store import SharedStore
 from phalanx.mesh.failure import Peers
 from phalanx.mesh.forks import refuse_fork
-from phalanx.mesh.keys import is_key
+from phalanx.mesh.random_numbers import is_key
 from phalanx.mesh.specs import PyTree
 
 HEARTBEAT_SECONDS = 12

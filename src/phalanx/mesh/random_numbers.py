@@ -3,6 +3,13 @@
 A counter-based generator (Threefry, JAX's default) hashes (key, i). `jax.random` numbers the elements of every array
 from zero; here the caller numbers them, so that a sharded array gets the same numbers as the whole one.
 
+Every draw's key is a function of (seed, chain, draw) alone. A chain is therefore the same for any number of lanes,
+blocks or devices, and no key is used for two draws: draw 0 is the chain's initial position, draws 1, 2, ... its steps,
+warm-up first.
+
+A key is two words, and `jax.random.fold_in` hashes a number under them. Here the hash is computed for all lanes in one
+fused operation.
+
 Source: Salmon, Moraes, Dror, Shaw (2011), Parallel random numbers: as easy as 1, 2, 3.
 """
 
@@ -11,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from jax.extend.random import threefry2x32_p
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from phalanx.mesh.compatibility.workarounds import Workaround
 
@@ -27,6 +34,9 @@ if TYPE_CHECKING:
 
 Words = tuple[Array, Array]
 """Two arrays of 32 random bits."""
+
+INITIAL_POSITION = 0
+"""The draw number of a chain's initial position."""
 
 
 def uniforms(key: PRNGKeyArray, numbers: Integer[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
@@ -90,16 +100,10 @@ _TAIL = (
 def _words(key: Array, numbers: Array) -> tuple[Array, Array]:
     """Return two independent random words for each number."""
     numbers = numbers.astype(jnp.uint32)
-    first, second = key_words(key)
-    return threefry((first, second), jnp.zeros_like(numbers), numbers)
-
-
-def key_words(key: Array) -> tuple[Array, Array]:
-    """Return a key as two words for the hash."""
     words = random.key_data(key)
     # another generator's key has another size: hash it to two words
     words = words if words.shape == (2,) else random.bits(key, (2,), jnp.uint32)
-    return words[0], words[1]
+    return threefry((words[0], words[1]), jnp.zeros_like(numbers), numbers)
 
 
 CHAINS_HANG = jax.__version_info__ >= (0, 11)
@@ -151,3 +155,42 @@ def _written_out(first: Array, second: Array, *keys: Array) -> Words:
 
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+class Keys(NamedTuple):
+    """The keys of several chains, as words.
+
+    Attributes:
+        chain: the key of each chain.
+    """
+
+    chain: Words
+
+    @classmethod
+    def of_chains(cls, seed: ArrayLike, chains: ArrayLike) -> Keys:
+        """Return the keys of the chains with these numbers."""
+        seed, chains = jnp.asarray(seed, jnp.uint32), jnp.asarray(chains, jnp.uint32)
+        return cls(threefry((jnp.zeros_like(seed), seed), jnp.zeros_like(chains), chains))
+
+    def of_draw(self, draw: ArrayLike) -> Words:
+        """Return the key of one draw of each chain; `draw` is a number, or one for each chain."""
+        draw = jnp.asarray(draw, jnp.uint32)
+        return threefry(self.chain, jnp.zeros_like(draw), draw)
+
+
+def as_key(words: Words) -> Array:
+    """Return words as a JAX key."""
+    return random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
+
+
+def is_key(leaf: object) -> bool:
+    """Return whether an array holds typed JAX keys, which NumPy cannot represent."""
+    return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+
+
+def check_seed(seed: object) -> None:
+    """Raise unless `seed` is a whole number from 0 to 2**32 - 1."""
+    if isinstance(seed, Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        raise TypeError("seed must be a whole number, such as seed=0, and not a key: keys are made from it.")
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")

@@ -65,7 +65,7 @@ def layout_of(like: PyTree, spec: Spec, what: str) -> PyTree:
     Raises:
         ValueError: as `specs_of`.
     """
-    if spec is None or _is_spec(spec):
+    if spec is None or is_spec(spec):
         spec = jax.tree.map(lambda _: spec or PartitionSpec(), like)
     return specs_of(like, spec, None, what)
 
@@ -90,16 +90,16 @@ def specs_of(like: PyTree, spec: Spec, known: PyTree, what: str) -> PyTree:
 
 
 def _checked(like: PyTree, specs: PyTree, what: str) -> PyTree:
-    if jax.tree.structure(specs, is_leaf=_is_spec) != jax.tree.structure(like):
+    if jax.tree.structure(specs, is_leaf=is_spec) != jax.tree.structure(like):
         raise ValueError(
             f"{what}: spec= must be a function of an array's path and shape, or a tree like its value with a "
-            f"jax.sharding.PartitionSpec for each; got {jax.tree.structure(specs, is_leaf=_is_spec)}, and the value "
+            f"jax.sharding.PartitionSpec for each; got {jax.tree.structure(specs, is_leaf=is_spec)}, and the value "
             f"is {jax.tree.structure(like)}."
         )
 
     def check(path: Sequence[object], leaf: Array, spec: Any) -> None:
         of = repr(path_of(path)) if path else "its value"
-        if not _is_spec(spec) or len(spec) > len(leaf.shape):
+        if not is_spec(spec) or len(spec) > len(leaf.shape):
             raise ValueError(
                 f"{what}: spec= of {of}, which has shape {leaf.shape}, must be a jax.sharding.PartitionSpec of at most "
                 f"{words.count(len(leaf.shape), 'dimension')}; got {spec!r}."
@@ -115,5 +115,6 @@ def _is_several(entry: object) -> bool:
     return isinstance(entry, tuple | list)
 
 
-def _is_spec(node: object) -> bool:
+def is_spec(node: object) -> bool:
+    """Return whether a node of a tree is a spec."""
     return isinstance(node, PartitionSpec)

@@ -5,10 +5,8 @@ program (`phx.network`), random variables (`phx.random_network`) or a member of 
 Read `network.py` first.
 """
 
-from phalanx.networks.equinox import from_equinox
-from phalanx.networks.linen import from_linen
+from phalanx.networks.frameworks import from_equinox, from_linen, from_nnx
 from phalanx.networks.network import Network, from_functions
-from phalanx.networks.nnx import from_nnx
 from phalanx.networks.pixels import image_transformer, levels, logistics, pixel_sampler
 
 __all__ = [

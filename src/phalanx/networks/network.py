@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,28 @@ from jax.typing import ArrayLike, DTypeLike
 
 from phalanx.mesh.devices import use_every_core
 from phalanx.mesh.specs import PyTree, Spec, specs_of
-from phalanx.networks.module import Module
 
 Remat = bool | Callable[..., bool]
 """Recomputation for the gradient: of everything, of nothing, or by one of `jax.checkpoint_policies`."""
+
+
+class Module(NamedTuple):
+    """A module as functions of arrays.
+
+    Attributes:
+        begin: `begin(key)`, its weights, which are differentiated, and other state, which is not: statistics of
+            batches, counts of random numbers. Both are trees of arrays.
+        train: `train(weights, state, key, *inputs, **options)`, its outputs in training, and the state after it.
+        predict: `predict(weights, state, *inputs, **options)`, its outputs in prediction.
+        keeps: the library's names of the state that changes from call to call, except for random numbers.
+        specs: partition specs from the module's own metadata, a tree like the weights; None without metadata.
+    """
+
+    begin: Callable[[Array], tuple[Any, Any]]
+    train: Callable[..., tuple[Any, Any]]
+    predict: Callable[..., Any]
+    keeps: tuple[str, ...] = ()
+    specs: Any = None
 
 
 @dataclass(frozen=True)

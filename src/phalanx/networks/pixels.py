@@ -15,8 +15,8 @@ from jax.typing import ArrayLike
 
 from phalanx.flows.likelihoods import HIGHEST, QuantizedLogisticMixture
 from phalanx.mesh.specs import PyTree
+from phalanx.networks.frameworks import from_nnx
 from phalanx.networks.network import Network
-from phalanx.networks.nnx import from_nnx
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped

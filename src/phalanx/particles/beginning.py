@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, ImproperUniform, MaskedDistribution
 
-from phalanx.distributions.constraint_text import kind_of
+from phalanx.distributions.supports import kind_of
 from phalanx.errors.words import count
 from phalanx.mesh.processes import to_host
 from phalanx.particles.programs import Position, Programs

@@ -21,10 +21,9 @@ from phalanx.kernels.protocol.kernel import Point
 from phalanx.mesh.chains import lane_chains, over_lanes
 from phalanx.mesh.compatibility.jax_internals import RARELY, Options
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import ByVariable, Vector
 from phalanx.mesh.processes import all_to_devices, to_devices, to_host
-from phalanx.mesh.random_numbers import rolled_hashes
+from phalanx.mesh.random_numbers import Keys, rolled_hashes
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.run.compile.block_length import BlockLength

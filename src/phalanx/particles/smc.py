@@ -35,8 +35,8 @@ from phalanx.language.tracing import Program
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
 from phalanx.mesh.interrupts import ended_by_interrupt
-from phalanx.mesh.keys import check_seed
 from phalanx.mesh.processes import to_host
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.particles.beginning import check_prior
 from phalanx.particles.pool import Pool
 from phalanx.particles.programs import ParticleBlocks, Programs, compile_programs

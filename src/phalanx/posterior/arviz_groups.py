@@ -11,8 +11,8 @@ import numpy as np
 
 from phalanx.diagnostics.exchange import check_dimensions, container, dataset, in_arviz_names
 from phalanx.inputs.axis_names import AxisNames
-from phalanx.mesh.keys import check_seed
 from phalanx.mesh.output import warn
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.criticism.model_at_draws import RunDraws, known_data
 from phalanx.posterior.criticism.model_data import ModelData, Shapes, are_deleted
 from phalanx.posterior.predictive import predictive as predicted

@@ -12,7 +12,7 @@ from phalanx.errors.words import count as said
 from phalanx.inputs.arguments import by_keyword
 from phalanx.inputs.dataframe_input import UserData, in_form_of
 from phalanx.language.tracing import Program
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.criticism.model_at_draws import RunDraws
 from phalanx.posterior.predictive import predictive
 

@@ -20,7 +20,7 @@ from phalanx.errors.words import first_few
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.tracing import Program
 from phalanx.mesh.agreement import check_same
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.arviz_groups import to_arviz
 from phalanx.posterior.continuation import Continuation, FromFile
 from phalanx.posterior.criticism.log_likelihood import log_likelihood

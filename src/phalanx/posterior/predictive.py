@@ -18,8 +18,9 @@ from phalanx.errors.names import hint
 from phalanx.inputs.arguments import ADDED
 from phalanx.inputs.axis_names import Labels as Names
 from phalanx.inputs.dataframe_input import UserData
+from phalanx.language.messages import Forward
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program
+from phalanx.language.tracing import Program
 from phalanx.mesh.output import warn
 from phalanx.posterior.criticism.dependence import VariableDependence, to_draw
 from phalanx.posterior.criticism.held_values import HeldValues, with_held_value

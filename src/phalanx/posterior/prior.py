@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.tracing import Program
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.criticism.model_at_draws import RunDraws
 from phalanx.posterior.predictive import PredictiveDraws, check_num_draws
 from phalanx.posterior.predictive import predictive as draw

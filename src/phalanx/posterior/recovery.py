@@ -11,7 +11,7 @@ from phalanx.errors.model_errors import model_errors
 from phalanx.marginals.marginalize import Marginal
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.over_draws import over_draws
 from phalanx.posterior.posterior import Posterior
 

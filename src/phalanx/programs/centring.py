@@ -19,15 +19,16 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from phalanx.distributions.constraint_text import kind_of
 from phalanx.distributions.location_scale import NAMES, location_scale
+from phalanx.distributions.supports import kind_of
 from phalanx.errors.names import hint
 from phalanx.errors.words import first_few
 from phalanx.inputs.arguments import ADDED, Arguments, by_keyword
 from phalanx.jaxprs.dependence import NOWHERE, varying_axes
 from phalanx.language.handlers import under, with_keyword
+from phalanx.language.messages import Forward
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program
+from phalanx.language.tracing import Program
 from phalanx.mesh.processes import to_devices
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.traced_program import TracedProgram

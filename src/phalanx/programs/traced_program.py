@@ -16,15 +16,14 @@ from numpyro.distributions import Distribution
 from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.transforms import Transform
 
-from phalanx.distributions.constraint_text import in_words
-from phalanx.distributions.supports import support_of
+from phalanx.distributions.supports import in_words, support_of
 from phalanx.errors.model_errors import check_nothing_leaked
 from phalanx.inputs.arguments import Arguments, Layout
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
 from phalanx.mesh.space import GLOBAL
 from phalanx.programs.sites import Latent, Sites, Term
-from phalanx.programs.unconstrained import Evaluation, refuse_point, run_unconstrained
+from phalanx.programs.unconstrained import refuse_point, run_unconstrained
 from phalanx.programs.validity import Doubts, doubts_of
 
 
@@ -134,7 +133,8 @@ class TracedProgram:
 
         def f(position, arrays):
             run = run_unconstrained(self.program, position, self.layout.join(arrays))
-            return run.terms(), _deterministic(run), {name: run.variables[name].value for name in run.position}
+            computed = {name: v.value for name, v in run.variables.items() if v.is_computed}
+            return run.terms(), computed, {name: run.variables[name].value for name in run.position}
 
         return jax.make_jaxpr(f, axis_env=self.axis_env)(self.position, self.shapes)
 
@@ -176,10 +176,6 @@ def check_latents(program: Program, whole: TracedProgram) -> None:
             f"shape {shapes}, and no element or one possible value each. phx.predictive(model, data) returns their "
             f"values without inference."
         )
-
-
-def _deterministic(run: Evaluation) -> dict[str, Array]:
-    return {name: v.value for name, v in run.variables.items() if v.is_computed}
 
 
 def without_tracers(value: Any) -> Any:

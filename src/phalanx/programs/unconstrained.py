@@ -16,19 +16,17 @@ from jax import Array, lax
 from numpyro.distributions import Unit
 from numpyro.distributions.transforms import ComposeTransform, IdentityTransform, Transform
 
-from phalanx.distributions.bijections import bijection_onto, log_radius_of
-from phalanx.distributions.constraint_text import in_words, kind_of
-from phalanx.distributions.independent_entries import entries_of_support
+from phalanx.distributions.bijections import OntoCircle, bijection_onto
 from phalanx.distributions.location_scale import LocationScale, PartlyCentred, location_scale
 from phalanx.distributions.logit_density import logit_of
 from phalanx.distributions.row_sums import total_of
 from phalanx.distributions.sharded import Sharded
-from phalanx.distributions.supports import AnyOf, support_of
+from phalanx.distributions.supports import AnyOf, entries_of_support, in_words, kind_of, support_of
 from phalanx.errors.model_errors import model_errors
 from phalanx.language.handlers import tape
+from phalanx.language.messages import Forward, Tracer, is_term
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.refusals import is_term
-from phalanx.language.tracing import Forward, Program, Tracer, tracing
+from phalanx.language.tracing import Program, tracing
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.total import Total
 
@@ -79,7 +77,10 @@ class Evaluation:
 
     def totals(self, terms: Collection[tuple[str, str]], lanes: int) -> dict[tuple[str, str], Total]:
         """Return the summed terms, for one of `lanes` chains that are evaluated at once; `terms` are to be met."""
-        self._check_terms(terms)
+        met = [name for name, variable in self.variables.items() if variable.distribution is not None]
+        if set(met) != (before := {name for name, _ in terms}):
+            names = ", ".join(map(repr, sorted(before.symmetric_difference(met))))
+            raise ValueError(_changed(f"{names} are new or missing"))
         out: dict[tuple[str, str], Total] = {}
         for name, variable in self.variables.items():
             if variable.distribution is not None:
@@ -99,12 +100,6 @@ class Evaluation:
     def densities(self) -> list[Total]:
         """Return the log density of each variable on one device; differences of these are more precise than of sums."""
         return [v.total_log_prob() for v in self.variables.values() if v.distribution is not None]
-
-    def _check_terms(self, terms: Collection[tuple[str, str]]) -> None:
-        met = [name for name, variable in self.variables.items() if variable.distribution is not None]
-        if set(met) != (before := {name for name, _ in terms}):
-            names = ", ".join(map(repr, sorted(before.symmetric_difference(met))))
-            raise ValueError(_changed(f"{names} are new or missing"))
 
     def values(self) -> dict[str, Array]:
         """Return the constrained values of the latent variables, then the deterministic values."""
@@ -152,14 +147,14 @@ def run_unconstrained(
         transform = transform_of(variable)
         at_position.update((variable.name,) if isinstance(transform, IdentityTransform) else ())
         shape = transform.inverse_shape(_shape(variable))
-        given = _zero(shape) if position is None else _given(position, variable.name, shape)
+        given = _zeros(shape) if position is None else _given(position, variable.name, shape)
         value = jnp.asarray(transform(given))
         used[variable.name] = given
         log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(given, value))
-        if (log_radius := log_radius_of(transform, given)) is not None:
-            log_radii[variable.name] = log_radius
         logit = logit_of(transform, given)
         first = transform.parts[0] if isinstance(transform, ComposeTransform) else transform
+        if isinstance(first, OntoCircle):
+            log_radii[variable.name] = first.log_radius(given)
         residual = first.residual(given) if isinstance(first, PartlyCentred) else None
         return _with_value(replace(variable, logit=logit, residual=residual), value)
 
@@ -190,6 +185,11 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
 
     run_program(program, invert, data)
     return position
+
+
+def _zeros(shape: tuple[int, ...]) -> Array:
+    """Return zeros behind a barrier, so that a trace contains them as values and shows where each variable is read."""
+    return lax.optimization_barrier(jnp.zeros(shape))
 
 
 def at_values(
@@ -223,11 +223,6 @@ def at_values(
     with unvalidated(), tracing(place):
         program(**data)
     return found, misfits
-
-
-def _zero(shape: tuple[int, ...]) -> Array:
-    """Return zeros behind a barrier, so that a trace contains them as values and shows where each variable is read."""
-    return lax.optimization_barrier(jnp.zeros(shape))
 
 
 def _given(position: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Array:

@@ -19,8 +19,7 @@ from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, MaskedDistribution, Unit, constraints
 
-from phalanx.distributions.constraint_text import kind_of
-from phalanx.distributions.supports import is_outside, support_of
+from phalanx.distributions.supports import is_outside, kind_of, support_of
 from phalanx.errors import words
 from phalanx.inputs.arguments import Arguments
 from phalanx.language.random_variable import RandomVariable

@@ -56,7 +56,9 @@ def draw_from_model(posterior: Reported) -> ModelDraws:
     if target is None or problem:
         return ModelDraws({}, {}, {}, problem, problem)
     try:
-        observed, size = _observed(target, _first_draw(posterior))
+        latents = posterior.record.latents
+        draw = {name: values[:1, :1][0, 0] for name, values in posterior.draws.items() if name in latents}
+        observed, size = _observed(target, draw)
     except Exception as error:  # of the user's model, of any class
         return ModelDraws({}, {}, {}, *[f"the model cannot be traced: {_first_line(error)}"] * 2)
     most = MOST_BYTES // max(size, 1)
@@ -92,10 +94,6 @@ def _predictive(posterior: Reported, most: int, kind: str) -> tuple[dict[str, np
     except Exception as error:  # of the user's model, of any class
         return {}, _first_line(error)
     return {name: values[0] for name, values in found.items()}, ""
-
-
-def _first_draw(posterior: Reported) -> dict[str, np.ndarray]:
-    return {name: values[:1, :1][0, 0] for name, values in posterior.draws.items() if name in posterior.record.latents}
 
 
 def _observed(target: Target, draw: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], int]:

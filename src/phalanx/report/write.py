@@ -1,22 +1,31 @@
-"""Report of a run as an HTML page: its sections and their explanations."""
+"""Report of a run: an HTML page, and a folder with the page, its pictures and the record in JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.diagnostics.judging.checked_run import high_rhat, least_ess
-from phalanx.report.comparison import comparison_section
-from phalanx.report.headline import headline_cards
+from phalanx.extras import is_installed
 from phalanx.report.model_draws import draw_from_model
 from phalanx.report.page import Page, Section, file_to_write, section, section_of_users
-from phalanx.report.plots.figures import draw_panels
+from phalanx.report.plots.figures import draw_panels, save_figures, save_pictures
 from phalanx.report.reported import Reported
-from phalanx.report.sections import check_section, loo_section, variables_section
-from phalanx.report.tables import facts_of, phases_of, summary_section
+from phalanx.report.sections import (
+    check_section,
+    comparison_section,
+    facts_of,
+    headline_cards,
+    loo_section,
+    phases_of,
+    summary_section,
+    variables_section,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,3 +157,78 @@ def sections_of_draws(posterior: Reported, shown: Reported, beside: Reported | N
         check_section(model),
         loo_section(posterior, model),
     ]  # fmt: skip
+
+
+def write_folder(
+    posterior: Reported,
+    folder: str | PathLike[str],
+    *,
+    headline: Mapping[str, Any] | None = None,
+    figures: Mapping[str, Figure] | None = None,
+    checks: Sequence[Check] = (),
+) -> list[Path]:
+    """Write `report.html`, the figures of the run, and `result.json` to a folder.
+
+    Without matplotlib or Jinja, only `result.json` is written. For a run without stored draws, the given figures and
+    `result.json` with the verdict of its reducers are written.
+
+    `result.json` holds the headline, the verdict, the R-hat of the log density and the worst one, the seconds of each
+    phase, and the record of the run.
+
+    Args:
+        posterior: the run.
+        folder: the folder; made if missing.
+        headline: main results, by name.
+        figures: the user's figures, to save and to show in the report, by name.
+        checks: the user's checks for the verdict.
+
+    Returns:
+        The files written.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files, findings = [], {}
+    if posterior.num_draws:
+        found = posterior.summary()["r_hat"]
+        findings = {
+            "verdict": _verdict(posterior, checks),
+            "r_hat": {"log_density": _number(found.iloc[0]), "worst": _number(found.max())},
+        }
+    elif posterior.record.reduced_draws:
+        findings = {"verdict": _verdict(posterior)}
+    if posterior.num_draws and is_installed("matplotlib") and is_installed("jinja2"):
+        titled = {_title(name): figure for name, figure in (figures or {}).items()}
+        built_in = save_figures(posterior, folder)
+        if taken := {path.stem for path in built_in} & (figures or {}).keys():
+            raise ValueError(f"figures: {min(taken)!r} is the name of a built-in figure; choose another.")
+        files = [write_report(posterior, folder / "report.html", titled, checks), *built_in]
+    files += save_pictures(figures or {}, folder)
+    document = {
+        "headline": dict(headline or {}),
+        **findings,
+        "timing": asdict(posterior.timing),
+        "run": {name: value for name, value in asdict(posterior.record).items() if name != "source"},
+    }
+    return [*files, write_result(document, folder)]
+
+
+def write_result(document: Mapping[str, Any], folder: Path) -> Path:
+    """Write `result.json` to a folder, and return its path."""
+    file = folder / "result.json"
+    file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return file
+
+
+def _title(name: str) -> str:
+    words = name.replace("_", " ")
+    return words[:1].upper() + words[1:]
+
+
+def _verdict(posterior: Reported, checks: Sequence[Check] = ()) -> dict[str, Any]:
+    verdict = posterior.verdict(checks)
+    return {"good": verdict.good, "grade": verdict.grade, "headline": verdict.headline}
+
+
+def _number(value: Any) -> float | None:
+    """Return a number, or None if it is not finite, for which JSON has no number."""
+    return float(value) if math.isfinite(value) else None

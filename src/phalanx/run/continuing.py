@@ -17,8 +17,8 @@ from phalanx.inputs.recoding import listed
 from phalanx.kernels.protocol.adapter import Rest
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.compatibility.compiler_settings import warn_of_other_settings
-from phalanx.mesh.keys import is_key
 from phalanx.mesh.output import warn
+from phalanx.mesh.random_numbers import is_key
 from phalanx.mesh.specs import PyTree
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.centring import first_centring, place_centring

@@ -23,11 +23,11 @@ from phalanx.inputs.needed_values import IN_BATCHES, trace_with_values
 from phalanx.inputs.placement import mesh_of
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.language.observations import check_unscaled
 from phalanx.language.tracing import Program
-from phalanx.language.unscaled import check_unscaled
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.communication import notice_of_gathers
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.centring import partly_centred

@@ -23,7 +23,7 @@ from phalanx.inputs.placement import check_alive
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.forks import refuse_fork
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
 from phalanx.programs.centring import centred_first

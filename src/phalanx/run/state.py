@@ -17,7 +17,7 @@ import numpy as np
 from phalanx.adaptation.tuner import Sums
 from phalanx.adaptation.warm_up import WarmUpState
 from phalanx.mesh.chains import HeldChains
-from phalanx.mesh.keys import is_key
+from phalanx.mesh.random_numbers import is_key
 from phalanx.mesh.specs import PyTree
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import ChainState

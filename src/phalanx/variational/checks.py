@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from phalanx.distributions.constraint_text import kind_of
+from phalanx.distributions.supports import kind_of
 from phalanx.errors.names import hint
 from phalanx.mesh.devices import CHAIN
 from phalanx.programs.sites import Latent

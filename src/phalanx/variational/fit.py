@@ -25,7 +25,7 @@ from phalanx.inputs.dataframe_input import UserData, columns_of
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Loop, Stop
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.record import Timing
 from phalanx.run import checks as run_checks
 from phalanx.run.describe import source_of
@@ -37,7 +37,6 @@ from phalanx.store.policy import SavePolicy
 from phalanx.variational import checks
 from phalanx.variational.beginning import FirstParameters, Init, pair_of
 from phalanx.variational.data_checks import DataChecks
-from phalanx.variational.guides.constructors import elbo
 from phalanx.variational.guides.coordinates import size_of
 from phalanx.variational.guides.guide import Guide
 from phalanx.variational.guides.pair import Pair, alignment_of, for_steps
@@ -51,7 +50,7 @@ from phalanx.variational.methods.stochastic import Stochastic
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.monitoring.recording import names_for, record_of
 from phalanx.variational.monitoring.stream import Stream, on_host, rows_of, stream_of
-from phalanx.variational.objective import Objective
+from phalanx.variational.objective import Objective, elbo
 from phalanx.variational.result import Fit
 from phalanx.variational.unbounded import check_bounded
 

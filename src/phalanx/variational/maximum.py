@@ -21,7 +21,7 @@ from phalanx.language.tracing import Program
 from phalanx.learning.ascent import climb_to_top
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.hessian_products import PRODUCTS, Summit, climb_many
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.run import checks as run_checks
 from phalanx.variational import checks
 from phalanx.variational.data_checks import DataChecks

@@ -12,7 +12,7 @@ from phalanx.diagnostics import Verdict
 from phalanx.diagnostics.elements import Names, element_names
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.report.page import Card, Page, Section, listed, pairs, section, section_of_users, words
+from phalanx.report.page import Card, Page, Section, listed, section, section_of_users, words
 from phalanx.report.plots.style import ACCENT, INK, MUTED, PANEL, SECOND, bin_edges, finish, new_figure, panel
 from phalanx.report.write import choose_variables, sections_of_draws
 from phalanx.variational.judging.evidence import Evidence, Weights
@@ -98,8 +98,8 @@ class PageOfFit(NamedTuple):
         facts = {
             "guide": words(record.kernel),
             "model": words(record.model),
-            "data": pairs(record.data),
-            "latent variables": pairs(record.latents),
+            "data": [*record.data.items()],
+            "latent variables": [*record.latents.items()],
             "devices": listed(record.devices),
             "seed": words(str(record.seed)),
             "versions": words(", ".join(f"{name} {version}" for name, version in record.versions.items())),

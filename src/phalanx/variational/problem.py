@@ -24,9 +24,10 @@ from phalanx.density.site_shardings import WrongAxis, latent_shardings
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.needed_values import IN_BATCHES, trace_with_values
+from phalanx.language.messages import Forward, Tracer
 from phalanx.language.parameters import Parameter, at_initial_values, initialized, with_parameters
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program, Tracer
+from phalanx.language.tracing import Program
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.space import GLOBAL
 from phalanx.mesh.specs import PyTree

@@ -11,9 +11,10 @@ import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions.transforms import Transform
 
+from phalanx.language.messages import Forward
 from phalanx.language.parameters import with_parameters
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program, deterministic, factor, sample, tracing
+from phalanx.language.tracing import Program, deterministic, factor, sample, tracing
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import transform_of
 from phalanx.variational.guides.coordinates import globals_of, locals_of, size_of

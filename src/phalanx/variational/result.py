@@ -15,7 +15,7 @@ from jax import Array
 from phalanx.diagnostics import Finding, Verdict
 from phalanx.errors.names import hint
 from phalanx.learning.compiled import Compiler
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.file import Run, run_of, write_run
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing

@@ -16,13 +16,13 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
-from phalanx.distributions.constraint_text import kind_of
+from phalanx.distributions.supports import kind_of
 from phalanx.errors.model_errors import has_no_sampler
 from phalanx.jaxprs.dependence import NOWHERE, Axes
 from phalanx.jaxprs.walking import Atom, Interpreter, aval_of, words
+from phalanx.language.messages import Forward
 from phalanx.language.parameters import Parameter
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation, run_program
 from phalanx.programs.validity import VALUE, Doubt, Doubts, doubts_of

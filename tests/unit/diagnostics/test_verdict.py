@@ -7,7 +7,7 @@ from tests.unit.report.posteriors import make_posterior, with_stats
 
 from phalanx.diagnostics import Finding, judge, judged, rhat
 from phalanx.diagnostics.judging.checked_run import high_rhat
-from phalanx.diagnostics.judging.divergent import gathers, mean_of_uniforms
+from phalanx.diagnostics.judging.checks import gathers, mean_of_uniforms
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from phalanx.diagnostics.judging.words import format_rhat
+from phalanx.diagnostics.judging.checked_run import format_rhat
 from phalanx.errors.words import count
 
 

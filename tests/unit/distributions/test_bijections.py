@@ -11,8 +11,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import AffineTransform
 
 from phalanx.distributions.bijections import EXPONENTIALS, bijection_onto, radius_at
-from phalanx.distributions.independent_entries import entries_of_support
-from phalanx.distributions.supports import support_of
+from phalanx.distributions.supports import entries_of_support, support_of
 
 ONTO = bijection_onto(constraints.simplex)
 

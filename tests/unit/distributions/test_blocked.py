@@ -11,8 +11,7 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.distributions.blocked import Blocked
-from phalanx.distributions.row_blocks import BLOCK_ELEMENTS
+from phalanx.distributions.blocked import BLOCK_ELEMENTS, Blocked
 
 ROWS = 103
 PIXELS = np.random.default_rng(0).integers(0, 256, (ROWS, 7)).astype(np.uint8)
@@ -199,7 +198,7 @@ def test_what_a_function_calls_counts():
 
 
 def test_blocks_shrink_with_the_lanes(monkeypatch):
-    monkeypatch.setattr("phalanx.distributions.row_blocks.BLOCK_ELEMENTS", 2**12)
+    monkeypatch.setattr("phalanx.distributions.blocked.BLOCK_ELEMENTS", 2**12)
     seen = []
 
     def rows(a, b):

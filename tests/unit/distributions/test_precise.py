@@ -15,8 +15,7 @@ from scipy import stats
 from scipy.special import expit, gammaln, logit, xlogy
 
 import phalanx as phx
-from phalanx.distributions.deviance import log_peak
-from phalanx.distributions.precise import precise
+from phalanx.distributions.precise import log_peak, precise
 
 ROWS = 300
 

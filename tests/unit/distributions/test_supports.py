@@ -13,8 +13,7 @@ from numpyro.distributions import constraints, transforms
 
 import phalanx as phx
 from phalanx.distributions.bijections import bijection_onto
-from phalanx.distributions.independent_entries import entries_of_support
-from phalanx.distributions.supports import support_of
+from phalanx.distributions.supports import entries_of_support, support_of
 from phalanx.programs.unconstrained import run_unconstrained
 from phalanx.programs.validity import find_invalid
 

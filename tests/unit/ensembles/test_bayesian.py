@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import phalanx as phx
-from phalanx.ensembles import laplace
+from phalanx.ensembles import posteriors
 
 LEARNER_OF_ONES = phx.ensembles.learner(
     lambda key: jnp.ones(2), lambda w, x: x @ w, lambda out, y: jnp.mean(out), optax.sgd(0.05)
@@ -70,7 +70,7 @@ def test_swag_refuses(options):
 
 @pytest.mark.slow
 def test_the_curvature_is_the_hessian(monkeypatch):
-    monkeypatch.setattr(laplace, "BLOCK", 16)
+    monkeypatch.setattr(posteriors, "BLOCK", 16)
     rng = np.random.default_rng(0)
     features, weights = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((50, 3), (3, 4)))
     labels = rng.integers(0, 4, 50)

@@ -20,8 +20,7 @@ from jax.scipy import special
 
 import phalanx as phx
 from phalanx.density.target import Target
-from phalanx.jaxprs.lane_rules import RULES, TERM_BY_TERM
-from phalanx.jaxprs.lanes_last import lanes_last
+from phalanx.jaxprs.lanes_last import RULES, TERM_BY_TERM, lanes_last
 from phalanx.kernels.protocol import lane_target
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.position import Vector

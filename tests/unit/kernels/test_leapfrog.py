@@ -20,8 +20,8 @@ from phalanx.kernels.integrators.leapfrog import PhasePoint, kinetic_energy, lea
 from phalanx.kernels.metric.given_metric import given_metric, metric_on
 from phalanx.kernels.metric.low_rank import LaneMetric
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector
+from phalanx.mesh.random_numbers import Keys
 
 COVARIANCE = np.array([[2.0, 0.6, 0.0], [0.6, 1.0, -0.3], [0.0, -0.3, 0.5]])
 METRICS = {

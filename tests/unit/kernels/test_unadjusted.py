@@ -20,7 +20,7 @@ from phalanx.kernels.mams import Microcanonical
 from phalanx.kernels.metric.low_rank import LaneMetric
 from phalanx.kernels.protocol.kernel import Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.mesh.keys import Keys
+from phalanx.mesh.random_numbers import Keys
 
 LANES, DIMENSIONS = 64, 3
 

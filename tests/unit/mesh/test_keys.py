@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phalanx.mesh.keys import Keys, as_key
+from phalanx.mesh.random_numbers import Keys, as_key
 
 
 def test_no_two_draws_share_a_key():

@@ -17,8 +17,8 @@ from scipy.stats import kstest
 import phalanx as phx
 from phalanx.density.density import Density
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Variable, Vector, VectorLayout, inner_products
+from phalanx.mesh.random_numbers import Keys
 from phalanx.mesh.space import RowSharding
 
 ROWS = 13

@@ -131,7 +131,7 @@ def test_a_name_that_is_none_is_an_error_that_lists_them(said):
 
 CHAINED_HASHES = """
 import jax, jax.numpy as jnp, numpy as np
-from phalanx.mesh.keys import Keys
+from phalanx.mesh.random_numbers import Keys
 from phalanx.mesh.random_numbers import standard_normals_from, threefry
 
 def normals(seed):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from phalanx.networks.attention import attend, attend_next, empty_cache
+from phalanx.networks.transformer import attend, attend_next, empty_cache
 
 
 def random_heads(length=13, seed=0):

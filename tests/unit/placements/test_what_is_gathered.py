@@ -14,9 +14,8 @@ from flax import nnx
 from tests.unit.distributions.test_supports import DISCRETE, EXAMPLES
 
 from phalanx.distributions.bijections import bijection_onto
-from phalanx.distributions.independent_entries import entries_of_support
 from phalanx.distributions.precise import precise
-from phalanx.distributions.supports import support_of
+from phalanx.distributions.supports import entries_of_support, support_of
 from phalanx.jaxprs.walking import all_equations
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.space import GLOBAL, RowSharding

@@ -7,11 +7,10 @@ from matplotlib.colors import to_hex
 from tests.unit.report.posteriors import make_posterior, with_divergences, with_stats
 
 from phalanx.report import save_figures
+from phalanx.report.plots.chains import rank_counts, rank_figure, trace_figure
 from phalanx.report.plots.chosen import Quantity, choose_quantities
-from phalanx.report.plots.energy import energy_figure
-from phalanx.report.plots.ranks import rank_counts, rank_figure
+from phalanx.report.plots.sampler import energy_figure
 from phalanx.report.plots.style import ALARM, explain, new_figure, printable
-from phalanx.report.plots.traces import trace_figure
 
 
 def words(figure):
@@ -40,7 +39,7 @@ def test_pyplot_is_left_alone():
     script = (
         "import sys; from tests.unit.report.posteriors import make_posterior;"
         "import phalanx.report.plots.figures as figures;"
-        "import phalanx.report.plots.traces as traces, numpy as np; from phalanx.report.plots.chosen import Quantity;"
+        "import phalanx.report.plots.chains as traces, numpy as np; from phalanx.report.plots.chosen import Quantity;"
         "figures.png(traces.trace_figure([Quantity('x', np.zeros((2, 5)))], np.zeros((2, 5), bool)));"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

@@ -36,6 +36,6 @@ def test_an_r_hat_that_is_none(tmp_path):
 
 
 def test_without_matplotlib_there_is_the_record_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("phalanx.report.folder.is_installed", lambda package: package != "matplotlib")
+    monkeypatch.setattr("phalanx.report.write.is_installed", lambda package: package != "matplotlib")
     assert write_folder(make_posterior(), tmp_path) == [tmp_path / "result.json"]
     assert "verdict" in json.loads((tmp_path / "result.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.report.posteriors import make_posterior, with_divergences, with_stats
 
 from phalanx.report import write_report
-from phalanx.report.headline import format_seconds, headline_cards
+from phalanx.report.sections import format_seconds, headline_cards
 
 
 def cards(posterior):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.unit.report.posteriors import make_posterior, with_stats
 
-from phalanx.report.plots import suspects
-from phalanx.report.plots.suspects import choose_suspects
+from phalanx.report.plots import chosen
+from phalanx.report.plots.chosen import choose_suspects
 
 
 def names(posterior):
@@ -41,8 +41,8 @@ def test_without_energies_it_is_the_worst_rhat(posterior):
 
 
 def test_many_elements_and_many_draws_are_sampled(posterior, monkeypatch):
-    monkeypatch.setattr(suspects, "_AT_ONCE", 7)
-    monkeypatch.setattr(suspects, "_MOST_DRAWS", 100)
+    monkeypatch.setattr(chosen, "_AT_ONCE", 7)
+    monkeypatch.setattr(chosen, "_MOST_DRAWS", 100)
     diverging = posterior.draws["x"][..., 16] < -1.5
     assert names(with_stats(posterior, diverging=diverging))[0] == "x[16]"
 

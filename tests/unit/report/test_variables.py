@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phalanx.report.plots.autocorrelation import autocorrelation_figure, autocorrelations
+from phalanx.report.page import svg, take_legend
+from phalanx.report.plots.chains import autocorrelation_figure, autocorrelations
 from phalanx.report.plots.chosen import Quantity
-from phalanx.report.plots.forest import forest_figure
-from phalanx.report.plots.marginals import VariableDraws, marginal_figure
 from phalanx.report.plots.predictive_check import pareto_figure, predictive_figure, statistics_figure
-from phalanx.report.svg import svg, take_legend
+from phalanx.report.plots.variables import VariableDraws, forest_figure, marginal_figure
 
 RANDOM = np.random.default_rng(0)
 

@@ -10,7 +10,7 @@ from tests.unit.report.posteriors import make_posterior, with_divergences, with_
 
 from phalanx.report import save_figures, write_report
 from phalanx.report.plots.style import new_figure
-from phalanx.report.tables import histograms
+from phalanx.report.sections import histograms
 
 
 class Page(HTMLParser):

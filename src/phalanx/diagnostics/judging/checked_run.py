@@ -1,4 +1,4 @@
-"""Run as the checks of a verdict receive it."""
+"""Run as the checks of a verdict receive it, and the bounds of its R-hat."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from scipy.special import fdtri
 
 from phalanx.diagnostics.elements import Names, element_names, measure
-from phalanx.diagnostics.judging.label_switching import DisagreeingVariable, Switching, switching_of
-from phalanx.diagnostics.judging.separated_chains import separated_chains
+from phalanx.diagnostics.judging.separated_chains import DisagreeingVariable, Switching, separated_chains, switching_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -31,6 +30,8 @@ MIXING_TIME = 3.0
 
 LARGE_RHAT = 1.05
 """R-hat from which on chains differ too much for any use, unless by chance."""
+
+_DECIMALS = 3
 
 
 @dataclass(frozen=True)
@@ -211,3 +212,11 @@ def high_rhat(num_chains: int, num_draws: int, num_quantities: int) -> float:
     ratio = float(fdtri(halves - 1, halves * (length - 1), 1 - FALSE_ALARMS / (2 * max(num_quantities, 1))))
     accident = np.sqrt((length - 1 + ratio) / length)
     return max(HIGH_RHAT, float(np.ceil(1000 * accident)) / 1000)
+
+
+def format_rhat(value: float, bound: float = 1.01) -> str:
+    """Return R-hat with three decimals, or as many as show on which side of the bound it is."""
+    if value >= 100:  # chains that stand still
+        return "over 100"
+    written = (f"{value:.{digits}f}" for digits in range(_DECIMALS, 8))
+    return next((text for text in written if value == bound or float(text) != bound), f"{value:.8g}")

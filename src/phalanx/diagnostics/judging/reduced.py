@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from phalanx.diagnostics.elements import Names, element_names
-from phalanx.diagnostics.judging.checked_run import HIGH_RHAT, least_ess
-from phalanx.diagnostics.judging.checks import LOW_ACCEPTANCE, SMALLER_STEPS
-from phalanx.diagnostics.judging.finding import Finding
+from phalanx.diagnostics.judging.checked_run import HIGH_RHAT, format_rhat, least_ess
+from phalanx.diagnostics.judging.checks import LOW_ACCEPTANCE, SMALLER_STEPS, Finding
 from phalanx.diagnostics.judging.verdict import Verdict, judged
-from phalanx.diagnostics.judging.words import format_rhat
 from phalanx.errors.words import count
 
 NAMED = 3
@@ -75,7 +73,7 @@ def judge_reduced(
         return judged(wrong, right)
     worst, least = max(_read(r_hats).values()), min(_read(sizes).values())
     words = f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
-    return Verdict(True, f"Good to use: {words}.", (), right)
+    return judged((), right, good=words)
 
 
 def _figures(

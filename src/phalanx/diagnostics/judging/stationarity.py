@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from phalanx.diagnostics.elements import Names, element_names, measure
-from phalanx.diagnostics.judging.finding import Finding
+from phalanx.diagnostics.judging.checks import Finding
 from phalanx.errors.words import count, first_few
 
 FALSE_ALARMS = 0.002

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phalanx.diagnostics.elements import Names
-from phalanx.diagnostics.judging.checked_run import CheckedRun
-from phalanx.diagnostics.judging.checks import CHECKS, Check, together
-from phalanx.diagnostics.judging.finding import Finding
-from phalanx.diagnostics.judging.words import format_rhat
+from phalanx.diagnostics.judging.checked_run import CheckedRun, format_rhat
+from phalanx.diagnostics.judging.checks import CHECKS, Check, Finding, together
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -129,7 +127,7 @@ def judge(
         raise ValueError("judge: there are no statistics; give one array of shape (chain, draw) at least, by name.")
     if table is None or table.empty:
         nothing = Finding("no draws", "There are no draws to judge.", "a larger num_samples, and keep=None")
-        return _faulted((*findings, nothing), passed)
+        return judged((*findings, nothing), passed)
     num_chains, num_draws = next(iter(stats.values())).shape[:2]
     run = CheckedRun(table, stats, num_chains, num_draws, draws or {}, labels or {}, superchains)
     results = [result for check in (*CHECKS, *checks) if (result := check(run)) is not None]
@@ -137,8 +135,10 @@ def judge(
     findings = (*findings, *found)
     passed = (*passed, *(result for result in results if isinstance(result, str)))
     if findings:
-        return _faulted(findings, passed)
-    return Verdict(True, f"Good to use: {_best(run)}.", (), passed)
+        return judged(findings, passed)
+    worst, least = np.nanmax(run.r_hats), np.nanmin(run.table[["ess_bulk", "ess_tail"]])
+    best = f"{run.r_hat} is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
+    return judged((), passed, good=best)
 
 
 def judged(findings: Sequence[Finding], passed: Sequence[str], *, good: str = "every check was passed") -> Verdict:
@@ -149,19 +149,9 @@ def judged(findings: Sequence[Finding], passed: Sequence[str], *, good: str = "e
         >>> print(judged([], ["No draw diverged."]))
         Good to use: every check was passed.
     """
-    if findings:
-        return _faulted(findings, passed)
-    return Verdict(True, f"Good to use: {good}.", (), tuple(passed))
-
-
-def _faulted(findings: Sequence[Finding], passed: Sequence[str]) -> Verdict:
+    if not findings:
+        return Verdict(True, f"Good to use: {good}.", (), tuple(passed))
     verdict = Verdict(False, "", tuple(sorted(findings, key=lambda finding: finding.grade == "usable")), tuple(passed))
     topics = ", ".join(finding.topic for finding in verdict.findings)
     opening = "Usable, with this in mind" if verdict.grade == "usable" else "Not good to use yet"
     return replace(verdict, headline=f"{opening}: {topics}.")
-
-
-def _best(run: CheckedRun) -> str:
-    """Return the worst R-hat and ESS of a good run, in words."""
-    worst, least = np.nanmax(run.r_hats), np.nanmin(run.table[["ess_bulk", "ess_tail"]])
-    return f"{run.r_hat} is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from phalanx.adaptation.metric import LowRankMetric
 from phalanx.density.target import Target
-from phalanx.kernels.metric.low_rank import LowRankMetric
 
 if TYPE_CHECKING:
     from jaxtyping import Float64

@@ -19,8 +19,8 @@ from phalanx.kernels.protocol.kernel import LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.per_chain import PerChain
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import ByVariable, Vector
+from phalanx.mesh.random_numbers import Keys
 from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from phalanx.adaptation.tuner import Tuner
 from phalanx.density.target import Target
 from phalanx.kernels.metric.given_metric import GivenMetric, metric_on
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.mesh.keys import Keys
 from phalanx.mesh.position import Vector
+from phalanx.mesh.random_numbers import Keys
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 

@@ -18,9 +18,8 @@ from phalanx.density.density import Density
 from phalanx.jaxprs.lanes_last import lanes_last
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.keys import as_key
 from phalanx.mesh.position import ByVariable, Vector, VectorLayout, inner_products
-from phalanx.mesh.random_numbers import Words, standard_normals_from, threefry, uniforms_from
+from phalanx.mesh.random_numbers import Words, as_key, standard_normals_from, threefry, uniforms_from
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 

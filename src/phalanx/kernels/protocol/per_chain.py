@@ -14,8 +14,8 @@ from phalanx.density.density import Density
 from phalanx.kernels.protocol.kernel import LaneState, Machine
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import over_lanes
-from phalanx.mesh.keys import Keys, as_key
 from phalanx.mesh.position import ByVariable
+from phalanx.mesh.random_numbers import Keys, as_key
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 

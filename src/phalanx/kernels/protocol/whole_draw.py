@@ -14,8 +14,7 @@ from phalanx.adaptation.step_size import StepSize
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, listed, step_size_of
-from phalanx.mesh.keys import Keys
-from phalanx.mesh.random_numbers import Words
+from phalanx.mesh.random_numbers import Keys, Words
 from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:

@@ -26,11 +26,12 @@ WAY_OUT = (
 
 def compiler_settings() -> dict[str, str]:
     """Return XLA's flags, the work-arounds that are turned off, the kind of the devices, and the processor."""
+    names = re.findall(r"^model name\s*: (.*)$", processor(), re.MULTILINE)
     return {
         "XLA_FLAGS": _flags(),
         VARIABLE: ", ".join(one.value for one in Workaround if not one.is_on),
         "the kind of the devices": jax.devices()[0].device_kind,
-        "the processor": _name_of_processor(),
+        "the processor": ", ".join(names) or platform.machine(),
     }
 
 
@@ -59,8 +60,3 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
     return f"{platform.machine()} {platform.processor()}"
-
-
-def _name_of_processor() -> str:
-    names = re.findall(r"^model name\s*: (.*)$", processor(), re.MULTILINE)
-    return ", ".join(names) or platform.machine()

@@ -1,7 +1,7 @@
 """Private and undocumented parts of NumPyro, each behind a guarded function with a fallback.
 
 This is the only module of Phalanx that names them. `NAMES` lists those that are looked up, with the consequence if a
-NumPyro lacks one. Only `phalanx.language.messages` and `refusals` depend on the layout of NumPyro's messages.
+NumPyro lacks one. Only `phalanx.language.messages` depends on the layout of NumPyro's messages.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from phalanx.jaxprs.dependence import NOWHERE, varying_axes
+from phalanx.language.messages import Forward, is_term
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.refusals import is_term
-from phalanx.language.tracing import Forward
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
 from phalanx.posterior.over_draws import key_of
 from phalanx.programs.unconstrained import refuse_parameter

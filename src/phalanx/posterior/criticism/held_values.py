@@ -23,11 +23,10 @@ from phalanx.density.finite_data import find_not_finite
 from phalanx.density.imputation import masks_of_missing
 from phalanx.density.missing_entries import missing_name
 from phalanx.density.target import Target
-from phalanx.distributions.constraint_text import kind_of
-from phalanx.distributions.independent_entries import entries
+from phalanx.distributions.supports import entries, kind_of
 from phalanx.inputs.arguments import ADDED
+from phalanx.language.messages import Forward
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward
 from phalanx.posterior.criticism.dependence import VariableDependence, to_draw
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws
 from phalanx.posterior.criticism.model_data import ModelData, are_deleted

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from jax import Array
 from numpyro.distributions import Distribution
 
-from phalanx.distributions.known import SharedTerm
+from phalanx.distributions.supports import SharedTerm
 from phalanx.errors.words import first_few
 from phalanx.inputs.dataframe_input import UserData
+from phalanx.language.messages import Forward, is_term
 from phalanx.language.observations import term_of
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.refusals import is_term
-from phalanx.language.tracing import Forward, Program
+from phalanx.language.tracing import Program
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws, RunDraws
 from phalanx.posterior.criticism.reduced_results import ValuesAtDraws, evaluate
 from phalanx.reducers.reducer import Reduce, Reducer

@@ -14,14 +14,13 @@ import numpy as np
 from phalanx.density.model_on_mesh import ModelOnMesh
 from phalanx.diagnostics.convergence import mcse
 from phalanx.diagnostics.elements import Names, element_name
-from phalanx.diagnostics.judging.finding import Finding
+from phalanx.diagnostics.judging.checks import Finding
 from phalanx.diagnostics.psis import smooth, threshold
 from phalanx.errors.words import count, first_few
 from phalanx.extras import is_installed, require
 from phalanx.inputs.dataframe_input import UserData
-from phalanx.language.observations import counted, is_masked
+from phalanx.language.observations import check_unscaled, counted, is_masked
 from phalanx.language.tracing import Program
-from phalanx.language.unscaled import check_unscaled
 from phalanx.mesh.processes import to_host
 from phalanx.posterior.criticism.log_likelihood import Terms
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws, RunDraws

@@ -34,8 +34,9 @@ from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.jaxprs.costs import largest_of_draw
 from phalanx.language.handlers import Tape, seed, trace, under
+from phalanx.language.messages import Forward, Tracer
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program, Tracer
+from phalanx.language.tracing import Program
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.devices import CHAIN
 from phalanx.posterior.over_draws import OfDraw, key_of

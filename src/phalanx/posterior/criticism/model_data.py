@@ -20,12 +20,12 @@ from phalanx.density.given_entries import WHERE_MISSING
 from phalanx.density.imputation import masks_of_missing
 from phalanx.density.model_on_mesh import ModelOnMesh
 from phalanx.density.target import Target
-from phalanx.distributions.known import SharedTerm
+from phalanx.distributions.supports import SharedTerm
 from phalanx.inputs.arguments import ADDED
 from phalanx.jaxprs.dependence import NOWHERE, varying_axes
 from phalanx.language.handlers import seed, substitute, trace
+from phalanx.language.messages import is_term
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.refusals import is_term
 from phalanx.marginals.marginalize import Marginal
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.processes import to_host

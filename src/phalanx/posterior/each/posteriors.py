@@ -13,8 +13,7 @@ import numpy as np
 from phalanx.density.target import Target
 from phalanx.diagnostics import judge
 from phalanx.diagnostics.elements import element_names, measure
-from phalanx.diagnostics.interval import check_fraction
-from phalanx.diagnostics.summary import COLUMNS, row_of, row_of_angles
+from phalanx.diagnostics.summary import COLUMNS, check_fraction, row_of, row_of_angles
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.errors.words import first_few
 from phalanx.posterior.each.stored_sets import blanked

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.report.plots.autocorrelation import autocorrelation_figure
-from phalanx.report.plots.chosen import choose_quantities
-from phalanx.report.plots.energy import energy_figure, energy_panels
+from phalanx.report.plots.chains import autocorrelation_figure, rank_figure, trace_figure
+from phalanx.report.plots.chosen import choose_quantities, choose_suspects
 from phalanx.report.plots.pairs import pair_figure
-from phalanx.report.plots.ranks import rank_figure
-from phalanx.report.plots.style import PANEL
-from phalanx.report.plots.suspects import choose_suspects
-from phalanx.report.plots.traces import trace_figure
-from phalanx.report.plots.warmup import warmup_figure, warmup_panels
+from phalanx.report.plots.sampler import energy_figure, energy_plots, warmup_figure, warmup_plots
+from phalanx.report.plots.style import PANEL, panel
 from phalanx.report.reported import Reported
 
 if TYPE_CHECKING:
@@ -26,30 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_figures(posterior: Reported) -> dict[str, Figure]:
-    """Draw the figures of a run: traces, ranks, pairs, energy and, if the run tuned a parameter, warm-up.
-
-    Args:
-        posterior: the run.
-
-    Returns:
-        Figures by name, in the order of the report.
-
-    Raises:
-        ValueError: if there are no draws.
-    """
-    quantities, diverging = choose_quantities(posterior), _diverging(posterior)
-    figures = {
-        "traces": trace_figure(quantities, diverging),
-        "ranks": rank_figure(quantities),
-        "pairs": pair_figure(choose_suspects(posterior), diverging),
-        "energy": energy_figure(posterior),
-    }
-    return {**figures, "warmup": warmup_figure(posterior)} if posterior.warmup else figures
-
-
 def draw_panels(posterior: Reported) -> dict[str, dict[str, Figure]]:
-    """Draw the same, and autocorrelation, as figures that a page puts side by side or below one another.
+    """Draw the figures that a page puts side by side or below one another.
 
     Args:
         posterior: the run.
@@ -63,9 +37,11 @@ def draw_panels(posterior: Reported) -> dict[str, dict[str, Figure]]:
         "ranks": {f"Ranks of {one.name}": rank_figure([one], PANEL) for one in quantities},
         "autocorrelation": {f"Autocorrelation of {one.name}": autocorrelation_figure(one) for one in quantities},
         "pairs": {"Pairs of elements": pair_figure(choose_suspects(posterior), diverging)},
-        "energy": energy_panels(posterior),
+        "energy": {title: panel(draw, posterior) for title, draw in energy_plots().items()},
     }
-    return {**panels, "warmup": warmup_panels(posterior)} if posterior.warmup else panels
+    if posterior.warmup:
+        panels["warmup"] = {title: panel(draw, posterior.warmup) for title, draw in warmup_plots(posterior).items()}
+    return panels
 
 
 def _diverging(posterior: Reported) -> Bool[np.ndarray, "chain draw"]:
@@ -96,7 +72,16 @@ def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]
         >>> [path.name for path in save_figures(posterior, "figures")]  # doctest: +SKIP
         ['traces.png', 'ranks.png', 'pairs.png', 'energy.png', 'warmup.png']
     """
-    return save_pictures(draw_figures(posterior), folder)
+    quantities, diverging = choose_quantities(posterior), _diverging(posterior)
+    figures = {
+        "traces": trace_figure(quantities, diverging),
+        "ranks": rank_figure(quantities),
+        "pairs": pair_figure(choose_suspects(posterior), diverging),
+        "energy": energy_figure(posterior),
+    }
+    if posterior.warmup:
+        figures["warmup"] = warmup_figure(posterior)
+    return save_pictures(figures, folder)
 
 
 def save_pictures(figures: Mapping[str, Figure], folder: str | PathLike[str]) -> list[Path]:

@@ -9,8 +9,18 @@ import numpy as np
 from phalanx.errors.words import count
 from phalanx.extras import require
 from phalanx.report.plots.chosen import Quantity
-from phalanx.report.plots.scales import AxisScale, scale_of
-from phalanx.report.plots.style import ACCENT, ALARM, INK, MUTED, finish, new_figure, printable, say
+from phalanx.report.plots.style import (
+    ACCENT,
+    ALARM,
+    INK,
+    MUTED,
+    AxisScale,
+    finish,
+    new_figure,
+    printable,
+    say,
+    scale_of,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

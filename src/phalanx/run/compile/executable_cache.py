@@ -25,7 +25,7 @@ from phalanx.kernels.protocol.adapter import KernelAdapter
 from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.compatibility import jax_internals
-from phalanx.mesh.keys import Keys
+from phalanx.mesh.random_numbers import Keys
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.programs.closure_key import captured, captured_words

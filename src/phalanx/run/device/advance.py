@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.keys import Keys
+from phalanx.mesh.random_numbers import Keys
 from phalanx.mesh.specs import PyTree
 from phalanx.run.device.blocks import Blocks, ChainState
 from phalanx.run.device.sink import Draws, Sink

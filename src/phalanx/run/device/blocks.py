@@ -18,18 +18,17 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from phalanx.adaptation.metric import LowRankMetric
 from phalanx.adaptation.tuner import Sums
 from phalanx.density.target import Target
-from phalanx.kernels.metric.low_rank import LowRankMetric
 from phalanx.kernels.protocol.adapter import KernelAdapter, Rest, lane_specs
 from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import HeldChains, lane_chains, over_lanes
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.keys import INITIAL_POSITION, Keys, as_key
 from phalanx.mesh.position import ByVariable, Vector, VectorLayout
-from phalanx.mesh.random_numbers import rolled_hashes
+from phalanx.mesh.random_numbers import INITIAL_POSITION, Keys, as_key, rolled_hashes
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.programs.centring import CENTRING, Residuals, first_centring

@@ -20,8 +20,8 @@ from phalanx.density.target import Target
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.keys import Keys
 from phalanx.mesh.processes import to_devices, to_host
+from phalanx.mesh.random_numbers import Keys
 from phalanx.mesh.specs import PyTree
 from phalanx.run.device.blocks import Blocks, InitResult
 from phalanx.run.device.recorder import TOTALS, Rows

@@ -23,8 +23,9 @@ from jax import Array, random
 from phalanx.errors.words import first_few
 from phalanx.inputs.arguments import ADDED, split_arguments
 from phalanx.language.handlers import under
+from phalanx.language.messages import Forward
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program
+from phalanx.language.tracing import Program
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
 from phalanx.run.each.data_sets import DataSets

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 
 from phalanx.diagnostics.elements import element_names, measure
-from phalanx.diagnostics.interval import check_fraction
+from phalanx.diagnostics.summary import check_fraction
 from phalanx.errors.names import UnknownVariable, hint
 from phalanx.errors.words import first_few
-from phalanx.mesh.keys import check_seed
+from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.each.posteriors import number_of_set
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.store.pickles import LEFT_OUT, Pickled

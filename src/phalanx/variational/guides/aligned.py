@@ -14,12 +14,11 @@ from jax import Array, lax, random
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent, MaskedDistribution, constraints
 
 from phalanx.diagnostics import Finding
-from phalanx.distributions.constraint_text import in_words
-from phalanx.distributions.supports import support_of
-from phalanx.language import refusals
+from phalanx.distributions.supports import in_words, support_of
+from phalanx.language.messages import Forward, Tracer, is_term
 from phalanx.language.parameters import Parameter, initialized, with_parameters
 from phalanx.language.random_variable import RandomVariable
-from phalanx.language.tracing import Forward, Program, Tracer
+from phalanx.language.tracing import Program
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import run_program
 from phalanx.variational.guides import coverage
@@ -247,7 +246,7 @@ class ProgramGuide(Guide):
                     f"rows, batch_size=."
                 )
             if variable.distribution is not None and variable.observed:
-                what = "is a factor" if refusals.is_term(variable.distribution) else "is observed"
+                what = "is a factor" if is_term(variable.distribution) else "is observed"
                 raise ValueError(
                     f"Variable {name!r} of the guide {self.name} {what}: a guide is a distribution of latent variables "
                     f"that can be drawn from. Take it out; observed variables belong to the model."

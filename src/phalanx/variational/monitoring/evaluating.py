@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from phalanx.language.refusals import is_term
+from phalanx.language.messages import is_term
 from phalanx.learning.batches import Batches, batches
 from phalanx.learning.compiled import Compiler
 from phalanx.variational.data_checks import DataChecks

@@ -1,13 +1,14 @@
-"""Plot of the sampler's statistics: energies, and E-BFMI, acceptance and divergences of each chain."""
+"""Plots of the sampler: energies, E-BFMI, acceptance and divergences of each chain, and the course of warm-up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phalanx.diagnostics.energy import LOW_EBFMI, ebfmi, has_energy
+from phalanx.extras import require
 from phalanx.report.plots.style import (
     ACCENT,
     ALARM,
@@ -17,7 +18,6 @@ from phalanx.report.plots.style import (
     bin_edges,
     finish,
     new_figure,
-    panel,
     say,
     whole_numbers,
 )
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Rounds = Mapping[str, np.ndarray]
+"""Statistics of the rounds by name."""
 
 
 def energy_figure(posterior: Reported) -> Figure:
@@ -39,17 +42,13 @@ def energy_figure(posterior: Reported) -> Figure:
         The figure. A panel contains words instead if the kernel has no kinetic energy, or a statistic is missing.
     """
     figure = new_figure(10, 5.8)
-    for axes, draw in zip(figure.subplots(2, 2).ravel(), _panels().values(), strict=True):
+    for axes, draw in zip(figure.subplots(2, 2).ravel(), energy_plots().values(), strict=True):
         draw(axes, posterior)
     return figure
 
 
-def energy_panels(posterior: Reported) -> dict[str, Figure]:
-    """Return the panels of `energy_figure` as figures by title."""
-    return {title: panel(draw, posterior) for title, draw in _panels().items()}
-
-
-def _panels() -> dict[str, Callable[[Axes, Reported], None]]:
+def energy_plots() -> dict[str, Callable[[Axes, Reported], None]]:
+    """Return the functions that draw the panels of `energy_figure`, by title."""
     return {
         "Energy": _energies, "E-BFMI": _fractions, "Acceptance rate": _acceptance, "Divergent draws": _divergences,
     }  # fmt: skip
@@ -129,3 +128,74 @@ def _dots(axes: Axes, heights: Float[np.ndarray, "chain"], color: str | np.ndarr
     axes.set_xlim(-0.6, len(heights) - 0.4)
     axes.tick_params(axis="x", colors=MUTED)
     whole_numbers(axes.xaxis, 9)
+
+
+def warmup_figure(posterior: Reported) -> Figure:
+    """Draw what changed during warm-up: step size, acceptance rate, and, if tuned, metric and length of trajectories.
+
+    Args:
+        posterior: the run; its `warmup` holds at least one round.
+
+    Returns:
+        The figure. Dashed lines mark rounds after which a new metric was in use, dotted lines rounds that moved chains.
+    """
+    plots = warmup_plots(posterior)
+    figure = new_figure(10, 2.8)
+    for axes, draw in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots.values(), strict=True):
+        draw(axes, posterior.warmup)
+    return figure
+
+
+def warmup_plots(posterior: Reported) -> dict[str, Callable[[Axes, Rounds], None]]:
+    """Return the functions that draw the panels of `warmup_figure`, by title."""
+    plots = {"Step size": _step_size, "Acceptance rate": _acceptance_rate}
+    if "metric_low" in posterior.warmup:
+        plots["Metric"] = _metric
+    if "trajectory_length" in posterior.warmup:
+        plots["Length of trajectories"] = _trajectory_length
+    return plots
+
+
+def _step_size(axes: Axes, rounds: Rounds) -> None:
+    _frame(axes, rounds, "Step size (log axis)", log=True)
+    _line(axes, rounds, "step_size", ACCENT)
+
+
+def _acceptance_rate(axes: Axes, rounds: Rounds) -> None:
+    _frame(axes, rounds, "Acceptance rate of the round")
+    _line(axes, rounds, "acceptance_rate", ACCENT)
+    axes.set_ylim(0, 1.02)
+
+
+def _metric(axes: Axes, rounds: Rounds) -> None:
+    """Draw the range of the standard deviations by which the metric scales the coordinates."""
+    _frame(axes, rounds, "Scales of the metric (log axis)", log=True)
+    axes.fill_between(
+        rounds["iteration"], rounds["metric_low"], rounds["metric_high"], color=SECOND, alpha=0.2, linewidth=0
+    )  # fmt: skip
+    for name in ("metric_low", "metric_high"):
+        _line(axes, rounds, name, SECOND)
+
+
+def _trajectory_length(axes: Axes, rounds: Rounds) -> None:
+    _frame(axes, rounds, "Length of trajectories (log axis)", log=True)
+    _line(axes, rounds, "trajectory_length", SECOND)
+
+
+def _frame(axes: Axes, rounds: Rounds, title: str, *, log: bool = False) -> None:
+    """Finish the axes, and mark rounds that changed the metric or moved chains."""
+    finish(axes, title, x="iteration of warm-up")
+    if log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(require("matplotlib.ticker").LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(require("matplotlib.ticker").NullLocator())
+    changed, moved = rounds["metric_changed"].astype(bool), rounds["relocated_chains"] > 0
+    for where, line, dashes in ((changed, MUTED, (0, (4, 3))), (moved, ALARM, (0, (1, 2)))):
+        for iteration in rounds["iteration"][where]:
+            axes.axvline(iteration, color=line, linewidth=0.8, linestyle=dashes, zorder=0)
+    whole_numbers(axes.xaxis)
+
+
+def _line(axes: Axes, rounds: Rounds, name: str, color: str) -> None:
+    axes.plot(rounds["iteration"], rounds[name], color=color, linewidth=1.3, marker=".", markersize=3)
