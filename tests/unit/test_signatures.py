@@ -28,6 +28,7 @@ EXCEPTIONS = {
     "phx.hmc": "a number of steps is whole, a step size is not",
     "phx.Fit.sample": "a seed comes before a number, as in all calls that draw",
     "phx.Fits.sample": "a seed comes before a number, as in all calls that draw",
+    "phx.Posterior.predictive": "data are a dict or a table, a kind is one of two words",
     "phx.Sampler.run": "a seed is a whole number, data are a dict",
     "phx.ensembles.learner": "a loss is a function, an optimiser one of optax's: others are refused",
     "phx.Sampler.plan": "called by Phalanx",

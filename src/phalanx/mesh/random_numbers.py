@@ -30,7 +30,7 @@ from jax.typing import ArrayLike, DTypeLike
 from phalanx.mesh.compatibility.workarounds import Workaround
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Float32, Integer, PRNGKeyArray
+    from jaxtyping import Float, Integer
 
 Words = tuple[Array, Array]
 """Two arrays of 32 random bits."""
@@ -39,12 +39,12 @@ INITIAL_POSITION = 0
 """The draw number of a chain's initial position."""
 
 
-def uniforms(key: PRNGKeyArray, numbers: Integer[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
+def uniforms(key: Array, numbers: Integer[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
     """Return uniforms on [0, 1), one for each of `numbers`."""
     return uniforms_from(_words(key, numbers), dtype)
 
 
-def standard_normals(key: PRNGKeyArray, numbers: Integer[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
+def standard_normals(key: Array, numbers: Integer[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
     """Return standard normals, one for each of `numbers`, by inversion."""
     return standard_normals_from(_words(key, numbers), dtype)
 
@@ -70,7 +70,7 @@ def standard_normals_from(words: Words, dtype: DTypeLike) -> Float[Array, "*shap
 
 
 @jax.jit
-def _erf_inv(x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
+def _erf_inv(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the inverse of the error function on (-1, 1) in float32, to 3e-7 of itself.
 
     JAX computes the logarithm of 1 - x**2 as `log1p(-x * x)`, which is inaccurate near one (relative error 6e-6), and

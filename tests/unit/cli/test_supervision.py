@@ -66,7 +66,7 @@ def test_the_cause_is_named_and_not_those_that_it_ended(monkeypatch):
         1, "ended with status 7", 7
     )
     with monkeypatch.context() as patience:
-        patience.setattr(supervision, "CAUSE_SECONDS", 60.0)  # a loaded machine takes seconds to start a process
+        patience.setattr(supervision, "CAUSE_SECONDS", 20.0)  # a loaded machine takes seconds to start a process
         assert supervised("sys.exit(0 if number else 75)").wait() == Failure(1, "ended before the others", 1)
     assert supervised("sys.exit(75)").wait() == Failure(0, "ended with status 75", 75)
 

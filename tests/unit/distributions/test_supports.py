@@ -109,6 +109,7 @@ def cdf_errors(makers):
 PARTS = "density", "jacobian"
 
 
+@pytest.mark.slow
 def test_densities_of_mixtures_and_transforms_have_the_quantiles_of_draws():
     for name, (mass, error) in cdf_errors(NUMBERS).items():
         assert abs(mass - 1) < 5e-3, name

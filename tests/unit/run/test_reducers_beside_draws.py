@@ -141,7 +141,8 @@ def test_a_stream_reduces_the_draws_that_a_run_does(name, monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(("phase", "stop"), [("warm-up", 30), pytest.param("sampling", 20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("phase", "stop"), [("warm-up", 30), ("sampling", 20)])
 def test_a_round_goes_on_where_blocks_have_fewer_slots(phase, stop, tmp_path, monkeypatch):
     """A device that has more rows of each chain has fewer slots, which the round's draws would not fit into."""
     monkeypatch.setattr(executable_cache, "EXECUTABLES", LRUCache(0))
