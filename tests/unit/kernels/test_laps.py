@@ -97,6 +97,7 @@ def test_the_acceptance_rate_to_aim_at_depends_on_the_number_of_coordinates():
     assert LateAdjustment(0.8)._step_size(LateAdjustmentState(1.0, 1.0, 2)).target == 0.8
 
 
+@pytest.mark.slow
 def test_short_chains_in_superchains_certify_a_run_or_refuse_it():
     """Chains start in groups by themselves; the verdict compares these by nested R-hat."""
 
@@ -169,6 +170,7 @@ def verdicts(model, num_warmup, seeds, init=None):
     ]
 
 
+@pytest.mark.slow
 def test_groups_that_agree_and_drift_together_are_not_stationary():
     # the mean of y is -5.4, and 0 in truth
     (verdict,) = verdicts(banana(8.0), 300, 1)
@@ -176,6 +178,7 @@ def test_groups_that_agree_and_drift_together_are_not_stationary():
     assert "Since an early part of the last adaptation window" in str(verdict)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_keeps_the_draws_that_later_ones_are_compared_with(tmp_path):
     sizes = {"num_chains": 64, "num_warmup": 100, "progress": False}
     posterior = phx.mcmc(banana(8.0), kernel=phx.laps(), num_samples=5, **sizes)

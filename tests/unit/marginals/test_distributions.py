@@ -101,6 +101,7 @@ def test_all_discrete_distributions_are_listed():
     assert {name for name in found if getattr(classes[name], "has_enumerate_support", False) is True} <= {*PRIORS}
 
 
+@pytest.mark.slow
 def test_each_prior_in_a_plate_under_scale_and_mask():
     def model() -> None:
         x: Any = numpyro.sample("x", dist.Normal(0.0, 1.0))
@@ -145,6 +146,7 @@ def test_each_prior_in_a_loop():
         np.testing.assert_allclose(found[f"z {name}"], logsumexp(before), rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 def test_each_likelihood_given_a_discrete_variable():
     def model() -> None:
         x: Any = numpyro.sample("x", dist.Normal(0.0, 1.0))

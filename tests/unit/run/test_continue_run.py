@@ -111,6 +111,7 @@ def test_sharded_rows_and_their_padding(tmp_path):
     same(half.continue_run(10).continue_run(20), whole)  # the first part is what it was
 
 
+@pytest.mark.slow
 def test_correlations_of_variables_that_are_sharded_elsewhere_are_refused():
     def rows(y):
         level = phx.sample("level", dist.Normal(0.0, phx.sample("scale", dist.HalfNormal(1.0))).expand(y.shape))
