@@ -181,16 +181,20 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
             return None
         plans = self._plans(equation, operands)
         plans[number] = plan
-        return None if any(_conflict(plan, other) for each, other in enumerate(plans) if each != number) else plans
+        gives_wanted = all(each.results[value.output] == want for each, want in zip(plans, wanted, strict=True))
+        conflicts = any(_conflict(plan, other) for each, other in enumerate(plans) if each != number)
+        return plans if gives_wanted and not conflicts else None
 
     def _plans_of_sums(self, value: PlacedValue, wanted: Placements) -> list[Plan]:
-        """Return plans that compute a value from operands that are added first, along the axes where it is a sum."""
+        """Return plans that compute a value from operands that are added first, along the axes where it is a sum.
+
+        That includes axes along which the value itself has been added before.
+        """
         equation, operands = value.equation, value.operands
         assert equation is not None
         replicated = Plan([REPLICATED] * len(operands), [REPLICATED] * len(equation.outvars))
-        plans = self._plans(equation, operands)
-        pairs = zip(value.placements, wanted, strict=True)
-        return [replicated if at != want else plan for plan, (at, want) in zip(plans, pairs, strict=True)]
+        pairs = zip(self._plans(equation, operands), wanted, strict=True)
+        return [plan if plan.results[value.output] == want else replicated for plan, want in pairs]
 
     def _plan_of_rows(
         self, axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], dim: int, output: int

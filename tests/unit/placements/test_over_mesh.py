@@ -126,6 +126,23 @@ def test_a_sum_that_several_expressions_are_linear_in_is_added_once(mesh_of):
     assert [message.collective for message in messages] == ["all-reduce"]
 
 
+@pytest.mark.parametrize("columns", [8, 6])
+def test_a_sum_over_two_axes_that_is_added_over_one_of_them_first(columns, mesh_of):
+    """The product with a sum over `data` alone needs the sum over that axis; `exp` needs the other one as well."""
+
+    def f(x, y):
+        total = 2.0 * x.sum()
+        product = total * y.sum()
+        rows = jnp.exp(-total) + jnp.arange(8.0, dtype=jnp.float32) * total
+        return product + jnp.exp(total) + jnp.sin(y * total).sum() + (rows * y[:8]).sum()
+
+    x = RANDOM.random((16, columns), np.float32) / 100
+    y = RANDOM.random(16, np.float32)
+    specs = PartitionSpec("data", "model" if columns == 8 else None), ROWS
+    found, _ = on_devices(f, mesh_of(1, 2, 4), (x, y), specs)
+    np.testing.assert_allclose(found, f(x, y), rtol=1e-5)
+
+
 def test_nested_loops_are_followed_once_for_each_placement(mesh_of, monkeypatch):
     """Four loops, each of which asks for the placements of its body before it is followed."""
     followed, primitive = [], ProgramInterpreter.primitive
