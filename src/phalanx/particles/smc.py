@@ -15,28 +15,15 @@ from jax.sharding import Mesh
 from phalanx.adaptation.late_adjustment import LateAdjustment
 from phalanx.density.finite_data import check_finite_data
 from phalanx.density.given_names import Coords, Dims, GivenNames
-from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import check_labels
-from phalanx.density.naming import Naming
-from phalanx.density.target import Target, choose_mesh
-from phalanx.inputs.arguments import (
-    Arguments,
-    check_outcome_named,
-    columns_left_out,
-    left_out_in_words,
-    split_arguments,
-)
+from phalanx.density.target import Target
 from phalanx.inputs.dataframe_input import UserData
-from phalanx.inputs.needed_values import trace_with_values
-from phalanx.inputs.placement import mesh_of
 from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
-from phalanx.mesh.agreement import check_same
-from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
+from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.interrupts import ended_by_interrupt
 from phalanx.mesh.processes import to_host
-from phalanx.mesh.random_numbers import check_seed
 from phalanx.particles.beginning import check_prior
 from phalanx.particles.pool import Pool
 from phalanx.particles.programs import ParticleBlocks, Programs, compile_programs
@@ -45,17 +32,19 @@ from phalanx.particles.stages import StageReport, Stages, TemperatureTuners
 from phalanx.particles.verdict import judge_stages
 from phalanx.posterior.communication import notice_of_gathers
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.programs.closure_key import captured_words, draws_key
+from phalanx.programs.closure_key import draws_key
 from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
+from phalanx.run.arguments import check_arguments, check_whole
 from phalanx.run.compile import executable_cache
-from phalanx.run.describe import call_words, describe, names_in_record
+from phalanx.run.describe import describe
 from phalanx.run.device.blocks import BLOCK_BYTES, Blocks
 from phalanx.run.device.tiles import Tiles
 from phalanx.run.init_values import prior_of
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
+from phalanx.run.traced_call import TracedCall
 
 FEWEST = 16
 """The fewest particles: the error of the evidence is a variance over their ancestors."""
@@ -144,45 +133,32 @@ def smc(
         temperatures; Karamanis, Seljak (2024), Persistent sampling.
     """
     began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
-    _check(num_particles, num_moves, target_ess, persistent, seed, keep, matmul_precision, on_block, progress)
-    kernel, names, number = nuts() if kernel is None else kernel, GivenNames.of(dims, coords), int(num_particles)
+    kernel, number = nuts() if kernel is None else kernel, int(num_particles)
     _check_kernel(kernel)
-    checks.check_mesh_type(mesh)
-    data, notice = {} if data is None else data, None
-    if mesh is None and mesh_of(data) is None:
-        notice, mesh = use_every_core(), default_mesh(number)
-    checks.check_not_traced(data)
-    arguments = split_arguments(model, data)
-    mesh = choose_mesh(arguments, mesh)
-    checks.check_even("num_particles", number, "particles", mesh)
-    given = {"target_ess": target_ess, "persistent": persistent, "num_moves": num_moves, "seed": seed, "keep": keep}
-    check_same(
-        "phx.smc", lambda: call_words(model, arguments, kernel=kernel.name, num_particles=number, mesh=dict(mesh.shape),
-                                      matmul_precision=matmul_precision, **given),
+    choices = {"target_ess": target_ess, "persistent": persistent, "num_moves": num_moves, "seed": seed, "keep": keep}
+    check_arguments(
+        **choices, mesh=mesh, matmul_precision=matmul_precision, on_block=on_block, progress=progress,
     )  # fmt: skip
-    sizes = axes_but_chain(mesh)
-    arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(model, a, sizes))
-    check_same("phx.smc", lambda: {"the model, or a value that it reads,": captured_words(whole)})
-    left_out = columns_left_out(model, data)
-    if not whole.observes:
-        check_outcome_named(model, left_out)
+    check_whole("num_particles", num_particles, FEWEST)
+    call = TracedCall.of(
+        "phx.smc", model, data, kernel=kernel, mesh=mesh, lanes=number, names=GivenNames.of(dims, coords),
+        check_mesh=lambda mesh: checks.check_even("num_particles", number, "particles", mesh),
+        options={"num_particles": number, "matmul_precision": matmul_precision, **choices},
+    )  # fmt: skip
+    whole = call.whole
     check_latents(model, whole)
     check_prior(whole)
-    check_labels(whole, arguments)
-    naming = Naming.of(whole, arguments, names)
-    said = [*filter(None, [notice, left_out_in_words(left_out)]), *IndexCheck.of(whole).check(arguments)]
+    check_labels(whole, call.arguments)
     stored, large = _stored(keep, whole)
-    said += checks.too_large_to_store(large, whole.deterministic)
-    programs, target, compilations = _programs(
-        whole, arguments, mesh, kernel, number, stored, matmul_precision, bool(progress)
-    )
+    programs, target, compilations = _programs(call, kernel, number, stored, matmul_precision, bool(progress))
     compiled = time.perf_counter()
     arrays = target.place_arrays()
     record = replace(
         describe(target, kernel.on(target), 1, matmul_precision),
         num_samples=number, seed=int(seed), started=started, init="draws from the prior", independent=True,
-        **names_in_record(naming, arguments),
+        **call.names,
     )  # fmt: skip
+    said = [*call.notices, *checks.too_large_to_store(large, whole.deterministic)]
     said += filter(None, [notice_of_gathers(target, record.communication)])
     with watched(make_progress(bool(progress))) as display:
         for sentence in said:
@@ -202,26 +178,9 @@ def smc(
     return _result(stages, record, timing, target.with_arrays(arrays))
 
 
-def _check(num_particles, num_moves, target_ess, persistent, seed, keep, matmul_precision, on_block, progress) -> None:
-    check_seed(seed)
-    checks.check_whole("num_particles", num_particles, FEWEST)
-    if num_moves is not None:
-        checks.check_whole("num_moves", num_moves, 1)
-    if isinstance(target_ess, bool) or not isinstance(target_ess, int | float | np.number) or not 0 < target_ess < 1:
-        raise ValueError(
-            f"target_ess must be a fraction of the particles between 0 and 1, such as 0.5; got {target_ess!r}."
-        )
-    for name, value in (("persistent", persistent), ("progress", progress)):
-        if not isinstance(value, bool | int | np.bool_):
-            raise TypeError(f"{name} must be True or False; got {value!r}.")
-    checks.check_keep(keep)
-    checks.check_precision(matmul_precision)
-    checks.check_on_block(on_block)
-
-
 def _check_kernel(kernel: Kernel) -> None:
     """Raise unless `kernel` is a kernel that leaves its target invariant."""
-    checks.check_kernel_type(kernel)
+    check_arguments(kernel=kernel)
     if kernel.centring is not None:
         raise ValueError(
             f"kernel: {kernel.name} learns a centring in a warm-up, and phx.smc has none. Leave out centring=: "
@@ -247,10 +206,10 @@ def _stored(keep: str | Sequence[str] | None, whole: TracedProgram) -> tuple[tup
 
 
 def _programs(
-    whole: TracedProgram, arguments: Arguments, mesh: Mesh, kernel: Kernel, number: int, stored: tuple[str, ...],
-    matmul_precision: str, progress: bool,
-) -> tuple[Programs, Target, int]:  # fmt: skip
+    call: TracedCall, kernel: Kernel, number: int, stored: tuple[str, ...], matmul_precision: str, progress: bool
+) -> tuple[Programs, Target, int]:
     """Return the compiled programs, of this call or an earlier one, the target, and the number compiled now."""
+    whole, arguments, mesh = call.whole, call.arguments, call.mesh
     key = executable_cache.key_of(
         whole, kernel, Reductions(()), mesh, arguments, "particles", number, stored, matmul_precision,
         draws_key(whole),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -82,20 +81,6 @@ def check_not_traced(data: object) -> None:
         )
 
 
-def check_sizes(num_chains: Any, num_warmup: Any, num_samples: Any, thin: Any) -> None:
-    """Raise unless sizes are whole numbers that are large enough."""
-    sizes = (
-        ("num_chains", num_chains, 1),
-        ("num_warmup", num_warmup, 0),
-        ("num_samples", num_samples, 1),
-        ("thin", thin, 1),
-    )
-    for name, value, least in sizes:
-        check_whole(name, value, least)
-    if thin > num_samples:
-        raise ValueError(f"thin={thin} keeps none of num_samples={num_samples} draws; give a smaller thin.")
-
-
 def check_types(wide: bool) -> None:
     """Raise if `jax_enable_x64` has another value than when the sampler was compiled."""
     if bool(jax.config.jax_enable_x64) != wide:  # pyright: ignore[reportAttributeAccessIssue]
@@ -107,12 +92,6 @@ def check_types(wide: bool) -> None:
         )
 
 
-def check_whole(name: str, value: object, least: int) -> None:
-    """Raise unless a size is a whole number of at least `least`."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number, at least {least}; got {value!r}.")
-
-
 def check_alone(name: str, **others: object) -> None:
     """Raise if arguments are given that cannot be given together with the argument `name`."""
     for other, value in others.items():
@@ -121,21 +100,6 @@ def check_alone(name: str, **others: object) -> None:
                 f"{other}: a run with {name}= does not take {other}=. Leave it out; or run phx.mcmc on one data set "
                 f"after the other."
             )
-
-
-def check_keep(keep: object) -> None:
-    """Raise unless `keep` is None, a name, or a list of names."""
-    names = (keep,) if isinstance(keep, str) else keep
-    if names is not None and (
-        not isinstance(names, Sequence | AbstractSet) or not all(isinstance(name, str) for name in names)
-    ):
-        raise TypeError(f"keep: expected names of variables, such as ['mean'], [] for none, or None; got {keep!r}.")
-
-
-def check_on_block(on_block: object) -> None:
-    """Raise unless `on_block` can be called."""
-    if on_block is not None and not callable(on_block):
-        raise TypeError(f"on_block: expected a function of a report, called after each block; got {on_block!r}.")
 
 
 def check_chains(num_chains: int, mesh: Mesh, kernel: Kernel) -> None:
@@ -154,37 +118,6 @@ def check_even(argument: str, number: int, things: str, mesh: Mesh) -> None:
         raise ValueError(
             f"{argument}={number} cannot be split evenly over {groups} devices along the mesh's {CHAIN!r} axis; "
             f"use {fits} {things}, or another mesh."
-        )
-
-
-def check_precision(matmul_precision: object) -> None:
-    """Raise unless a precision is one of JAX's."""
-    known = ("float32", "tensorfloat32", "bfloat16")
-    if matmul_precision not in known:
-        raise ValueError(f"matmul_precision must be one of {', '.join(known)}; got {matmul_precision!r}.")
-
-
-def check_kernel_type(kernel: object) -> None:
-    """Raise unless `kernel` is a Kernel."""
-    if not isinstance(kernel, Kernel):
-        raise TypeError(
-            f"kernel: expected a kernel such as phx.hmc() or phx.rwmh(), got {kernel!r}{_named_kernel(kernel)}. "
-            f"Wrap a BlackJAX algorithm: phx.from_blackjax(lambda f: blackjax.mala(f, 0.1))."
-        )
-
-
-def _named_kernel(kernel: object) -> str:
-    name = kernel.lower() if isinstance(kernel, str) else getattr(kernel, "__name__", "")
-    if name in ("sgld", "sghmc"):
-        return f"; give kernel=phx.{name}(step_size=..., batch_size=...)"
-    return f"; give kernel=phx.{name}()" if name in ("nuts", "hmc", "rwmh", "chees", "mams", "laps") else ""
-
-
-def check_mesh_type(mesh: object) -> None:
-    """Raise unless `mesh` is None or a Mesh."""
-    if mesh is not None and not isinstance(mesh, Mesh):
-        raise TypeError(
-            f"mesh must be made by phx.make_mesh, such as phx.make_mesh(devices=jax.devices()[:1]); got {mesh!r}."
         )
 
 

@@ -2,59 +2,31 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from typing import Any
 
 from jax.sharding import Mesh
 
-from phalanx.density.finite_data import check_finite_data
-from phalanx.density.given_names import Coords, Dims, GivenNames
-from phalanx.density.imputation import check_missing, impute
-from phalanx.density.indices import IndexCheck
-from phalanx.density.naming import Naming
-from phalanx.density.target import Target, choose_mesh
-from phalanx.inputs.arguments import check_outcome_named, columns_left_out, left_out_in_words, split_arguments
+from phalanx.density.given_names import Coords, Dims
 from phalanx.inputs.dataframe_input import UserData
-from phalanx.inputs.needed_values import IN_BATCHES, trace_with_values
-from phalanx.inputs.placement import mesh_of
-from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
-from phalanx.language.observations import check_unscaled
 from phalanx.language.tracing import Program
-from phalanx.mesh.agreement import check_same
-from phalanx.mesh.devices import axes_but_chain, default_mesh, use_every_core
-from phalanx.mesh.random_numbers import check_seed
-from phalanx.posterior.communication import notice_of_gathers
 from phalanx.posterior.posterior import Posterior
-from phalanx.programs.centring import partly_centred
-from phalanx.programs.closure_key import captured_words
-from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.reducers.reducer import Reduce, Reducer
-from phalanx.reducers.reductions import Reductions
-from phalanx.run import checks
-from phalanx.run.compile import executable_cache
-from phalanx.run.describe import call_words, describe, names_in_record
-from phalanx.run.device.blocks import planned
-from phalanx.run.device.executables import compile_blocks
-from phalanx.run.device.reducing import Reducing
-from phalanx.run.init_values import check_values
-from phalanx.run.options import RunOptions
+from phalanx.run.arguments import check_arguments
+from phalanx.run.build import compile_sampler
+from phalanx.run.checks import data_in_one_dict
+from phalanx.run.options import RunOptions, SamplerOptions
 from phalanx.run.phases.streaming import StreamBlock
-from phalanx.run.progress.display import waiting
 from phalanx.run.progress.report import RunReport
 from phalanx.run.sampler import Sampler
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
 
-PRIOR_ONLY = "The model observes no data: these are draws from the prior."
-"""Note of a run without observations, which is not a finding."""
 
-
-@checks.data_in_one_dict
+@data_in_one_dict
 def mcmc(
     model: Program,
     data: UserData | None = None,
@@ -156,24 +128,20 @@ def mcmc(
         >>> posterior.draws["mean"].shape
         (4, 100)
     """
-    check_seed(seed)  # before compiling
+    check_arguments(seed=seed)  # before compiling
+    options = SamplerOptions.of(kernel, num_chains, mesh, keep, dims, coords, reducers, missing, matmul_precision)
     run = RunOptions(
         num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, save_warmup, progress
     )
-    names = GivenNames.of(dims, coords)
     if each is not None:
         from phalanx.run.each.run_each import run_each
 
-        posteriors: Any = run_each(
-            run, model, data, each, kernel, num_chains, seed, mesh, keep, names, reducers, missing,
-            matmul_precision,
-        )  # fmt: skip
+        posteriors: Any = run_each(options, run, model, data, each, seed)
         return posteriors
-    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, matmul_precision)
-    return sampler.run(seed, **vars(run))
+    return compile_sampler(options, run, model, data).run(seed, **vars(run))
 
 
-@checks.data_in_one_dict
+@data_in_one_dict
 def stream(
     model: Program,
     data: UserData | None = None,
@@ -226,19 +194,18 @@ def stream(
         >>> bool(abs(block["m"]["x"].mean) < 0.1)
         True
     """
-    checks.check_whole("thin", thin, 1)
-    if num_samples is not None:
-        checks.check_sizes(1, 0, num_samples, thin)
-    check_seed(seed)
+    check_arguments(seed=seed, thin=thin)
+    options = SamplerOptions.of(kernel, num_chains, mesh, keep, dims, coords, reducers, missing, matmul_precision)
     run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, checkpoint, progress=progress)
-    names = GivenNames.of(dims, coords)
-    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, matmul_precision)
+    if num_samples is not None:
+        replace(run, num_samples=num_samples).checked(options.num_chains, keep)
+    sampler = compile_sampler(options, run, model, data)
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
     yield from sampler.stream(seed, None if num_samples is None else int(num_samples), run)
 
 
-@checks.data_in_one_dict
+@data_in_one_dict
 def compile(
     model: Program,
     data: UserData | None = None,
@@ -265,110 +232,7 @@ def compile(
         >>> sampler.run(seed=1, num_warmup=10, num_samples=10, progress=False).draws["x"].shape
         (4, 10)
     """
-    run, names = RunOptions(), GivenNames.of(dims, coords)
-    sampler = _compile(run, model, data, kernel, num_chains, mesh, keep, names, reducers, missing, matmul_precision)
+    options = SamplerOptions.of(kernel, num_chains, mesh, keep, dims, coords, reducers, missing, matmul_precision)
+    sampler = compile_sampler(options, RunOptions(), model, data)
     sampler.plan()  # raises here rather than in the run if memory does not suffice
     return sampler
-
-
-def _compile(
-    run: RunOptions, model: Program, data: UserData | None, kernel: Kernel | None, num_chains: int,
-    mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames,
-    reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, matmul_precision: str,
-) -> Sampler:  # fmt: skip
-    """Compile a sampler, after checks of all arguments, also of those of the run."""
-    checks.check_keep(keep)
-    run.checked(num_chains, keep)
-    num_chains = int(num_chains)  # a NumPy integer would give another cache key
-    checks.check_precision(matmul_precision)
-    check_missing(missing)
-    began = time.perf_counter()
-    kernel = nuts() if kernel is None else kernel
-    checks.check_kernel_type(kernel)
-    checks.check_mesh_type(mesh)
-    data, notices = {} if data is None else data, []
-    if mesh is None and mesh_of(data) is None:
-        notices, mesh = [use_every_core()], default_mesh(num_chains)
-    checks.check_not_traced(data)  # after use_every_core, since it starts JAX
-    left_out = columns_left_out(model, data)
-    notices.append(left_out_in_words(left_out))
-    if missing is not None:
-        model, data, said = impute(model, data, mesh)
-        notices += said
-    arguments = split_arguments(model, data)
-    mesh = choose_mesh(arguments, mesh)
-    checks.check_chains(num_chains, mesh, kernel)
-    kernel_words = kernel.name
-    check_same(
-        "phx.mcmc",
-        lambda: call_words(
-            model, arguments, kernel=kernel_words, num_chains=num_chains, mesh=dict(mesh.shape), keep=keep,
-            reducers=list(reducers or {}), matmul_precision=matmul_precision,
-        ),
-    )  # fmt: skip
-
-    sizes, in_batches = axes_but_chain(mesh), kernel.batch_size is not None
-    arguments, whole = trace_with_values(
-        arguments, lambda given: TracedProgram.of_whole(model, given, sizes), varies=IN_BATCHES if in_batches else ""
-    )
-    if not whole.observes:
-        check_outcome_named(model, left_out)
-    # a centring depends on the mesh, and other meshes continue a saved run
-    as_written = whole, kernel
-    if kernel.centring is not None:
-        model, data, said = partly_centred(model, data, kernel.centring, whole, mesh)
-        arguments, notices = split_arguments(model, data), [*notices, *said]
-        arguments, whole = trace_with_values(arguments, lambda given: TracedProgram.of_whole(model, given, sizes))
-    check_same("phx.mcmc", lambda: {"the model, or a value that it reads,": captured_words(whole)})
-    naming = Naming.of(whole, arguments, given)
-    names = names_in_record(naming, arguments)
-    indices = IndexCheck.of(whole)
-    notices += indices.check(arguments)
-    if keep is None:
-        keep = getattr(model, "keep", None)  # a model may have an attribute with a default
-    keep = (keep,) if isinstance(keep, str) else None if keep is None else tuple(keep)
-    latents = [latent.name for latent in whole.latents()]
-    reductions = Reductions.of({} if reducers is None else reducers, keep or latents, tuple(whole.observed))
-    if reductions.of_observations:
-        check_unscaled(whole.observed, "reducers")
-    # computing deterministic values of all rows would take longer than the step on a minibatch
-    deterministic = {} if kernel.batch_size is not None else whole.deterministic
-    stored, large = checks.stored_by_default(latents, deterministic) if keep is None else (keep, [])
-    notices += checks.too_large_to_store(large, whole.deterministic)
-    key = executable_cache.key_of(whole, kernel, reductions, mesh, arguments, num_chains, keep, matmul_precision)
-    # the trace of a user's kernel or reducer is of one chain, which another process may have edited for many
-    of_ours = executable_cache.is_ours(kernel) and executable_cache.is_ours(reductions)
-    executables, compilations = executable_cache.EXECUTABLES.look_up(key), 0
-    check_values(run.init, whole.latents(), num_chains)
-    if executables is None:
-        check_latents(model, whole)
-        check_finite_data(model, arguments, axes_but_chain(mesh), gradient=kernel.machine.uses_gradient)
-        target = Target.of(model, arguments, mesh, whole)
-        target = target if kernel.batch_size is None else target.in_batches(kernel.batch_size)
-        arrays = target.place_arrays()
-        checks.check_kernel(kernel, target)
-        kernel = kernel.on(target)
-        with waiting(bool(run.progress), "compiling"):
-            blocks = planned(target, kernel, num_chains, checks.check_names(stored, target), whole)
-            checks.check_coordinates(kernel, sum(blocks.layout.whole_lengths))
-            read = tuple(whole.observed) if reductions.of_observations else ()
-            reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
-            _ = reducing.on_rows  # traces the functions of reducers, which may raise
-            executables = compile_blocks(reducing, arrays, matmul_precision, key if of_ours else None)
-        compilations = executables.count
-        executable_cache.EXECUTABLES.keep(key, executables)
-    else:
-        executables = executables.serving(model, reductions)
-        target = executables.blocks.target.with_arguments(arguments)
-        arrays, kernel = target.place_arrays(), kernel.on(target)
-    record = replace(describe(target, kernel, num_chains, matmul_precision), **names)
-    notices.append(notice_of_gathers(target, record.communication))
-    if not whole.observes:
-        record = replace(record, passed=(*record.passed, PRIOR_ONLY))
-        notices.append(PRIOR_ONLY)
-    return Sampler(
-        executables, arrays, kernel, record, naming, time.perf_counter() - began, compilations,
-        notice="\n".join(filter(None, notices)) or None, indices=indices,
-        traces=partial(executable_cache.trace_words, *as_written, reductions),
-        continued={"on_block": run.on_block, "progress": run.progress},
-    )  # fmt: skip

@@ -1,20 +1,25 @@
-"""Options of a run, none of which requires recompilation."""
+"""Options of a sampler, which its compiled programs depend on, and of a run, which no program depends on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from jax.sharding import Mesh
 
+from phalanx.density.given_names import Coords, Dims, GivenNames
 from phalanx.extras import require
+from phalanx.kernels.nuts import nuts
+from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.language.tracing import Program
 from phalanx.posterior.posterior import Posterior
 from phalanx.programs.centring import Centrings
-from phalanx.run.checks import check_on_block, check_sizes
-from phalanx.run.init_values import Initial, check_kind
+from phalanx.reducers.reducer import Reduce, Reducer
+from phalanx.run.arguments import check_arguments
+from phalanx.run.init_values import Initial
 from phalanx.run.loop import UNTIL_ROOM
 from phalanx.run.progress.report import RunReport
 from phalanx.run.state import Aim
@@ -23,6 +28,46 @@ from phalanx.store.policy import SavePolicy
 
 WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 300, 1000
 """Draws of a warm-up over all chains, and the minimum and maximum of each chain."""
+
+
+@dataclass(frozen=True)
+class SamplerOptions:
+    """Arguments of `phx.compile` besides model and data, which that function explains."""
+
+    kernel: Kernel
+    num_chains: int
+    mesh: Mesh | None
+    keep: str | Sequence[str] | None
+    names: GivenNames
+    reducers: Mapping[str, Reducer | Reduce]
+    missing: str | None
+    matmul_precision: str
+
+    @classmethod
+    def of(
+        cls, kernel: Kernel | None, num_chains: int, mesh: Mesh | None, keep: str | Sequence[str] | None,
+        dims: Dims | None, coords: Coords | None, reducers: Mapping[str, Reducer | Reduce] | None,
+        missing: str | None, matmul_precision: str,
+    ) -> SamplerOptions:  # fmt: skip
+        """Return the options, checked one by one; where the user gives none, those by default.
+
+        Raises:
+            TypeError, ValueError: when one is out of range; the message names it.
+        """
+        kernel = nuts() if kernel is None else kernel
+        check_arguments(
+            kernel=kernel, num_chains=num_chains, mesh=mesh, keep=keep, missing=missing,
+            matmul_precision=matmul_precision,
+        )  # fmt: skip
+        names, number = GivenNames.of(dims, coords), int(num_chains)  # a NumPy integer would give another cache key
+        return cls(kernel, number, mesh, keep, names, reducers or {}, missing, matmul_precision)
+
+    def stored(self, model: Program) -> tuple[str, ...] | None:
+        """Return the variables to store, from the argument or an attribute of the model; None for those by default."""
+        keep = getattr(model, "keep", None) if self.keep is None else self.keep
+        if keep is None:
+            return None
+        return (keep,) if isinstance(keep, str) else tuple(keep)
 
 
 @dataclass(frozen=True)
@@ -47,30 +92,25 @@ class RunOptions:
         Raises:
             TypeError, ValueError: when one is out of range; the message names it.
         """
-        check_sizes(num_chains, 0 if self.num_warmup is None else self.num_warmup, self.num_samples, self.thin)
-        until, tuning, progress = self.until, self.tuning, self.progress
-        if until is not None and not isinstance(until, Until):
-            raise TypeError(f"until: expected a condition such as phx.until(ess=400, r_hat=1.01), got {until!r}.")
-        if until is not None and keep is not None and not len(keep) and (until.r_hat or until.ess):
+        check_arguments(num_chains=num_chains, **vars(self))
+        samples, stores_nothing = int(self.num_samples), keep is not None and not len(keep)
+        if self.thin > samples:
+            raise ValueError(f"thin={self.thin} keeps none of num_samples={samples} draws; give a smaller thin.")
+        if stores_nothing and self.until is not None and (self.until.r_hat or self.until.ess):
             raise ValueError(
                 "until: r_hat= and ess= need stored draws, and keep=[] stores none. Keep a variable, or give only "
                 "seconds=."
             )
-        check_on_block(self.on_block)
-        if not isinstance(progress, bool | int | np.bool_):
-            raise TypeError(f"progress must be True or False; got {progress!r}.")
-        if tuning is not None and not hasattr(tuning, "state"):
-            raise TypeError(f"tuning: expected a posterior, whose tuning to use; got {tuning!r}.")
-        check_kind(self.init)
-        self._check_store(keep)
-        if not isinstance(self.save_warmup, bool | np.bool_):
-            raise TypeError(f"save_warmup must be True or False; got {self.save_warmup!r}.")
-        if self.save_warmup and keep is not None and not len(keep):
+        if stores_nothing and self.store is not None:
+            raise ValueError("store: keep=[] stores no draws. Keep a variable, or leave out store=.")
+        if stores_nothing and self.save_warmup:
             raise ValueError("save_warmup: keep=[] stores no draws. Keep a variable, or leave out save_warmup=.")
+        self._check_store()
         warmup = default_warmup(int(num_chains)) if self.num_warmup is None else int(self.num_warmup)
-        samples, thin = int(self.num_samples), int(self.thin)
-        policy, progress = SavePolicy.of(self.checkpoint), bool(progress)
-        return replace(self, num_warmup=warmup, num_samples=samples, thin=thin, checkpoint=policy, progress=progress)
+        return replace(
+            self, num_warmup=warmup, num_samples=samples, thin=int(self.thin), checkpoint=self.policy,
+            progress=bool(self.progress),
+        )  # fmt: skip
 
     def aim(self, initial: Initial) -> Aim:
         """Return the arguments that the record of a run contains; only valid after `checked`."""
@@ -81,13 +121,9 @@ class RunOptions:
         """Policy of saves; None without a checkpoint."""
         return SavePolicy.of(self.checkpoint)
 
-    def _check_store(self, keep: Any) -> None:
+    def _check_store(self) -> None:
         if self.store is None:
             return
-        if not isinstance(self.store, str | PathLike):
-            raise TypeError(f"store: expected a folder, such as 'out/run.zarr'; got {self.store!r}.")
-        if keep is not None and not len(keep):
-            raise ValueError("store: keep=[] stores no draws. Keep a variable, or leave out store=.")
         policy = self.policy
         if policy is not None and policy.folder.resolve() == Path(self.store).resolve():
             raise ValueError(f"store={str(self.store)!r} is the folder of the checkpoint, too; name another one.")

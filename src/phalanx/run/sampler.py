@@ -23,12 +23,12 @@ from phalanx.inputs.placement import check_alive
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.forks import refuse_fork
-from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
 from phalanx.programs.centring import centred_first
+from phalanx.run.arguments import check_arguments
 from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of, traced
-from phalanx.run.checks import check_arrays, check_sizes, check_types
+from phalanx.run.checks import check_arrays, check_types
 from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, explained, plan_memory
 from phalanx.run.continuing import ContinuationChecks, SamplerContinuation, check_contents, check_same_names, since_kept
 from phalanx.run.describe import names_in_record
@@ -148,7 +148,7 @@ class Sampler:
             (4, 10)
         """
         refuse_fork()
-        check_seed(seed)
+        check_arguments(seed=seed)
         options = RunOptions(
             num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, save_warmup, progress
         )
@@ -212,7 +212,7 @@ class Sampler:
         data_used = self._data(data, posterior.record.names)
         if not self.naming.given:
             data_used = data_used._replace(record=data_used.record.named_like(posterior.record))
-        check_sizes(self.executables.blocks.num_chains, 0, num_samples, 1)
+        check_arguments(num_samples=num_samples)
         num_samples = int(num_samples)
         check_same("continue_run", lambda: {"num_samples": str(num_samples), "until": str(until)})
         state = self._state_of(posterior, data_used.arrays)._replace(next_look=0, stopped=False)
@@ -262,7 +262,7 @@ class Sampler:
 
     def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[StreamBlock, None, None]:
         """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""
-        check_seed(seed)
+        check_arguments(seed=seed)
         options, data, held = self._checked(options), self._data(None), self.executables.blocks.held
         with checkpoint_in(options.policy, held) as saves, watched(make_progress(options.progress)) as display:
             self._announce(display, self.plan(options.room))

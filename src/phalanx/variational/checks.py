@@ -81,13 +81,6 @@ def check_coordinates(problem: Problem, guide: str) -> None:
         raise ValueError(f"The model {model} has no coordinates to learn: its latent variables have no free element.")
 
 
-def check_counts(num_steps: object, num_particles: object) -> None:
-    """Raise unless the sizes are whole numbers, large enough."""
-    for name, value, least in (("num_steps", num_steps, 0), ("num_particles", num_particles, 1)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(f"fit: {name} must be a whole number, at least {least}; got {value!r}.")
-
-
 def check_particles(num_particles: int, pair: Pair) -> None:
     """Raise unless the mesh's chain axis divides the number of particles."""
     groups = pair.problem.mesh.shape[CHAIN]

@@ -18,16 +18,16 @@ from jax import Array
 from jax.sharding import Mesh
 
 from phalanx.density.given_names import Coords, Dims
-from phalanx.density.imputation import check_missing, impute
+from phalanx.density.imputation import impute
 from phalanx.extras import require
 from phalanx.inputs.arguments import check_outcome_named, columns_left_out, left_out_in_words
 from phalanx.inputs.dataframe_input import UserData, columns_of
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Loop, Stop
-from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.record import Timing
-from phalanx.run import checks as run_checks
+from phalanx.run.arguments import check_arguments
+from phalanx.run.checks import check_not_traced, data_in_one_dict
 from phalanx.run.describe import source_of
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.report import Report
@@ -64,7 +64,7 @@ LONGEST, USUAL = 10.0, 1.0
 """The longest gradient in units of a guide's widths, in nats: in all, and for each coordinate, whose squares add up."""
 
 
-@run_checks.data_in_one_dict
+@data_in_one_dict
 def fit(
     model: Program,
     guide: Guide | Callable[..., Any] | None,
@@ -185,8 +185,13 @@ def fit(
     num_particles = 1 if guide is None else num_particles
     stops = guide is not None and training is None and until is not False
     averages = (guide is not None if average is None else average) and training is None
-    _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh)
-    check_missing(missing)
+    check_arguments(
+        seed=seed, num_steps=num_steps, num_particles=num_particles, on_block=on_block, progress=progress,
+        missing=missing, matmul_precision=matmul_precision, mesh=mesh,
+    )  # fmt: skip
+    checks.check_optimizer(optimizer)
+    checks.check_objective(objective)
+    checks.check_until(until)
     if each is not None:
         from phalanx.variational.each.fit_each import FitOptions, fit_each
 
@@ -217,7 +222,7 @@ def fit(
     pair = pair_of(model, guide, data, mesh, batch_size, num_rows, init)
     if left_out and not pair.problem.whole.observes:
         check_outcome_named(model, left_out)
-    run_checks.check_not_traced(data)
+    check_not_traced(data)
     pair.problem.check_same(
         "phx.fit", guide=pair.guide.name, **{"the text of the guide": source_of(guide)}, num_steps=num_steps,
         num_particles=num_particles, batch_size=batch_size, num_rows=num_rows, seed=seed,
@@ -282,17 +287,6 @@ def fit(
         failed.fit = result
         raise failed
     return result
-
-
-def _check(num_steps, num_particles, optimizer, objective, until, seed, matmul_precision, on_block, mesh) -> None:
-    checks.check_counts(num_steps, num_particles)
-    checks.check_optimizer(optimizer)
-    checks.check_objective(objective)
-    checks.check_until(until)
-    check_seed(seed)
-    run_checks.check_precision(matmul_precision)
-    run_checks.check_on_block(on_block)
-    run_checks.check_mesh_type(mesh)
 
 
 def _is_default(optimizer: object) -> bool:

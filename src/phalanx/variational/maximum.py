@@ -21,8 +21,8 @@ from phalanx.language.tracing import Program
 from phalanx.learning.ascent import climb_to_top
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.hessian_products import PRODUCTS, Summit, climb_many
-from phalanx.mesh.random_numbers import check_seed
-from phalanx.run import checks as run_checks
+from phalanx.run.arguments import check_arguments
+from phalanx.run.checks import check_not_traced, data_in_one_dict
 from phalanx.variational import checks
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.constructors import laplace
@@ -75,7 +75,7 @@ class Maximum(NamedTuple):
     unchecked: str = ""
 
 
-@run_checks.data_in_one_dict
+@data_in_one_dict
 def maximize(
     model: Program,
     data: UserData | None = None,
@@ -126,12 +126,10 @@ def maximize(
     Source:
         Liu, Nocedal (1989), On the limited memory BFGS method for large scale optimization.
     """
-    check_seed(seed)
-    run_checks.check_precision(matmul_precision)
-    run_checks.check_mesh_type(mesh)
+    check_arguments(seed=seed, matmul_precision=matmul_precision, mesh=mesh)
     checks.check_values_given(init, "maximize")
     arguments = split_arguments(model, {} if data is None else data)
-    run_checks.check_not_traced(data)
+    check_not_traced(data)
     problem = Problem(model, arguments, choose_mesh(arguments, mesh)).with_values()
     if (left_out := columns_left_out(model, data)) and not problem.whole.observes:
         check_outcome_named(model, left_out)

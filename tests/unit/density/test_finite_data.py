@@ -42,7 +42,7 @@ def nothing_is_compiled(monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("compiled before the data were refused")
 
-    monkeypatch.setattr("phalanx.run.mcmc.compile_blocks", refuse)
+    monkeypatch.setattr("phalanx.run.build.compile_blocks", refuse)
     monkeypatch.setattr("phalanx.learning.compiled.Compiler.__call__", refuse)
 
 

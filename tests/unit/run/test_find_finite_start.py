@@ -49,7 +49,7 @@ def test_hostile_arguments_are_refused_by_name_before_compiling(name, value, mon
     def refuse(*args, **kwargs):
         raise AssertionError("compiled before the argument was refused")
 
-    monkeypatch.setattr("phalanx.run.mcmc.compile_blocks", refuse)
+    monkeypatch.setattr("phalanx.run.build.compile_blocks", refuse)
 
     def model(y):
         phx.sample("y", dist.Normal(phx.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)

@@ -28,6 +28,7 @@ from phalanx.run.describe import names_in_record
 from phalanx.run.each.blocks import EachTarget
 from phalanx.run.each.data_sets import DataSets, Each
 from phalanx.run.each.ragged import REAL, check_ragged, real_rows, with_real_rows
+from phalanx.run.options import SamplerOptions
 
 
 @dataclass(frozen=True)
@@ -138,16 +139,14 @@ class ModelOnSets:
         """Return the model with the data of one data set."""
         return Target(self.model, self.sets.one(number, padded=False), mesh=default_mesh(num_chains))
 
-    def stored(self, keep: str | Sequence[str] | None) -> tuple[str, ...]:
+    def stored(self, options: SamplerOptions) -> tuple[str, ...]:
         """Return the variables to store; deterministic values of each row are not, if data sets differ in their rows.
 
         Raises:
-            TypeError, ValueError: when `keep` names no variable, or one that cannot be stored.
+            ValueError: when `keep=` names a variable that cannot be stored.
         """
-        checks.check_keep(keep)
-        if keep is None:
-            keep = getattr(self.model, "keep", None)  # a model may have an attribute with a default
-        if keep is None:
+        chosen = options.stored(self.model)
+        if chosen is None:
             names, large = checks.stored_by_default(list(self.latents), self.whole.deterministic)
             self.notices.extend(checks.too_large_to_store(large, self.whole.deterministic))
             self.notices.extend(
@@ -156,13 +155,12 @@ class ModelOnSets:
                 for name in sorted(self.by_row)
             )
             return tuple(name for name in names if name not in self.by_row)
-        names = (keep,) if isinstance(keep, str) else tuple(keep)
-        if rows := [name for name in names if name in self.by_row]:
+        if rows := [name for name in chosen if name in self.by_row]:
             raise ValueError(
                 f"keep: {rows[0]!r} has an element for each row, and the data sets differ in their numbers of rows. "
                 f"Leave it out, and compute it by posteriors.of(name).predictive()."
             )
-        return names
+        return chosen
 
 
 def _filled(sets: DataSets, number: int) -> dict[str, Any]:

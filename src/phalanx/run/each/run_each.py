@@ -12,16 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh
 
-from phalanx.density.given_names import GivenNames
-from phalanx.kernels.nuts import nuts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
 from phalanx.posterior.each.posteriors import Posteriors
 from phalanx.posterior.each.stored_sets import Sets
 from phalanx.programs.sites import Latent
-from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
 from phalanx.run.compile import executable_cache
@@ -36,7 +32,7 @@ from phalanx.run.each.model_on_sets import ModelOnSets
 from phalanx.run.host.draw_store import step_sizes, store_at
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.init_values import check_values, initial_of
-from phalanx.run.options import RunOptions
+from phalanx.run.options import RunOptions, SamplerOptions
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.results import Clock
@@ -51,26 +47,21 @@ BLOCK_DRAWS = 64
 
 
 def run_each(
-    run: RunOptions, model: Program, data: object, each: Each, kernel: Kernel | None, num_chains: int, seed: int,
-    mesh: Mesh | None, keep: str | Sequence[str] | None, given: GivenNames,
-    reducers: Mapping[str, Reducer | Reduce] | None, missing: str | None, matmul_precision: str,
-) -> Posteriors:  # fmt: skip
+    options: SamplerOptions, run: RunOptions, model: Program, data: object, each: Each, seed: int
+) -> Posteriors:
     """Return the posteriors of many data sets; see `phx.mcmc`."""
     began = time.perf_counter()
-    kernel = nuts() if kernel is None else kernel
     others = {name: getattr(run, name) for name in ("tuning", "until", "checkpoint")}
     others |= {"save_warmup": run.save_warmup or None}
-    checks.check_alone("each", missing=missing, **others)
-    run = run.checked(num_chains, keep)
-    checks.check_precision(matmul_precision)
-    checks.check_kernel_type(kernel)
-    checks.check_mesh_type(mesh)
-    on_sets = ModelOnSets.of(model, data, each, mesh, given, evenly=run.store is not None)
+    checks.check_alone("each", missing=options.missing, **others)
+    num_chains, matmul_precision = options.num_chains, options.matmul_precision
+    run = run.checked(num_chains, options.keep)
+    on_sets = ModelOnSets.of(model, data, each, options.mesh, options.names, evenly=run.store is not None)
     sets, target, filled = on_sets.sets, on_sets.target(), on_sets.filled_up
-    kernel = kernel_of_each(kernel, filled)
+    kernel = kernel_of_each(options.kernel, filled)
     checks.check_kernel(kernel, target)
-    init, stored = _of_all(run.init, on_sets.whole.latents(), num_chains, filled), on_sets.stored(keep)
-    reductions = Reductions.of(reducers or {}, stored or list(on_sets.latents), tuple(on_sets.whole.observed))
+    init, stored = _of_all(run.init, on_sets.whole.latents(), num_chains, filled), on_sets.stored(options)
+    reductions = Reductions.of(options.reducers, stored or list(on_sets.latents), tuple(on_sets.whole.observed))
     if not stored and not reductions.entries:
         raise ValueError("keep: with an empty list a run has no result without reducers; name a variable or a reducer.")
     blocks = _blocks(target, kernel, filled * num_chains, checks.check_names(stored, target), filled)

@@ -1,0 +1,120 @@
+"""From a model and data to a compiled sampler: check, trace, and build or look up the compiled blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from phalanx.density.finite_data import check_finite_data
+from phalanx.density.target import Target
+from phalanx.inputs.dataframe_input import UserData
+from phalanx.kernels.protocol.kernel import Kernel
+from phalanx.language.observations import check_unscaled
+from phalanx.language.tracing import Program
+from phalanx.mesh.devices import axes_but_chain
+from phalanx.posterior.communication import notice_of_gathers
+from phalanx.programs.traced_program import check_latents
+from phalanx.reducers.reductions import Reductions
+from phalanx.run import checks
+from phalanx.run.compile import executable_cache
+from phalanx.run.describe import describe
+from phalanx.run.device.blocks import planned
+from phalanx.run.device.executables import compile_blocks
+from phalanx.run.device.reducing import Reducing
+from phalanx.run.init_values import check_values
+from phalanx.run.options import RunOptions, SamplerOptions
+from phalanx.run.progress.display import waiting
+from phalanx.run.sampler import Sampler
+from phalanx.run.traced_call import TracedCall
+
+PRIOR_ONLY = "The model observes no data: these are draws from the prior."
+"""Note of a run without observations, which is not a finding."""
+
+
+def compile_sampler(options: SamplerOptions, run: RunOptions, model: Program, data: UserData | None) -> Sampler:
+    """Compile a sampler, after checks of all arguments, also of those of the run.
+
+    Raises:
+        TypeError, ValueError: see `phx.mcmc`.
+    """
+    run.checked(options.num_chains, options.keep)
+    began = time.perf_counter()
+    kernel, num_chains = options.kernel, options.num_chains
+    call = TracedCall.of(
+        "phx.mcmc", model, data, kernel=kernel, mesh=options.mesh, lanes=num_chains, names=options.names,
+        check_mesh=lambda mesh: checks.check_chains(num_chains, mesh, kernel), missing=options.missing,
+        options={
+            "num_chains": num_chains, "keep": options.keep, "reducers": list(options.reducers),
+            "matmul_precision": options.matmul_precision,
+        },
+    )  # fmt: skip
+    whole, keep = call.whole, options.stored(call.model)
+    latents = [latent.name for latent in whole.latents()]
+    reductions = Reductions.of(options.reducers, keep or latents, tuple(whole.observed))
+    if reductions.of_observations:
+        check_unscaled(whole.observed, "reducers")
+    check_values(run.init, whole.latents(), num_chains)
+    key = executable_cache.key_of(
+        whole, kernel, reductions, call.mesh, call.arguments, num_chains, keep, options.matmul_precision
+    )
+    stored, too_large = _stored(call, kernel, keep)
+    known = executable_cache.EXECUTABLES.look_up(key)
+    target = _target(call, kernel) if known is None else known.blocks.target.with_arguments(call.arguments)
+    kernel, arrays = kernel.on(target), target.place_arrays()
+    if known is None:
+        with waiting(bool(run.progress), "compiling"):
+            reducing = _reducing(call, target, kernel, reductions, num_chains, stored)
+            # the trace of a user's kernel or reducer is of one chain, which another process may have edited for many
+            of_ours = executable_cache.is_ours(kernel) and executable_cache.is_ours(reductions)
+            executables = compile_blocks(reducing, arrays, options.matmul_precision, key if of_ours else None)
+        executable_cache.EXECUTABLES.keep(key, executables)
+    else:
+        executables = known.serving(call.model, reductions)
+        target = executables.blocks.target.with_arguments(call.arguments)
+    record = replace(describe(target, kernel, num_chains, options.matmul_precision), **call.names)
+    notices = [*call.notices, *too_large, notice_of_gathers(target, record.communication)]
+    if not whole.observes:
+        record = replace(record, passed=(*record.passed, PRIOR_ONLY))
+        notices.append(PRIOR_ONLY)
+    return Sampler(
+        executables, arrays, kernel, record, call.naming, time.perf_counter() - began,
+        compilations=executables.count if known is None else 0,
+        notice="\n".join(filter(None, notices)) or None, indices=call.indices,
+        traces=partial(executable_cache.trace_words, call.as_written, options.kernel, reductions),
+        continued={"on_block": run.on_block, "progress": run.progress},
+    )  # fmt: skip
+
+
+def _stored(call: TracedCall, kernel: Kernel, keep: Sequence[str] | None) -> tuple[Sequence[str], list[str]]:
+    """Return the variables to store, and a sentence for each deterministic value that is too large."""
+    if keep is not None:
+        return keep, []
+    # computing deterministic values of all rows would take longer than the step on a minibatch
+    deterministic = {} if kernel.batch_size is not None else call.whole.deterministic
+    stored, large = checks.stored_by_default([latent.name for latent in call.whole.latents()], deterministic)
+    return stored, checks.too_large_to_store(large, call.whole.deterministic)
+
+
+def _target(call: TracedCall, kernel: Kernel) -> Target:
+    """Return the log density of a model that was not compiled before, after checks that compile a program each."""
+    check_latents(call.model, call.whole)
+    uses_gradient = kernel.machine.uses_gradient
+    check_finite_data(call.model, call.arguments, axes_but_chain(call.mesh), gradient=uses_gradient)
+    target = Target.of(call.model, call.arguments, call.mesh, call.whole)
+    target = target if kernel.batch_size is None else target.in_batches(kernel.batch_size)
+    checks.check_kernel(kernel, target)
+    return target
+
+
+def _reducing(
+    call: TracedCall, target: Target, kernel: Kernel, reductions: Reductions, num_chains: int, stored: Sequence[str]
+) -> Reducing:
+    """Return the functions of a run that are to be compiled."""
+    blocks = planned(target, kernel, num_chains, checks.check_names(stored, target), call.whole)
+    checks.check_coordinates(kernel, sum(blocks.layout.whole_lengths))
+    read = tuple(call.whole.observed) if reductions.of_observations else ()
+    reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
+    _ = reducing.on_rows  # traces the functions of reducers, which may raise
+    return reducing
