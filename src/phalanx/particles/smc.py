@@ -133,17 +133,18 @@ def smc(
         temperatures; Karamanis, Seljak (2024), Persistent sampling.
     """
     began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
-    kernel, number = nuts() if kernel is None else kernel, int(num_particles)
+    check_whole("num_particles", num_particles, FEWEST)
+    number = int(num_particles)
+    kernel = nuts() if kernel is None else kernel
     _check_kernel(kernel)
     choices = {"target_ess": target_ess, "persistent": persistent, "num_moves": num_moves, "seed": seed, "keep": keep}
     check_arguments(
         **choices, mesh=mesh, matmul_precision=matmul_precision, on_block=on_block, progress=progress,
     )  # fmt: skip
-    check_whole("num_particles", num_particles, FEWEST)
     call = TracedCall.of(
         "phx.smc", model, data, kernel=kernel, mesh=mesh, lanes=number, names=GivenNames.of(dims, coords),
         check_mesh=lambda mesh: checks.check_even("num_particles", number, "particles", mesh),
-        options={"num_particles": number, "matmul_precision": matmul_precision, **choices},
+        options=lambda: {"num_particles": number, "matmul_precision": matmul_precision, **choices},
     )  # fmt: skip
     whole = call.whole
     check_latents(model, whole)

@@ -19,6 +19,7 @@ from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.random_numbers import check_seed
 from phalanx.run.init_values import check_kind
 from phalanx.run.until import Until
+from phalanx.store.policy import SavePolicy
 
 PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
 """Precisions of matrix products."""
@@ -33,9 +34,8 @@ def check_arguments(**given: Any) -> None:
     Raises:
         TypeError, ValueError: the message names the argument, what was expected, and what came.
     """
-    for name, rule in RULES.items():
-        if name in given:
-            rule(name, given[name])
+    for name in sorted(given, key=list(RULES).index):  # a name without a rule is an error, not a skipped check
+        RULES[name](name, given[name])
 
 
 def check_whole(name: str, value: object, least: int) -> None:
@@ -131,6 +131,7 @@ RULES: dict[str, Rule] = {
     "progress": _flag,
     "tuning": _optional(_tuning),
     "init": lambda _, value: check_kind(value),
+    "checkpoint": lambda _, value: SavePolicy.of(value),
     "store": _optional(_folder),
     "save_warmup": _flag,
     "keep": _optional(_names),

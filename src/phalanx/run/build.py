@@ -45,7 +45,7 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, model: Program, da
     call = TracedCall.of(
         "phx.mcmc", model, data, kernel=kernel, mesh=options.mesh, lanes=num_chains, names=options.names,
         check_mesh=lambda mesh: checks.check_chains(num_chains, mesh, kernel), missing=options.missing,
-        options={
+        options=lambda: {
             "num_chains": num_chains, "keep": options.keep, "reducers": list(options.reducers),
             "matmul_precision": options.matmul_precision,
         },
@@ -67,7 +67,7 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, model: Program, da
         with waiting(bool(run.progress), "compiling"):
             reducing = _reducing(call, target, kernel, reductions, num_chains, stored)
             # the trace of a user's kernel or reducer is of one chain, which another process may have edited for many
-            of_ours = executable_cache.is_ours(kernel) and executable_cache.is_ours(reductions)
+            of_ours = executable_cache.is_ours(options.kernel) and executable_cache.is_ours(reductions)
             executables = compile_blocks(reducing, arrays, options.matmul_precision, key if of_ours else None)
         executable_cache.EXECUTABLES.keep(key, executables)
     else:

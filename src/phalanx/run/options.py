@@ -60,7 +60,7 @@ class SamplerOptions:
             matmul_precision=matmul_precision,
         )  # fmt: skip
         names, number = GivenNames.of(dims, coords), int(num_chains)  # a NumPy integer would give another cache key
-        return cls(kernel, number, mesh, keep, names, reducers or {}, missing, matmul_precision)
+        return cls(kernel, number, mesh, keep, names, {} if reducers is None else reducers, missing, matmul_precision)
 
     def stored(self, model: Program) -> tuple[str, ...] | None:
         """Return the variables to store, from the argument or an attribute of the model; None for those by default."""

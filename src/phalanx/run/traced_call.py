@@ -63,7 +63,8 @@ class TracedCall:
     @classmethod
     def of(
         cls, call: str, model: Program, data: UserData | None, *, kernel: Kernel, mesh: Mesh | None, lanes: int,
-        names: GivenNames, check_mesh: Callable[[Mesh], None], options: dict[str, Any], missing: str | None = None,
+        names: GivenNames, check_mesh: Callable[[Mesh], None], options: Callable[[], dict[str, Any]],
+        missing: str | None = None,
     ) -> TracedCall:  # fmt: skip
         """Choose the mesh, check the data, and trace the model.
 
@@ -76,7 +77,7 @@ class TracedCall:
             lanes: number of chains or particles, over which the default mesh is laid out.
             names: names that the user gave.
             check_mesh: raises if lanes cannot be divided over a mesh.
-            options: other arguments that the processes of a call must share.
+            options: returns other arguments that the processes of a call must share.
             missing: what to do with missing entries.
 
         Raises:
@@ -96,8 +97,8 @@ class TracedCall:
         arguments = split_arguments(model, data)
         mesh = choose_mesh(arguments, mesh)
         check_mesh(mesh)
-        shared = {"kernel": kernel.name, "mesh": dict(mesh.shape), **options}
-        check_same(call, lambda: call_words(model, arguments, **shared))
+        shared = {"kernel": kernel.name, "mesh": dict(mesh.shape)}
+        check_same(call, lambda: call_words(model, arguments, **shared, **options()))
         sizes = axes_but_chain(mesh)
         varies = "" if kernel.batch_size is None else IN_BATCHES
         arguments, as_written = trace_with_values(
