@@ -24,7 +24,7 @@ from phalanx.store.policy import SavePolicy
 PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
 """Precisions of matrix products."""
 
-Rule = Callable[[str, Any], None]
+Rule = Callable[[str, Any], object]
 """Function of an argument's name and value that raises unless the value will do."""
 
 

@@ -41,7 +41,8 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, model: Program, da
     """
     run.checked(options.num_chains, options.keep)
     began = time.perf_counter()
-    kernel, num_chains = options.kernel, options.num_chains
+    kernel = options.kernel
+    num_chains = options.num_chains
     call = TracedCall.of(
         "phx.mcmc", model, data, kernel=kernel, mesh=options.mesh, lanes=num_chains, names=options.names,
         check_mesh=lambda mesh: checks.check_chains(num_chains, mesh, kernel), missing=options.missing,
@@ -50,7 +51,8 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, model: Program, da
             "matmul_precision": options.matmul_precision,
         },
     )  # fmt: skip
-    whole, keep = call.whole, options.stored(call.model)
+    whole = call.whole
+    keep = options.stored(call.model)
     latents = [latent.name for latent in whole.latents()]
     reductions = Reductions.of(options.reducers, keep or latents, tuple(whole.observed))
     if reductions.of_observations:
