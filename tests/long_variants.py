@@ -82,8 +82,6 @@ mesh/test_own_draws.py
     test_files_that_one_of_two_writes_are_those_of_one_process
     test_a_block_exchanges_no_draws
     test_a_store_of_two_is_that_of_one_and_each_writes_its_own_chunks
-mesh/test_processes.py
-    test_processes_find_what_one_finds[2-names0]
 mesh/test_run_communication.py
     test_compiled_programs_send_what_the_model_says[NUTS, a variable per row-mesh4]
 mesh/test_sharded.py

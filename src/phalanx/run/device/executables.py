@@ -21,6 +21,7 @@ from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_devices, to_host
+from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.block_length import BlockLength
 from phalanx.run.compile.compilation import communicates, compiled, several_cpus
@@ -236,7 +237,7 @@ class Lowering:
         """Return the traced program that makes empty sinks."""
         specs = self.array_specs, PartitionSpec(CHAIN)
         program = self.blocks.jit(advance.empty, specs, advance.sink_specs)
-        return program.trace(self.arrays, np.zeros(self.blocks.num_chains, np.int32))
+        return program.trace(self.arrays, number_shapes(self.blocks))
 
     def advance(self, advance: Advance, chains: Any, sinks: Any) -> Lowered:
         """Return the lowered program of a block that advances chains, and overwrites the states of chains and sinks."""
@@ -245,7 +246,8 @@ class Lowering:
             shared, self.array_specs, blocks.tuning_specs(tuning), order_specs(blocks),
             blocks.chain_specs(), advance.sink_specs,
         )  # fmt: skip
-        order = order_of(np.zeros(blocks.num_chains), later=tuning)
+        # shapes: of several processes JAX takes no array of the host that is sharded
+        tuning, order = map(shapes_of, (tuning, order_of(np.zeros(blocks.num_chains), later=tuning)))
         program = blocks.jit(advance, specs, advance.specs, donate=(4, 5))
         return program.lower(np.uint32(0), self.arrays, tuning, order, chains, sinks)
 
@@ -287,7 +289,7 @@ def _lowered(
         yield "constrain", constrain.lower(arrays, rows), {}
         if reductions.entries:
             reduce = blocks.jit(reducing.of_rows, (*specs, of_chains, of_chains), reducing.specs)
-            number = np.zeros(blocks.num_chains, np.int32)
+            number = number_shapes(blocks)
             yield "reduce", reduce.lower(arrays, rows, number, number), {}
     if rows is not None:
         yield "sums", lowering.sums(rows), {}
@@ -305,6 +307,16 @@ def order_of(
     return Order(
         most, draws.astype(np.int32), np.int32(thin), np.int32(ahead), np.asarray(step_size), np.bool_(at_least_one)
     )  # fmt: skip
+
+
+def number_shapes(blocks: Blocks) -> jax.ShapeDtypeStruct:
+    """Return the shape of a whole number for each chain."""
+    return jax.ShapeDtypeStruct((blocks.num_chains,), np.int32)
+
+
+def shapes_of(tree: PyTree) -> PyTree:
+    """Return the shapes of the arrays of a tree."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), tree)
 
 
 def order_specs(blocks: Blocks) -> Order:
