@@ -13,27 +13,24 @@ from phalanx.cli.data.request import Request, say
 from phalanx.cli.interruption import Interrupted, explain_interrupt
 from phalanx.cli.saved import FIT, POSTERIOR, nothing, opened, save_or_print, write_table, written
 from phalanx.cli.user_model import load, naming_lines_of, split_reference
+from phalanx.diagnostics import Verdict
 from phalanx.extras import is_installed
 from phalanx.report import print_run, write_result
 from phalanx.variational.fit import fit as fit_guide
 from phalanx.variational.result import Fit
 
+_GUIDE_HELP = "The guide: mean_field, full_rank, low_rank, structured, flow, laplace, pathfinder, or FILE.py:NAME."
+_OPTIMIZER_HELP = "A rate, such as 0.01, or lbfgs, or batch-and-match; Adam at 0.05 by default."
+
 
 def fit(
     model: options.ModelPlace,
     data: options.DataFiles = None,
-    guide: Annotated[
-        str,
-        typer.Option(
-            help="The guide: mean_field, full_rank, low_rank, structured, flow, laplace, pathfinder, or FILE.py:NAME."
-        ),
-    ] = "full_rank",
+    guide: Annotated[str, typer.Option(help=_GUIDE_HELP)] = "full_rank",
     steps: Annotated[int, typer.Option("--steps", "--num-steps", help="The most steps.")] = 20_000,
     particles: Annotated[int, typer.Option("--particles", "--num-particles", help="Draws of a step.")] = 8,
     batch_size: Annotated[int | None, typer.Option(help="Rows of a step; all by default.")] = None,
-    optimizer: Annotated[
-        str | None, typer.Option(help="A rate, such as 0.01, or lbfgs, or batch-and-match; Adam at 0.05 by default.")
-    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help=_OPTIMIZER_HELP)] = None,
     draws: Annotated[int, typer.Option(help="Draws from the guide to write.")] = 4000,
     init: Annotated[str | None, typer.Option(help="A saved fit to continue, or a saved run.")] = None,
     missing: options.MissingEntries = None,
@@ -50,12 +47,11 @@ def fit(
     options.start_devices(devices)
     chosen, program = by_name.guide(guide), load(model)
     request = Request.of(program, data or [], data_shards, missing)
-    folder = out or Path("out") / name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = options.folder_for(out, name)
     if not quiet:
         say(request.introduction, Path(model).name)
     with naming_lines_of(path), explain_interrupt("no step was made, so no file was written."):
-        found = fit_guide(
+        fitted = fit_guide(
             program,
             chosen,
             request.arguments,
@@ -70,24 +66,30 @@ def fit(
             matmul_precision=precision.value,
             progress=not quiet,
         )
+    verdict = _write(fitted, folder, draws, seed, quiet)
+    if fitted.record.interrupted:
+        raise Interrupted(f"the fit so far is in {folder}.")
+    options.end(verdict, strict)
+
+
+def _write(fitted: Fit, folder: Path, draws: int, seed: int, quiet: bool) -> Verdict:
+    """Write the fit, its draws, table and report to a folder, and print them; return the verdict."""
     with explain_interrupt(f"every file in {folder} is complete; {FIT} is written first."):
-        print_draws = nothing if quiet else lambda: print_run(found.posterior(draws, seed=seed))
-        files = [save_or_print(folder / FIT, found.save, print_draws)]
-        posterior = found.posterior(draws, seed=seed)
+        print_draws = nothing if quiet else lambda: print_run(fitted.posterior(draws, seed=seed))
+        files = [save_or_print(folder / FIT, fitted.save, print_draws)]
+        posterior = fitted.posterior(draws, seed=seed)
         print_result = nothing if quiet else partial(print_run, posterior)
         files.append(save_or_print(folder / POSTERIOR, posterior.save, print_result))
         verdict = posterior.verdict()
         print_result()
         files.append(save_or_print(folder / "summary.csv", partial(write_table, posterior), nothing))
         if is_installed("matplotlib") and is_installed("jinja2"):
-            files.append(found.report(folder / "report.html"))
+            files.append(fitted.report(folder / "report.html"))
         judged = {"good": verdict.good, "grade": verdict.grade, "headline": verdict.headline}
-        files.append(write_result({"verdict": judged, "steps": found.steps}, folder))
+        files.append(write_result({"verdict": judged, "steps": fitted.steps}, folder))
     if not quiet:
         say(written(files))
-    if found.record.interrupted:
-        raise Interrupted(f"the fit so far is in {folder}.")
-    options.end(verdict, strict)
+    return verdict
 
 
 def _optimizer(word: str | None) -> Any:

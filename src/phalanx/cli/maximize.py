@@ -34,8 +34,7 @@ def maximize(
     program = load(model)
     begins = None if init is None else read_values(init, "--init")
     request = Request.of(program, data or [], data_shards)
-    folder = out or Path("out") / name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = options.folder_for(out, name)
     if not quiet:
         say(request.introduction, Path(model).name)
     with naming_lines_of(path), explain_interrupt("no maximum was found, so no file was written."):

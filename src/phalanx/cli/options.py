@@ -52,6 +52,13 @@ def start_devices(devices: int | None) -> None:
         use_every_core()
 
 
+def folder_for(out: Path | None, name: str) -> Path:
+    """Return the folder to write to, and make it: an error comes before a long run."""
+    folder = Path("out") / name if out is None else out
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 BAD = 3
 """Exit status of a bad verdict with `--strict`."""
 

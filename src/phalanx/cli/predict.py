@@ -14,7 +14,7 @@ import typer
 from phalanx.cli.data.matching import Matched, match_data
 from phalanx.cli.data.request import read_files, say
 from phalanx.cli.interruption import explain_interrupt
-from phalanx.cli.options import DataFiles, Devices, ModelPlace, Quiet, Seed, start_devices
+from phalanx.cli.options import DataFiles, Devices, ModelPlace, Quiet, Seed, folder_for, start_devices
 from phalanx.cli.saved import opened
 from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.diagnostics.elements import element_names
@@ -57,8 +57,7 @@ def predict(
     columns = read_files(data or [])
     arguments = _match(program, columns, known)
     missing = _without_value(program, columns, known)
-    folder = out or Path("out") / f"{name}-predictions"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder_for(out, f"{name}-predictions")
     if not quiet:
         unused = arguments.left_out
         say([f"the model does not ask for {', '.join(unused)}: they stand beside the predictions"] if unused else [])
