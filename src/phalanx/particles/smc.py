@@ -33,7 +33,7 @@ from phalanx.particles.verdict import judge_stages
 from phalanx.posterior.communication import notice_of_gathers
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.programs.closure_key import draws_key
-from phalanx.programs.traced_program import TracedProgram, check_latents
+from phalanx.programs.traced_program import check_latents
 from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
 from phalanx.run.arguments import check_arguments, check_whole
@@ -42,6 +42,7 @@ from phalanx.run.describe import describe
 from phalanx.run.device.blocks import BLOCK_BYTES, Blocks
 from phalanx.run.device.tiles import Tiles
 from phalanx.run.init_values import prior_of
+from phalanx.run.options import kept_names
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.traced_call import TracedCall
@@ -138,45 +139,69 @@ def smc(
     kernel = nuts() if kernel is None else kernel
     _check_kernel(kernel)
     choices = {"target_ess": target_ess, "persistent": persistent, "num_moves": num_moves, "seed": seed, "keep": keep}
-    check_arguments(
-        **choices, mesh=mesh, matmul_precision=matmul_precision, on_block=on_block, progress=progress,
-    )  # fmt: skip
+    check_arguments(**choices, mesh=mesh, matmul_precision=matmul_precision, on_block=on_block, progress=progress)
     call = TracedCall.of(
-        "phx.smc", model, data, kernel=kernel, mesh=mesh, lanes=number, names=GivenNames.of(dims, coords),
+        "phx.smc",
+        model,
+        data,
+        kernel=kernel,
+        mesh=mesh,
+        lanes=number,
+        names=GivenNames.of(dims, coords),
         check_mesh=lambda mesh: checks.check_even("num_particles", number, "particles", mesh),
         options=lambda: {"num_particles": number, "matmul_precision": matmul_precision, **choices},
-    )  # fmt: skip
-    whole = call.whole
-    check_latents(model, whole)
-    check_prior(whole)
-    check_labels(whole, call.arguments)
-    stored, large = _stored(keep, whole)
+    )
+    _check_model(call)
+    stored, too_large = _stored(keep, call)
     programs, target, compilations = _programs(call, kernel, number, stored, matmul_precision, bool(progress))
     compiled = time.perf_counter()
     arrays = target.place_arrays()
-    record = replace(
-        describe(target, kernel.on(target), 1, matmul_precision),
-        num_samples=number, seed=int(seed), started=started, init="draws from the prior", independent=True,
-        **call.names,
-    )  # fmt: skip
-    said = [*call.notices, *checks.too_large_to_store(large, whole.deterministic)]
-    said += filter(None, [notice_of_gathers(target, record.communication)])
+    record = _record(call, target, kernel.on(target), number, matmul_precision, int(seed), started)
+    moves = None if num_moves is None else int(num_moves)
+    tuners = TemperatureTuners(kernel.on(target))
     with watched(make_progress(bool(progress))) as display:
-        for sentence in said:
+        for sentence in filter(None, [*call.notices, *too_large, notice_of_gathers(target, record.communication)]):
             display.say(sentence)
         looks = [display.show, *([] if on_block is None else [on_block])]
-        stages = Stages(
-            programs, TemperatureTuners(kernel.on(target)), Pool(persistent), int(seed), arrays,
-            None if num_moves is None else int(num_moves), float(target_ess), looks,
-        )  # fmt: skip
+        stages = Stages(programs, tuners, Pool(persistent), int(seed), arrays, moves, float(target_ess), looks)
         with ended_by_interrupt(stages.interrupted), stages.interrupts.held():
             stages.begin()
             stages.run()
     timing = Timing(
-        compile=compiled - began, sampling=time.perf_counter() - compiled, compilations=compilations,
+        compile=compiled - began,
+        sampling=time.perf_counter() - compiled,
+        compilations=compilations,
         gradient_evaluations=stages.evaluations if kernel.machine.uses_gradient else 0,
-    )  # fmt: skip
+    )
     return _result(stages, record, timing, target.with_arrays(arrays))
+
+
+def _check_model(call: TracedCall) -> None:
+    """Raise unless every latent variable can be drawn from a prior, and the model observes data."""
+    check_latents(call.model, call.whole)
+    check_prior(call.whole)
+    check_labels(call.whole, call.arguments)
+
+
+def _record(
+    call: TracedCall,
+    target: Target,
+    kernel: Kernel,
+    num_particles: int,
+    matmul_precision: str,
+    seed: int,
+    started: str,
+) -> RunRecord:
+    """Return the record of a run, at its beginning."""
+    return replace(
+        describe(target, kernel, 1, matmul_precision),
+        num_samples=num_particles,
+        seed=seed,
+        started=started,
+        init="draws from the prior",
+        independent=True,
+        **call.names,
+    )
 
 
 def _check_kernel(kernel: Kernel) -> None:
@@ -199,11 +224,12 @@ def _check_kernel(kernel: Kernel) -> None:
         )
 
 
-def _stored(keep: str | Sequence[str] | None, whole: TracedProgram) -> tuple[tuple[str, ...], list[str]]:
-    """Return the variables to keep, and deterministic values that are too large."""
-    if keep is None:
-        return checks.stored_by_default([latent.name for latent in whole.latents()], whole.deterministic)
-    return ((keep,) if isinstance(keep, str) else tuple(keep)), []
+def _stored(keep: str | Sequence[str] | None, call: TracedCall) -> tuple[tuple[str, ...], list[str]]:
+    """Return the variables to keep, and a sentence for each deterministic value that is too large."""
+    names = kept_names(keep, call.model)
+    if names is not None:
+        return names, []
+    return checks.stored_by_default([latent.name for latent in call.whole.latents()], call.whole.deterministic)
 
 
 def _programs(

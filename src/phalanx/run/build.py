@@ -95,8 +95,7 @@ def _stored(call: TracedCall, kernel: Kernel, keep: Sequence[str] | None) -> tup
         return keep, []
     # computing deterministic values of all rows would take longer than the step on a minibatch
     deterministic = {} if kernel.batch_size is not None else call.whole.deterministic
-    stored, large = checks.stored_by_default([latent.name for latent in call.whole.latents()], deterministic)
-    return stored, checks.too_large_to_store(large, call.whole.deterministic)
+    return checks.stored_by_default([latent.name for latent in call.whole.latents()], deterministic)
 
 
 def _target(call: TracedCall, kernel: Kernel) -> Target:

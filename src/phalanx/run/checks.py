@@ -147,23 +147,20 @@ MOST_STORED = 10_000
 
 
 def stored_by_default(latents: Iterable[str], deterministic: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the variables to store by default, and the deterministic values that are too large.
+    """Return the variables to store by default, and a sentence for each deterministic value that is too large.
 
     Args:
         latents: names of the latent variables.
         deterministic: the deterministic values, arrays or their shapes, by name.
     """
-    large = [name for name, value in deterministic.items() if math.prod(np.shape(value)) > MOST_STORED]
-    return (*latents, *(name for name in deterministic if name not in large)), large
-
-
-def too_large_to_store(large: Sequence[str], deterministic: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each deterministic value that is not stored."""
-    return [
-        f"phalanx: the deterministic value {name!r} has {math.prod(np.shape(deterministic[name])):,} elements, and its "
-        f"draws are not stored: name it in keep= to store a value of more than {MOST_STORED:,} elements."
-        for name in large
+    sizes = {name: math.prod(np.shape(value)) for name, value in deterministic.items()}
+    large = {name: size for name, size in sizes.items() if size > MOST_STORED}
+    sentences = [
+        f"phalanx: the deterministic value {name!r} has {size:,} elements, and its draws are not stored: name it in "
+        f"keep= to store a value of more than {MOST_STORED:,} elements."
+        for name, size in large.items()
     ]
+    return (*latents, *(name for name in deterministic if name not in large)), sentences
 
 
 def check_names(keep: Sequence[str], target: Target) -> tuple[str, ...]:

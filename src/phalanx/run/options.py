@@ -64,10 +64,7 @@ class SamplerOptions:
 
     def stored(self, model: Program) -> tuple[str, ...] | None:
         """Return the variables to store, from the argument or an attribute of the model; None for those by default."""
-        keep = getattr(model, "keep", None) if self.keep is None else self.keep
-        if keep is None:
-            return None
-        return (keep,) if isinstance(keep, str) else tuple(keep)
+        return kept_names(self.keep, model)
 
 
 @dataclass(frozen=True)
@@ -153,6 +150,14 @@ class RunOptions:
     def warmup(self) -> int:
         """Iterations of warm-up; only valid after `checked`."""
         return self.num_warmup or 0
+
+
+def kept_names(keep: str | Sequence[str] | None, model: Program) -> tuple[str, ...] | None:
+    """Return the variables that `keep=`, or else an attribute `keep` of the model, names; None where neither does."""
+    keep = getattr(model, "keep", None) if keep is None else keep
+    if keep is None:
+        return None
+    return (keep,) if isinstance(keep, str) else tuple(keep)
 
 
 def default_warmup(num_chains: int) -> int:

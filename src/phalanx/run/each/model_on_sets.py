@@ -147,8 +147,8 @@ class ModelOnSets:
         """
         chosen = options.stored(self.model)
         if chosen is None:
-            names, large = checks.stored_by_default(list(self.latents), self.whole.deterministic)
-            self.notices.extend(checks.too_large_to_store(large, self.whole.deterministic))
+            names, too_large = checks.stored_by_default(self.latents, self.whole.deterministic)
+            self.notices.extend(too_large)
             self.notices.extend(
                 f"phalanx: the deterministic value {name!r} has an element for each row, and is not stored, since the "
                 f"data sets differ in their numbers of rows: posteriors.of(name).predictive() computes it."
