@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from phalanx.variational.fit import _optimizer_of
+from phalanx.variational.methods.optimizer import optimizer_of
 from phalanx.variational.methods.settling import Settling
 from phalanx.variational.methods.step import all_finite
 
@@ -53,7 +53,7 @@ def test_one_long_gradient_does_not_freeze_a_family():
     """Its square is forgotten by a thousandth in a step."""
 
     def way(longest):
-        _, transform = _optimizer_of(None, longest, None)
+        _, transform = optimizer_of(None, longest, None)
         state, total = transform.init(jnp.zeros(2)), 0.0
         for gradient in [1e5] + [1.0] * 200:
             change, state = transform.update(jnp.full(2, gradient), state)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
-import optax
 from jax import Array
-from jax.sharding import Mesh
 
-from phalanx.density.given_names import Coords, Dims, GivenNames
+from phalanx.density.given_names import GivenNames
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Loop
@@ -28,122 +26,152 @@ from phalanx.run.each.data_sets import Each
 from phalanx.run.each.model_on_sets import ModelOnSets
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
-from phalanx.run.until import Until
 from phalanx.variational import checks
-from phalanx.variational.beginning import Init, Misfits, init_of, pair_of
+from phalanx.variational.beginning import Misfits, init_of, pair_of
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.drawing import MOST
 from phalanx.variational.each.fits import Fits, chosen_names
 from phalanx.variational.each.learning import LearningOfSets, SetsCourse
 from phalanx.variational.each.programs import LanePrograms
 from phalanx.variational.guides.pair import Pair, alignment_of
+from phalanx.variational.methods.optimizer import steps_of
 from phalanx.variational.methods.settling import Settling
-from phalanx.variational.methods.step import PATIENCE, Steps
+from phalanx.variational.methods.step import PATIENCE
 from phalanx.variational.methods.stochastic import why_unsettled
 from phalanx.variational.monitoring.recording import names_for, record_of
-from phalanx.variational.objective import Objective
+from phalanx.variational.options import FitOptions
 from phalanx.variational.result import Fit
 from phalanx.variational.unbounded import check_bounded
-
-if TYPE_CHECKING:
-    import optax
 
 NUMBERS = 2**24
 """Most numbers in draws that are made at once, over all data sets."""
 
-StepsOf = Callable[[Pair, dict[str, Any]], tuple[Steps, float, bool]]
-"""Function from a pair and the shapes of its parameters to steps, the factor on changes, and whether the rate falls."""
-
 
 @dataclass(frozen=True)
-class FitOptions:
-    """Arguments of `phx.fit` that fits of many data sets take as well, checked."""
+class CompiledSets:
+    """Fits of many data sets at their first parameters, whose programs are compiled.
 
-    objective: Objective
-    num_steps: int
-    num_particles: int
-    seed: int
-    until: Until | bool | None
-    stops: bool
-    averages: bool
-    init: Init | None
-    dims: Dims | None
-    coords: Coords | None
-    matmul_precision: str
-    on_block: Callable[[Any], Any] | None
-    progress: bool
+    Attributes:
+        on_sets: the model on the data sets.
+        programs: the programs over lanes.
+        method: the steps of all data sets.
+        loop: the loop over the blocks of the method, at its first state.
+        failed: reasons of data sets that cannot be fitted, by number.
+        falls: whether the rate falls to zero over the steps.
+        notices: sentences to show before the fits.
+    """
+
+    on_sets: ModelOnSets
+    programs: LanePrograms
+    method: LearningOfSets
+    loop: Loop[SetsCourse]
+    failed: Mapping[int, str]
+    falls: bool
+    notices: tuple[str, ...]
+
+    @classmethod
+    def of(cls, pair: Pair, on_sets: ModelOnSets, options: FitOptions) -> CompiledSets:
+        """Check the values of the data, compile, and compute the first parameters.
+
+        Raises:
+            ValueError: when no data set can be fitted.
+        """
+        count = on_sets.sets.count
+        compiler = Compiler(options.matmul_precision)
+        programs = LanePrograms(pair, on_sets, compiler)
+        data_checks = DataChecks(pair, compiler)
+        seeds = np.uint32(options.seed) + np.arange(count, dtype=np.uint32)
+        lanes = np.arange(programs.lanes_for(count)) % count
+        arrays = programs.arrays(lanes)
+        with waiting(options.progress, "compiling"):
+            failed = _invalid(programs, data_checks, arrays)
+            free, *flags = programs.begun(seeds[lanes], arrays, init_of(options.init, pair))
+            failed = _misfits(flags, count) | failed
+            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), free)
+            steps, rate, falls = steps_of(
+                pair, options.bound, options.optimizer, options.num_particles, options.num_steps, shapes
+            )
+            method = LearningOfSets(programs, steps, seeds, rate, Settling.begin(options.num_steps, options.stops))
+            loop = Loop(method, method.begin(dict(free), lanes, arrays, frozenset(failed)))
+        notices = filter(None, [*on_sets.notices, *data_checks.unseen(pair.problem.arguments)])
+        return cls(on_sets, programs, method, loop, failed, falls, tuple(notices))
+
+    def learn(self, options: FitOptions) -> tuple[SetsCourse, dict[int, str]]:
+        """Run the method; return what it has learned, and why data sets have failed, by number.
+
+        Raises:
+            ValueError: when all data sets have failed.
+        """
+        loop, count = self.loop, self.on_sets.sets.count
+        with watched(make_progress(options.progress)) as display:
+            for notice in self.notices:
+                display.say(notice)
+            deque(loop.blocks(display, options.callbacks, options.seconds), maxlen=0)
+        course = self.method.outcome(loop.state)
+        reason = f"its loss, or the loss's gradient, was not finite for {PATIENCE} steps, one after the other."
+        failed = {**self.failed, **dict.fromkeys(course.gave_up, reason)}
+        if len(failed) == count:
+            raise ValueError(
+                f"each: none of the {count:,} data sets can be fitted; of the first, {failed[0]} Run phx.fit on it "
+                f"alone to see more."
+            )
+        return course, failed
 
 
-def fit_each(
-    model: Program, guide: Any, data: object, each: Each, mesh: Mesh | None,
-    optimizer: optax.GradientTransformationExtraArgs | str | None, options: FitOptions, steps_of: StepsOf,
-    refused: Mapping[str, Any],
-) -> Fits:  # fmt: skip
+def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitOptions) -> Fits:
     """Return the fits of many data sets; see `phx.fit`."""
     began = time.perf_counter()
-    _check(options, optimizer, refused)
-    on_sets = ModelOnSets.of(model, data, each, mesh, GivenNames.of(options.dims, options.coords), learns=True)
-    sets = on_sets.sets
+    _check(options)
+    names = GivenNames.of(options.dims, options.coords)
+    on_sets = ModelOnSets.of(model, data, each, options.mesh, names, learns=True)
+    pair = _pair_on_sets(guide, on_sets, options)
+    compiled = CompiledSets.of(pair, on_sets, options)
+    learning, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
+    course, failed = compiled.learn(options)
+    stopped = compiled.loop.stopped
+    whole = {
+        number: why_unsettled(course.settling[number], int(course.steps[number]), compiled.falls, stopped)
+        for number in range(on_sets.sets.count)
+        if number not in failed
+    }
+    timing = Timing(
+        compile=learning - began,
+        warmup=0.0,
+        sampling=time.perf_counter() - learning,
+        gradient_evaluations=int(course.steps.sum()) * options.num_particles,
+        compilations=compiled.programs.compiler.count,
+    )
+    names_of_pair = names_for(pair.problem, options.dims, options.coords)
+    record = record_of(
+        pair, options.bound, options.num_steps, options.seed, started, stopped is not None, names_of_pair
+    )
+    result = _Result(guide, on_sets, course, compiled.programs, failed, whole, timing, record, options)
+    sets = on_sets.sets.names
+    return Fits(
+        params=result.params,
+        elbo=blanked(course.elbo, result.failed),
+        error=blanked(course.error, result.failed),
+        steps=course.steps,
+        sets=sets,
+        failed={sets[number]: reason for number, reason in sorted(failed.items())},
+        unsettled={sets[number]: why for number, why in whole.items() if why},
+        timing=timing,
+        record=replace(record, matmul_precision=options.matmul_precision),
+        fit_of=result.fit_of,
+        draws_of=result.draws_of,
+    )
+
+
+def _pair_on_sets(guide: Any, on_sets: ModelOnSets, options: FitOptions) -> Pair:
+    """Return the guide beside the model, with the data of one data set, on one device."""
     alone = make_mesh(devices=on_sets.mesh.devices.flat[:1])
     pair = pair_of(on_sets.program, guide, on_sets.filled, alone, None, None)
     _check_guide(pair, on_sets)
     checks.check_particles(options.num_particles, pair)
     checks.check_learned(pair.learned, pair.guide.name)
     check_bounded(pair)
-    checks.check_estimator(options.objective, alignment_of(pair).scored, options.num_particles)
-    compiler = Compiler(options.matmul_precision)
-    programs, data_checks = LanePrograms(pair, on_sets, compiler), DataChecks(pair, compiler)
-    seeds = np.uint32(options.seed) + np.arange(sets.count, dtype=np.uint32)
-    lanes = np.arange(programs.lanes_for(sets.count)) % sets.count
-    arrays = programs.arrays(lanes)
-    with waiting(options.progress, "compiling"):
-        failed = _invalid(programs, data_checks, arrays)
-        given = init_of(options.init, pair)
-        free, *flags = programs.begun(seeds[lanes], arrays, given)
-        failed = _misfits(flags, sets.count) | failed
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), free)
-        steps, rate, falls = steps_of(pair, shapes)
-        settling = Settling.begin(options.num_steps, options.stops)
-        method = LearningOfSets(programs, steps, seeds, rate, settling)
-        loop = Loop(method, method.begin(dict(free), lanes, arrays, frozenset(failed)))
-    compiled, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
-    with watched(make_progress(options.progress)) as display:
-        for notice in filter(None, [*on_sets.notices, *data_checks.unseen(pair.problem.arguments)]):
-            display.say(notice)
-        seconds = options.until.seconds if isinstance(options.until, Until) else None
-        looks = [] if options.on_block is None else [options.on_block]
-        deque(loop.blocks(display, looks, seconds), maxlen=0)
-    course = method.outcome(loop.state)
-    failed |= {
-        number: f"its loss, or the loss's gradient, was not finite for {PATIENCE} steps, one after the other."
-        for number in course.gave_up
-    }
-    if len(failed) == sets.count:
-        raise ValueError(
-            f"each: none of the {sets.count:,} data sets can be fitted; of the first, {failed[0]} Run phx.fit on it "
-            f"alone to see more."
-        )
-    whole = {
-        number: why_unsettled(course.settling[number], int(course.steps[number]), falls, loop.stopped)
-        for number in range(sets.count) if number not in failed
-    }  # fmt: skip
-    timing = Timing(
-        compile=compiled - began, warmup=0.0, sampling=time.perf_counter() - compiled,
-        gradient_evaluations=int(course.steps.sum()) * options.num_particles, compilations=compiler.count,
-    )  # fmt: skip
-    record = record_of(
-        pair, options.objective, options.num_steps, options.seed, started,
-        loop.stopped is not None, names_for(pair.problem, options.dims, options.coords),
-    )  # fmt: skip
-    result = _Result(guide, on_sets, course, programs, failed, whole, timing, record, options)
-    return Fits(
-        params=result.params, elbo=blanked(course.elbo, result.failed), error=blanked(course.error, result.failed),
-        steps=course.steps, sets=sets.names,
-        failed={sets.names[number]: reason for number, reason in sorted(failed.items())},
-        unsettled={sets.names[number]: why for number, why in whole.items() if why}, timing=timing,
-        record=replace(record, matmul_precision=options.matmul_precision), fit_of=result.fit_of,
-        draws_of=result.draws_of,
-    )  # fmt: skip
+    checks.check_estimator(options.bound, alignment_of(pair).scored, options.num_particles)
+    return pair
 
 
 class _Result:
@@ -169,7 +197,7 @@ class _Result:
         pair = pair_of(self.on_sets.model, self.guide, data, self.programs.pair.problem.mesh, None, None)
         seed = (options.seed + number) % 2**32
         record = record_of(
-            pair, options.objective, options.num_steps, seed, self.record.started,
+            pair, options.bound, options.num_steps, seed, self.record.started,
             self.record.interrupted, names_for(pair.problem, options.dims, options.coords),
         )  # fmt: skip
         free, params = (jax.tree.map(lambda leaf: leaf[number], of) for of in (self._ends, self.params))
@@ -238,19 +266,18 @@ def _misfits(flags: Sequence[Misfits], sets: int) -> dict[int, str]:
     return found
 
 
-def _check(
-    options: FitOptions, optimizer: optax.GradientTransformationExtraArgs | str | None, refused: Mapping[str, Any]
-) -> None:
-    for name, value in refused.items():
-        if value is not None:
+def _check(options: FitOptions) -> None:
+    """Raise for arguments that fits of many data sets do not take."""
+    for name in ("training", "checkpoint", "batch_size", "num_rows", "missing"):
+        if getattr(options, name) is not None:
             raise ValueError(
                 f"{name}: fits with each= do not take {name}=. Leave it out; or run phx.fit on one data set after the "
                 f"other."
             )
-    if isinstance(optimizer, str):
+    if isinstance(options.optimizer, str):
         raise ValueError(
-            f"optimizer: with each= expected a rate or one of optax's optimisers; got {optimizer!r}. Leave it out; or "
-            f"run phx.fit on one data set after the other."
+            f"optimizer: with each= expected a rate or one of optax's optimisers; got {options.optimizer!r}. Leave it "
+            f"out; or run phx.fit on one data set after the other."
         )
     if options.num_steps == 0:
         raise ValueError("num_steps: with each= expected one step or more; got 0.")
