@@ -25,13 +25,14 @@ test-newer:  ## the same on the newest Python there is, with the newest JAX that
 test-slow: $(VENV)/.installed-dev  ## the tests marked slow: pages at full size, reference posteriors, long variants
 	$(PYTEST) -m slow
 
-lint: $(VENV)/.installed-dev  ## style, types, the direction of imports, and words
+lint: $(VENV)/.installed-dev  ## style, types, the direction of imports, words, and the shape of the code
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/ruff format --check --line-length 88 README.md $$(find docs -name '*.md')
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tests/prose.py
+	$(BIN)/python tests/counts.py
 
 docs: $(VENV)/.installed-docs  ## the site, in out/site; PHALANX_DOCS_ONLINE=1 links to the sites of JAX, NumPyro and ArviZ
 	$(BIN)/sphinx-build -W --keep-going -q -b html -d out/doctrees docs out/site
