@@ -133,6 +133,9 @@ class Target(ModelOnMesh):
         check_function(whole)
         self.sites: Sites = read_sites(arguments, self.sizes, whole)
         self.minibatch: Minibatch | None = None
+        self.own: tuple[int, ...] = ()
+        """Numbers of the arrays of which each group of chains has its own, by a leading dimension on the devices."""
+        self.groups = 1
 
     def __copy__(self) -> Target:
         other = object.__new__(type(self))
@@ -186,6 +189,25 @@ class Target(ModelOnMesh):
         """Return the target of another program whose trace is the same."""
         (other := copy.copy(self)).program = program
         return other
+
+    def of_groups(self, own: Sequence[int], groups: int) -> Target:
+        """Return the target of groups of chains, each of which has its own arrays with the numbers in `own`."""
+        other = copy.copy(self)
+        other.own, other.groups = tuple(own), groups
+        return other
+
+    def array_specs(self) -> tuple[PartitionSpec, ...]:
+        """Return the partition of each array of the data; a device has the arrays of its groups of chains."""
+        specs = super().array_specs()
+        return tuple(PartitionSpec(CHAIN) if number in self.own else spec for number, spec in enumerate(specs))
+
+    def local_shapes(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Return the shapes of the arrays on one device."""
+        here = self.groups // self.mesh.shape[CHAIN]
+        return tuple(
+            jax.ShapeDtypeStruct((here, *shape.shape), shape.dtype) if number in self.own else shape
+            for number, shape in enumerate(self.arguments.local_shapes())
+        )
 
     @property
     def layout(self) -> Layout:

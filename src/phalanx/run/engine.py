@@ -23,7 +23,7 @@ from phalanx.mesh.specs import PyTree
 from phalanx.programs.centring import Centrings, first_centring, place_centring, recentred
 from phalanx.run.checks import check_beginning
 from phalanx.run.device.advance import Advanced, Order, SinkState
-from phalanx.run.device.blocks import AtPositions, ChainState, shardings
+from phalanx.run.device.blocks import AtPositions, ChainState, InitResult, shardings
 from phalanx.run.device.executables import Executables, order_of, order_specs
 from phalanx.run.host.recorded import rows_by_variable, rows_of
 from phalanx.run.host.reducer_state import HostReducers
@@ -51,6 +51,8 @@ class Engine:
         self.seed, self.arrays = np.uint32(seed), arrays
         self.centring = first_centring(self.blocks.target.program)
         """Centring of the partially centred variables, which is among the arrays; see `programs.centring`."""
+        self.failed: dict[int, str] = {}
+        """Reasons why groups of chains have no start, by number; they take part with the data of another group."""
         self._device_seed = to_devices(self.seed, shardings(executables.blocks.target.mesh, PartitionSpec()))
         self._tuning: Any = None
         """The tuning that was placed last; `_device_tuning` is the same on the devices."""
@@ -64,7 +66,11 @@ class Engine:
         """Return chains at their initial positions, and sums over the positions and their gradients."""
         begun = self.executables.start(self.seed, self.arrays, initial)
         initial.check(begun.misfits)
-        check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
+        if self.blocks.groups is None:
+            check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
+        elif failed := self._failed_groups(begun):
+            self.failed, self.arrays = failed, self._without_groups(failed)
+            begun = self.executables.start(self.seed, self.arrays, initial)
         if self.blocks.target.sites.is_divided:
             at = begun.chains.lanes.at
             self.executables.once("one device", lambda: check_on_one_device(self.blocks.target, self.arrays, at))
@@ -73,7 +79,40 @@ class Engine:
             leaders = initial.leaders(self.blocks.num_chains)
             chains = self.put_beside(chains, leaders)
             rows = tuple(_taken(part, leaders, 1) for part in rows)
-        return chains, self.executables.summed(rows, 0, 1) if rows else Sums.nothing()
+        return chains, self.executables.summed(rows, 0, 1) if rows else self.blocks.no_sums()
+
+    def _failed_groups(self, begun: InitResult) -> dict[int, str]:
+        """Return why groups cannot start, by number."""
+        assert self.blocks.groups is not None
+        by_group = self.blocks.groups, self.blocks.chains_of_group
+        bad = ~to_host(begun.finite).reshape(by_group).all(1)
+        reasons = {
+            int(number): "the log density, or its gradient, is not finite at the start"
+            for number in np.flatnonzero(bad)
+        }
+        for (name, parameter), counts in begun.invalid.items():
+            found = to_host(counts).reshape(by_group)[:, 0]
+            what = f"the parameter {parameter!r} of {name!r}" if parameter else f"a value of {name!r}"
+            reasons |= {int(number): f"{what} is not valid" for number in np.flatnonzero(found)}
+        return reasons
+
+    def _without_groups(self, failed: dict[int, str]) -> tuple[Array, ...]:
+        """Return the arrays, where groups that failed have those of one that did not."""
+        target, groups = self.blocks.target, self.blocks.groups
+        assert groups is not None
+        source = np.arange(groups)
+        good = np.setdiff1d(source, list(failed))
+        if not len(good):
+            raise ValueError(
+                f"each: none of the {groups:,} data sets can be sampled; of the first, {failed[0]}. Run phx.mcmc on "
+                f"it alone to see more."
+            )
+        source[list(failed)] = good[0]
+        take = jax.jit(lambda array: array[source])
+        return tuple(
+            jax.device_put(take(array), array.sharding) if number in target.own else array
+            for number, array in enumerate(self.arrays)
+        )
 
     def put_beside(self, chains: ChainState, sources: Integer[np.ndarray, "chains"]) -> ChainState:
         """Return chains at rest, each at the position of the chain that `sources` names."""

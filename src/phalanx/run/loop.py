@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from jax import Array
@@ -49,7 +49,6 @@ class Run:
             it is complete; empty if they are discarded, or in the store.
     """
 
-    engine_of: ClassVar[type[Engine]] = Engine
     state: RunState
     """Current state; set by `begin` or `resume`."""
 
@@ -58,7 +57,7 @@ class Run:
         looks: Sequence[Callable[[RunReport], object]] = (), saves: bool = False, store: DrawStore | None = None,
     ):  # fmt: skip
         self.store = store
-        self.engine, self.kernel = self.engine_of(executables, seed, arrays), kernel
+        self.engine, self.kernel = Engine(executables, seed, arrays), kernel
         self.interrupts, self.interrupted = Interrupts(saves), False
         self.so_far: Callable[..., Any] | None = None
         """Function that returns a posterior of the run so far, passed on in reports; with `with_draws=False` without

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.adaptation.metric import LowRankMetric
-from phalanx.adaptation.tuner import Sums
+from phalanx.adaptation.tuner import Sums, VectorMoments
 from phalanx.density.target import Target
 from phalanx.kernels.protocol.adapter import KernelAdapter, Rest, lane_specs
 from phalanx.kernels.protocol.kernel import Kernel, Point
@@ -105,6 +106,8 @@ class Blocks:
         num_chains: chains in all.
         names: variables to store.
         slots: maximal number of draws of a chain that one block records.
+        groups: number of groups of chains, in the order of chains, each with its own data, seed, step size and metric;
+            None if all chains have the same.
     """
 
     target: Target
@@ -112,11 +115,17 @@ class Blocks:
     num_chains: int
     names: tuple[str, ...]
     slots: int
+    groups: int | None = None
 
     @property
     def count(self) -> int:
         """Chains per device."""
         return self.num_chains // self.target.mesh.shape[CHAIN]
+
+    @property
+    def chains_of_group(self) -> int:
+        """Chains of each group."""
+        return self.num_chains // (self.groups or 1)
 
     @cached_property
     def held(self) -> HeldChains:
@@ -148,7 +157,7 @@ class Blocks:
     @property
     def summing(self) -> Summing:
         """Sums of recorded draws."""
-        return Summing(self.row_layout)
+        return Summing(self.row_layout, self.groups and self.chains_of_group)
 
     @property
     def on_cpu(self) -> bool:
@@ -239,19 +248,50 @@ class Blocks:
     def lanes(self, arrays: Sequence[Array], chains: Int[Array, "lanes"] | None = None) -> LaneTarget:
         """Return the target for all lanes of this device, or for those with some of its chains."""
         count = self.count if chains is None else len(chains)
-        return LaneTarget(self.target.on_device(arrays, count), count)
+        own = {}
+        if self.target.own:
+            groups = self._groups_of(lane_chains(self.count) if chains is None else chains)
+            own = {number: jnp.moveaxis(arrays[number][groups], 0, -1) for number in self.target.own}
+        return LaneTarget(self.target.on_device(arrays, count), count, own)
 
     def keys(self, seed: Array, chains: Int[Array, "lanes"] | None = None) -> Keys:
-        """Return the keys of all lanes of this device, or of those with some of its chains."""
-        return Keys.of_chains(seed, lane_chains(self.count) if chains is None else chains)
+        """Return the keys of all lanes of this device, or of those with some of its chains.
+
+        Those of a group are the keys of a run of the group alone with `seed` plus the group's number.
+        """
+        chains = lane_chains(self.count) if chains is None else chains
+        if self.groups is None:
+            return Keys.of_chains(seed, chains)
+        numbers = (chains // self.chains_of_group).astype(jnp.uint32)
+        return Keys.of_chains(jnp.asarray(seed, jnp.uint32) + numbers, chains % self.chains_of_group)
 
     def invalid(self, target: LaneTarget) -> dict[tuple[str, str], Int[Array, "*lanes"]]:
-        """Return the number of values outside of their support, by site and parameter."""
-        return target.density.invalid()
+        """Return the number of values outside of their support, by site and parameter; of groups, for each lane."""
+        if self.groups is None:
+            return target.density.invalid()
+        return jax.vmap(lambda own: target.density.with_own(own).invalid())(target.own_first)
 
     def of_lanes(self, tuning: PyTree, chains: Int[Array, "lanes"]) -> PyTree:
-        """Return a tuning, or an order, for the lanes with some chains of this device."""
-        return tuning
+        """Return the tuning, or the step size of an order, of the lanes with some chains of this device.
+
+        A variance of the metric of groups becomes `(coordinates, lanes)`.
+        """
+        if self.groups is None:
+            return tuning
+        groups = self._groups_of(chains)
+
+        def of_groups(leaf: Array) -> Array:
+            return jnp.moveaxis(leaf[groups], 0, -1)
+
+        if not hasattr(tuning, "_fields"):  # the step size of an order
+            return of_groups(tuning)
+        if (metric := getattr(tuning, "metric", None)) is not None:
+            tuning = tuning._replace(metric=metric._replace(variance=jax.tree.map(of_groups, metric.variance)))
+        return tuning._replace(step_size=of_groups(tuning.step_size))
+
+    def _groups_of(self, chains: Int[Array, "lanes"]) -> Int[Array, "lanes"]:
+        """Return the number on this device of each chain's group."""
+        return chains // self.chains_of_group - lax.axis_index(CHAIN) * (self.count // self.chains_of_group)
 
     # -- partitions over the mesh -----------------------------------------------------------------------------
 
@@ -274,7 +314,7 @@ class Blocks:
         """Return the partition of chains at their initial positions."""
         chains = PartitionSpec(CHAIN)
         rows = self.recorder.specs if self.kernel.learns_moments else ()
-        return InitResult(self.chain_specs(), rows, chains, chains, chains, PartitionSpec())
+        return InitResult(self.chain_specs(), rows, chains, chains, chains, self._group_spec)
 
     def given_specs(self) -> Given:
         """Return the partition of initial values."""
@@ -328,24 +368,43 @@ class Blocks:
         return AtPositions(PartitionSpec(None, CHAIN), self.batch_specs(), by_name)
 
     def tuning_specs(self, tuning: PyTree) -> PyTree:
-        """Return the partition of a tuning: a metric is sharded as positions are, all else is replicated."""
+        """Return the partition of a tuning: a metric is sharded as positions are, all else is replicated.
+
+        The step size and the variances of a metric of groups are sharded as the groups are.
+        """
 
         def is_metric(node: object) -> bool:
             return isinstance(node, LowRankMetric)
 
-        return jax.tree.map(
-            lambda node: LowRankMetric.specs(self.layout) if is_metric(node) else PartitionSpec(),
-            tuning,
-            is_leaf=is_metric,
-        )
+        def specs_of(node: PyTree) -> PyTree:
+            if not is_metric(node):
+                return PartitionSpec()
+            if self.groups is None:
+                return LowRankMetric.specs(self.layout)
+            replicated = jax.tree.map(lambda _: PartitionSpec(), node)
+            return replicated._replace(variance=tuple(PartitionSpec(CHAIN, None) for _ in node.variance))
+
+        specs = jax.tree.map(specs_of, tuning, is_leaf=is_metric)
+        return specs if self.groups is None or is_metric(tuning) else specs._replace(step_size=self._group_spec)
 
     def no_sums(self) -> Sums:
-        """Return sums over no draws."""
-        return Sums.nothing(self.layout.whole_lengths)
+        """Return sums over no draws; of groups, with an entry for each."""
+        sizes, groups = self.layout.whole_lengths, self.groups
+        if groups is None:
+            return Sums.nothing(sizes)
+        none = tuple(
+            VectorMoments(np.zeros(groups, int), np.zeros((groups, size)), np.zeros((groups, size))) for size in sizes
+        )
+        return Sums(np.zeros(groups, int), {}, np.zeros(groups), none, none)
 
     def later_spec(self) -> PartitionSpec:
         """Return the partition of the step size of draws beyond an order."""
-        return PartitionSpec()
+        return self._group_spec
+
+    @property
+    def _group_spec(self) -> PartitionSpec:
+        """Partition of numbers of which each group has its own; replicated if all chains have the same."""
+        return PartitionSpec() if self.groups is None else PartitionSpec(CHAIN)
 
     @cached_property
     def _lane_state(self) -> PyTree:
@@ -368,7 +427,7 @@ class Blocks:
 
     @property
     def _arrays(self) -> PyTree:
-        return self.target.arguments.local_shapes()
+        return self.target.local_shapes()
 
     def _on_device(self, f: Callable[..., Any], *arguments: PyTree) -> PyTree:
         """Return the shapes of the results of `f` on a device."""

@@ -24,7 +24,7 @@ from phalanx.mesh.specs import PyTree
 from phalanx.run.device.recorder import TOTALS, RowLayout, Rows
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int
+    from jaxtyping import Bool, Float64, Int, Shaped
 
 COUNTS = 3
 """Number of entries before the sums: draws, draws with finite coordinates, and the sum of inverse acceptance rates."""
@@ -35,55 +35,73 @@ class Summing:
     """Sums of recorded draws: of statistics and, if rows have gradients for a metric to learn from, moments.
 
     Attributes:
-        layout: layout of a row.
+        layout: layout of a row, without sharded coordinates if there are groups of chains.
+        chains: chains of each group of chains, which has its own sums; None for sums over all chains.
     """
 
     layout: RowLayout
+    chains: int | None = None
 
-    def __call__(self, rows: Rows, first: Int[Array, ""], end: Int[Array, ""]) -> tuple[Float64[Array, "1 _"], ...]:
+    def __call__(
+        self, rows: Rows, first: Int[Array, ""], end: Int[Array, ""]
+    ) -> tuple[Float64[Array, "groups _"], ...]:
         """Return sums over the slots from `first` to before `end`, which all lanes have filled.
 
         Returns:
-            Vectors `(1, number)`, one for each group: means of position and gradient, then sums of squared deviations
-            from them. The first vector begins with `COUNTS` numbers and the sums of statistics.
+            Vectors `(group of chains, number)`, one for each group of coordinates: means of position and gradient, then
+            sums of squared deviations from them. The first vector begins with `COUNTS` numbers and the sums of
+            statistics.
         """
         layout = self.layout
         vectors = [part[..., : layout.parts * size] for part, size in zip(rows, layout.position.lengths, strict=True)]
         parts, stats = vectors if self._has_moments else [], rows[0][..., layout.start_of_stats :]
         # subtracted from all draws: variances would lose digits as differences of large squares
-        origins = [jnp.where(jnp.isfinite(part[0, 0]), part[0, 0], 0.0).astype(jnp.float64) for part in parts]
+        begins = [self._by_group(part[0])[..., 0, :] for part in parts]
+        origins = [jnp.where(jnp.isfinite(x), x, 0.0).astype(jnp.float64) for x in begins]
 
-        def add(slot: Array, sums: PyTree) -> PyTree:
-            *now, figures = (
-                lax.dynamic_index_in_dim(part, slot, keepdims=False).astype(jnp.float64) for part in (*parts, stats)
-            )
+        def of_slot(origins: Sequence[Array], figures: Array, *now: Array) -> PyTree:
             good = self._are_finite(now)
             inverse = 1 / jnp.fmax(figures[:, layout.stats.index("acceptance_rate")], LEAST)
             apart = [jnp.where(good[:, None], x - origin[None], 0.0) for x, origin in zip(now, origins, strict=True)]
             ones = jnp.ones_like(inverse)  # a CPU computes sums over lanes several times faster as matrix products
-            new = (
-                jnp.stack([ones.sum(), good.sum(dtype=ones.dtype), inverse.sum()]),
-                ones @ figures,
-                [ones @ x for x in apart],
-                [ones @ jnp.square(x) for x in apart],
-            )
-            return jax.tree.map(jnp.add, sums, new)
 
-        zeros = [jnp.zeros_like(origin) for origin in origins]
-        nothing = jnp.zeros(COUNTS, jnp.float64), jnp.zeros(stats.shape[-1], jnp.float64), zeros, zeros
+            def over_chains(x: Array) -> Array:
+                return ones @ x if self.chains is None else x.sum(0)  # a group has few chains
+
+            return (
+                jnp.stack([ones.sum(), good.sum(dtype=ones.dtype), inverse.sum()]),
+                over_chains(figures),
+                [over_chains(x) for x in apart],
+                [over_chains(jnp.square(x)) for x in apart],
+            )
+
+        of_groups = of_slot if self.chains is None else jax.vmap(of_slot)
+
+        def add(slot: Array, sums: PyTree) -> PyTree:
+            *now, figures = (
+                self._by_group(lax.dynamic_index_in_dim(part, slot, keepdims=False).astype(jnp.float64))
+                for part in (*parts, stats)
+            )
+            return jax.tree.map(jnp.add, sums, of_groups(origins, figures, *now))
+
+        zeros, groups = [jnp.zeros_like(origin) for origin in origins], self._by_group(stats[0]).shape[:-2]
+        no_counts, no_stats = (jnp.zeros((*groups, size), jnp.float64) for size in (COUNTS, stats.shape[-1]))
+        nothing = no_counts, no_stats, zeros, zeros
         counts, sums, totals, squares = lax.fori_loop(first, end, add, nothing)
-        draws = jnp.maximum(counts[1], 1)
+        draws = jnp.maximum(counts[..., 1:2], 1)
         moments = [
-            jnp.concatenate([origin + total / draws, jnp.maximum(square - jnp.square(total) / draws, 0)])
+            jnp.concatenate([origin + total / draws, jnp.maximum(square - jnp.square(total) / draws, 0)], -1)
             for origin, total, square in zip(origins, totals, squares, strict=True)
         ]
-        first, *others = moments or [jnp.zeros(0, jnp.float64)]
-        return tuple(vector[None] for vector in (jnp.concatenate([counts, sums, first]), *others))
+        vectors = [jnp.concatenate([counts, sums, *moments[:1]], -1), *moments[1:]]
+        return tuple(vector.reshape(-1, vector.shape[-1]) for vector in vectors)
 
     def fetched(self, sums: Sequence[Array]) -> Sums:
-        """Return the sums over all devices, on the host."""
+        """Return the sums over all devices, on the host; of groups of chains, with an entry for each."""
         first, *others = (to_host(part) for part in sums)
         counts, (figures, vectors) = first[:, :COUNTS], np.split(first[:, COUNTS:], [self._stats], axis=1)
+        if self.chains is not None:
+            return self._of_groups(counts, figures, vectors)
         (draws, _, inverse), totals = counts.sum(0), figures.sum(0)
         names = {name: number for number, name in enumerate(self.layout.stats) if name not in TOTALS}
         stats = {name: float(totals[number]) for name, number in names.items()}
@@ -92,6 +110,27 @@ class Summing:
         by_group = zip([vectors, *others], self.layout.position.lengths, strict=True)
         position, gradient = zip(*(_moments(values, counts[:, 1], size) for values, size in by_group), strict=True)
         return Sums(int(draws), stats, float(inverse), position, gradient)
+
+    def _of_groups(
+        self,
+        counts: Float64[np.ndarray, "groups count"],
+        figures: Float64[np.ndarray, "groups statistic"],
+        vectors: Float64[np.ndarray, "groups number"],
+    ) -> Sums:
+        """Return sums with an entry for each group of chains, whose coordinates are one group."""
+        draws, good, inverse = counts.T
+        stats = {name: figures[:, number] for number, name in enumerate(self.layout.stats) if name not in TOTALS}
+        position = gradient = ()
+        if self._has_moments:
+            means, squares = (np.split(part, 2, axis=1) for part in np.split(vectors, 2, axis=1))
+            position, gradient = (
+                (VectorMoments(good.astype(int), *moments),) for moments in zip(means, squares, strict=True)
+            )
+        return Sums(draws.astype(int), stats, inverse, position, gradient)
+
+    def _by_group(self, x: Shaped[Array, "lanes number"]) -> Shaped[Array, "*groups chains number"]:
+        """Return values of lanes by group of chains, if there are groups."""
+        return x if self.chains is None else x.reshape(-1, self.chains, x.shape[-1])
 
     @property
     def specs(self) -> tuple[PartitionSpec, ...]:

@@ -25,7 +25,6 @@ from phalanx.mesh.processes import to_host
 from phalanx.programs.traced_program import TracedProgram, check_latents
 from phalanx.run import checks
 from phalanx.run.describe import names_in_record
-from phalanx.run.each.blocks import EachTarget
 from phalanx.run.each.data_sets import DataSets, Each
 from phalanx.run.each.ragged import REAL, check_ragged, real_rows, with_real_rows
 from phalanx.run.options import SamplerOptions
@@ -127,13 +126,16 @@ class ModelOnSets:
         devices = self.mesh.shape[CHAIN]
         return -(-self.sets.count // devices) * devices
 
-    def target(self) -> EachTarget:
-        """Return the model as a log density on the mesh."""
-        one = Target.of(self.program, self.arguments, self.mesh, self.whole)
+    def target(self) -> Target:
+        """Return the model as a log density on the mesh, with a group of chains for each data set."""
+        return Target.of(self.program, self.arguments, self.mesh, self.whole).of_groups(self.own, self.filled_up)
+
+    def place_arrays(self, target: Target) -> tuple[Array, ...]:
+        """Return the arrays on the mesh: a device has those of its data sets."""
         numbers = np.minimum(np.arange(self.filled_up), self.sets.count - 1)
         fills = self.filled_up > self.sets.count
         whole = [x[numbers] if fills and number in self.own else x for number, x in enumerate(self.arrays)]
-        return EachTarget.of_one(one, whole, self.own, self.filled_up)
+        return target.with_arrays(whole).place_arrays()
 
     def target_of(self, number: int, num_chains: int) -> Target:
         """Return the model with the data of one data set."""

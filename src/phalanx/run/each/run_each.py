@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from phalanx.density.target import Target
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
 from phalanx.posterior.each.posteriors import Posteriors
@@ -23,15 +24,16 @@ from phalanx.run import checks
 from phalanx.run.compile import executable_cache
 from phalanx.run.compile.memory_estimate import check_plan, explained, plan_memory
 from phalanx.run.describe import describe
+from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.executables import Executables, compile_blocks
 from phalanx.run.device.reducing import Reducing
-from phalanx.run.each.blocks import EachBlocks, EachTarget
 from phalanx.run.each.data_sets import Each
-from phalanx.run.each.engine import EachRun, kernel_of_each
+from phalanx.run.each.kernel import kernel_of_each
 from phalanx.run.each.model_on_sets import ModelOnSets
 from phalanx.run.host.draw_store import step_sizes, store_at
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.init_values import check_values, initial_of
+from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions, SamplerOptions
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
@@ -65,7 +67,7 @@ def run_each(
     if not stored and not reductions.entries:
         raise ValueError("keep: with an empty list a run has no result without reducers; name a variable or a reducer.")
     blocks = _blocks(target, kernel, filled * num_chains, checks.check_names(stored, target), filled)
-    arrays = target.place_arrays()
+    arrays = on_sets.place_arrays(target)
     with waiting(bool(run.progress), "compiling"):
         executables, compilations = _compiled(on_sets, arrays, blocks, reductions, matmul_precision)
     initial = initial_of(init, target, blocks.num_chains, seed, lambda *_: {})
@@ -86,7 +88,7 @@ def run_each(
         for notice in filter(None, on_sets.notices):
             display.say(notice)
         display.say(f"{sets.count:,} data sets x {num_chains} chains; {plan}")
-        going = EachRun(executables, kernel, seed, arrays, display, looks, store=draws_to)
+        going = Run(executables, kernel, seed, arrays, display, looks, store=draws_to)
         with explained(plan), going.interrupts.held():
             going.begin(initial, run.aim(initial))
             if draws_to is not None:
@@ -109,7 +111,7 @@ def run_each(
     )  # fmt: skip
 
 
-def _by_set(run: EachRun, filled: int, sets: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _by_set(run: Run, filled: int, sets: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return draws and statistics in memory, `(set, chain, draw, ...)`, without those of copies that fill up."""
     draws, stats = run.state.stored.whole
     stats |= {"step_size": step_sizes(run.state, stats)} if stats else {}
@@ -120,12 +122,12 @@ def _by_set(run: EachRun, filled: int, sets: int) -> tuple[dict[str, np.ndarray]
 
 
 def _compiled(
-    on_sets: ModelOnSets, arrays: Sequence[Array], blocks: EachBlocks, reductions: Reductions, matmul_precision: str
+    on_sets: ModelOnSets, arrays: Sequence[Array], blocks: Blocks, reductions: Reductions, matmul_precision: str
 ) -> tuple[Executables, int]:
     """Return the compiled blocks, and how many programs were compiled for them."""
     key = executable_cache.key_of(
         on_sets.whole, blocks.kernel, reductions, on_sets.mesh, on_sets.arguments, on_sets.own, blocks.num_chains,
-        blocks.sets, blocks.names, matmul_precision,
+        blocks.groups, blocks.names, matmul_precision,
     )  # fmt: skip
     known = executable_cache.EXECUTABLES.look_up(key)
     if known is not None:
@@ -189,7 +191,7 @@ def _of_all(init: Any, latents: Sequence[Latent], num_chains: int, sets: int) ->
     }
 
 
-def _blocks(target: EachTarget, kernel: Kernel, total: int, names: tuple[str, ...], sets: int) -> EachBlocks:
-    blocks = EachBlocks(target.without_arrays(), kernel, total, names, slots=1, sets=sets)
+def _blocks(target: Target, kernel: Kernel, total: int, names: tuple[str, ...], sets: int) -> Blocks:
+    blocks = Blocks(target.without_arrays(), kernel, total, names, slots=1, groups=sets)
     width = 4 * total * sum(blocks.row_layout.widths)
     return replace(blocks, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // width)))

@@ -90,8 +90,13 @@ class WarmUpPhase:
         return Goal(self._due(warming), ahead=ahead, later=warm_up.later(schedule))
 
     def _due(self, warming: WarmingState) -> Integer[np.ndarray, "chains"]:
-        """Return the draws of each chain in the sinks at the end of the current part of the round."""
-        return np.full(self._engine.blocks.num_chains, warming.goal)
+        """Return the draws of each chain in the sinks at the end of the current part of the round.
+
+        Groups of chains need different times to find a step size; those that have one wait.
+        """
+        searching = np.atleast_1d(self._warm_up.searching_sets(warming.schedule))
+        due = np.where(searching, warming.goal, 0) if searching.any() else np.array([warming.goal])
+        return np.repeat(due, self._engine.blocks.num_chains // due.size)
 
     def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block; tuners learn from a round once every chain has made its draws."""
