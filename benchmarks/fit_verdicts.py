@@ -147,6 +147,11 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+def truth_of(case: Case, draws: Draws) -> Draws:
+    """Return exact draws for comparison with the draws of a fit."""
+    return case.exact(draws if case.by_symmetry else np.random.default_rng(1))
+
+
 def is_right(draws: Draws, exact: Draws) -> tuple[bool, float, float]:
     """Return True if all moments are right, and the largest errors of means and standard deviations."""
     shift = growth = 0.0
@@ -169,8 +174,7 @@ def row(name: str, method: str, seed: int) -> dict[str, Any]:
     verdict, evidence = fit.verdict(), fit.evidence()
     judged = time.perf_counter() - began - fitted
     draws = fit.sample(seed=1, n=20_000)
-    exact = case.exact(draws if case.by_symmetry else np.random.default_rng(1))
-    right, shift, growth = is_right(draws, exact)
+    right, shift, growth = is_right(draws, truth_of(case, draws))
     grade = getattr(verdict, "grade", "good" if verdict.good else "not good")
     off = None if case.evidence is None else abs(evidence.log_evidence - case.evidence) / evidence.error
     is_near = off is None or off < TOLERATED or off * evidence.error < 1e-3

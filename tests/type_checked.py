@@ -23,7 +23,7 @@ TYPE_CHECKED = [
     "phalanx.mesh.space",
     "phalanx.mesh.spmd",
     "phalanx.mesh.total",
-    "phalanx.density.indices",
+    "phalanx.density.data_check",
     "phalanx.flows",
     "phalanx.jaxprs.lookups",
     "phalanx.distributions.blocked",

@@ -15,9 +15,9 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
+from phalanx.density.data_check import DataCheck
 from phalanx.density.density import Density
 from phalanx.density.derivatives import DensityFunctions, differentiable
-from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import check_labels
 from phalanx.density.minibatch import Minibatch
 from phalanx.density.model_on_mesh import ModelOnMesh
@@ -127,7 +127,7 @@ class Target(ModelOnMesh):
             sizes = axes_but_chain(mesh)
             arguments, whole = trace_with_values(arguments, lambda a: TracedProgram.of_whole(model, a, sizes))
             check_labels(whole, arguments)
-            IndexCheck.of(whole).check_or_warn(arguments)
+            DataCheck.of(whole).check_or_warn(arguments)
         super().__init__(model, arguments, mesh)
         check_latents(model, whole)
         check_function(whole)

@@ -37,6 +37,13 @@ class KnownValue:
             self._value, self._compute = self._compute(), None
         return self._value
 
+    def get_if_possible(self) -> Any:
+        """Return the value; None if computing it fails, as an operation does that runs only in a compiled program."""
+        try:
+            return self.get()
+        except Exception:
+            return None
+
 
 Known = KnownValue | None
 """A known value; None if it depends on the position or on the device."""
@@ -198,12 +205,7 @@ class _LookupWalk(Interpreter[Known]):
             if not index.sources or not picks(called(eqn)) or source_line_of(self.outermost or eqn) is None:
                 continue
             lookup = Lookup(eqn, self.outermost or eqn, silent, size, last, index.sources)
-            if not self.dry:
-                try:
-                    values = index.get()
-                except Exception:  # some operations run only inside a compiled program
-                    self.found.append(lookup)
-                    continue
+            if not self.dry and (values := index.get_if_possible()) is not None:
                 outside = jnp.any((values < 0) | (values > last)), jnp.min(values), jnp.max(values)
                 kept = None if isinstance(values, jax.core.Tracer) else values
                 lookup = replace(lookup, outside=outside, index=kept)

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from jax import Array
 
+from phalanx.density.data_check import DataCheck
 from phalanx.density.imputation import impute_again
-from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.diagnostics.judging.checks import MANY_CHAINS
 from phalanx.inputs.arguments import Arguments
@@ -80,7 +80,7 @@ class Sampler:
     compile_seconds: float = 0.0
     compilations: int = 0
     notice: str | None = None
-    indices: IndexCheck | None = None
+    indices: DataCheck | None = None
     traces: Callable[[], dict[str, str]] = dict
     continued: Mapping[str, Any] = field(default_factory=dict)
 
@@ -386,7 +386,7 @@ class Sampler:
             arguments = known.split(target.program, given).fixing(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
-                self.indices.check(arguments)
+                self.indices.check_indices(arguments)
             target = target.with_arguments(arguments)
             named = names_in_record(self.naming, arguments, names)
             used = Data(target.place_arrays(), replace(self.record, **named))

@@ -8,9 +8,9 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from phalanx.density.data_check import DataCheck
 from phalanx.density.given_names import GivenNames
 from phalanx.density.imputation import impute
-from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.density.target import choose_mesh
 from phalanx.inputs.arguments import (
@@ -57,7 +57,7 @@ class TracedCall:
     mesh: Mesh
     naming: Naming
     names: dict[str, Any]
-    indices: IndexCheck
+    indices: DataCheck
     notices: tuple[str, ...]
 
     @classmethod
@@ -115,8 +115,8 @@ class TracedCall:
             )
             model = centred
         check_same(call, lambda: {"the model, or a value that it reads,": captured_words(whole)})
-        naming, indices = Naming.of(whole, arguments, names), IndexCheck.of(whole)
+        naming, indices = Naming.of(whole, arguments, names), DataCheck.of(whole)
         fields = names_in_record(naming, arguments)
-        notices.extend(indices.check(arguments))
+        notices.extend(indices.check_indices(arguments))
         said = tuple(filter(None, notices))
         return cls(model, arguments, whole, as_written, mesh, naming, fields, indices, said)

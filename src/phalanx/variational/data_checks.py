@@ -7,8 +7,8 @@ all batches, checks both as far as the data alone determine them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,68 +17,16 @@ import numpy as np
 from jax import Array, random
 from jax.extend.core import ClosedJaxpr
 
-from phalanx.density.indices import IndexCheck, flags_of, values_of
+from phalanx.density.data_check import DataCheck
 from phalanx.inputs.arguments import Arguments
-from phalanx.jaxprs.lookups import Known, KnownValue
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.output import warn
-from phalanx.programs.traced_program import TracedProgram
-from phalanx.programs.validity import Doubts, Wrong, doubts_of, first_of, nan_hint
+from phalanx.programs.validity import doubts_of
 from phalanx.variational.guides.pair import Pair, key_of
 from phalanx.variational.problem import Problem, Values
 
 Rows = Sequence[Array] | Sequence[np.ndarray]
 """Arrays of data, on the devices or on the host."""
-
-
-@dataclass(frozen=True)
-class SupportCheck(IndexCheck):
-    """Check of the indices, observed values and parameters of a program, for any number of data sets.
-
-    Attributes:
-        doubts: values that may be invalid, see `phalanx.programs.validity`: the last outputs of the program.
-    """
-
-    doubts: Doubts = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, whole: TracedProgram) -> SupportCheck:
-        """Return the check of a program traced with `checking=True`."""
-        return cls(whole.at_zero, len(whole.position), doubts=whole.doubts)
-
-    def check_values(self, arguments: Arguments) -> list[str]:
-        """Raise if the data have an invalid value. Values that depend on latent variables are not checked.
-
-        Returns:
-            A sentence for each variable that could not be checked.
-
-        Raises:
-            ValueError: naming the variable, the value, and the allowed values.
-        """
-        unseen: list[str] = []
-        outputs = self._follow(values_of(arguments.arrays, arguments.shardings))[1]
-        for key, values, bad in self._known(outputs):
-            if (flags := _computed(bad)) is None:
-                unseen.append(f"The values of variable {key[0]!r} could not be checked before the run.")
-            elif np.asarray(flags).any():
-                doubt = replace(self.doubts[key], values=jnp.asarray(values.get()), bad=jnp.asarray(flags))
-                wrong = Wrong.of(doubt, first_of(doubt))
-                raise ValueError(wrong.said(*key, nan_hint(arguments.names, arguments.arrays)))
-        return list(dict.fromkeys(unseen))
-
-    def _flags(self, inputs: Sequence[KnownValue]) -> list[Array]:
-        """Return for each lookup and doubt that data alone determine whether an index or a value may be invalid."""
-        lookups, outputs = self._follow(inputs)
-        known = [_computed(bad) for _, _, bad in self._known(outputs)]
-        bad = [jnp.bool_(True) if flags is None else jnp.any(jnp.asarray(flags)) for flags in known]
-        return [*flags_of(lookups), *bad]
-
-    def _known(self, outputs: Sequence[Known]) -> Iterator[tuple[tuple[str, str], KnownValue, KnownValue]]:
-        """Yield the doubts that data alone determine: values, and whether each is invalid."""
-        last = outputs[len(outputs) - 2 * len(self.doubts) :]
-        for key, values, bad in zip(self.doubts, last[::2], last[1::2], strict=True):
-            if values is not None and bad is not None:
-                yield key, values, bad
 
 
 class DataChecks:
@@ -91,9 +39,9 @@ class DataChecks:
 
     def __init__(self, pair: Pair, compiler: Compiler):
         self._shardings, self._compiler = pair.problem.arguments.shardings, compiler
-        self._of_model = _support_check(pair.problem)
-        of_guide = [IndexCheck(_trace_of_draws(pair), unknown=1)] if pair.program else []
-        self._checks: list[IndexCheck] = [self._of_model, *of_guide]
+        self._of_model = _model_check(pair.problem)
+        of_guide = [DataCheck(_trace_of_draws(pair), unknown=1)] if pair.program else []
+        self._checks: list[DataCheck] = [self._of_model, *of_guide]
         self._identity = key_of(pair, "data")
         self._compiled: Compiled | None = None
 
@@ -125,7 +73,7 @@ class DataChecks:
 
     def unseen(self, arguments: Arguments) -> list[str]:
         """Return a sentence for each line that picks by numbers that cannot be checked before the run."""
-        return [sentence for check in self._checks for sentence in check.check(arguments)]
+        return [sentence for check in self._checks for sentence in check.check_indices(arguments)]
 
     def check_now(self, arguments: Arguments) -> None:
         """Check without compiling; warn of indices and values that cannot be checked."""
@@ -141,10 +89,10 @@ class DataChecks:
         return jnp.any(jnp.stack([check.any_outside(arrays, self._shardings) for check in self._checks]))
 
 
-def _support_check(problem: Problem) -> SupportCheck:
+def _model_check(problem: Problem) -> DataCheck:
     """Return the check of observed values, at any values of the model's parameters."""
     if not problem.parameters:
-        return SupportCheck.of(problem.whole)
+        return DataCheck.of(problem.whole)
 
     def at_zero(params: Values, arrays: Sequence[Array]) -> Any:
         run = problem.at_zero(params, problem.arguments.layout.join(arrays))
@@ -154,7 +102,7 @@ def _support_check(problem: Problem) -> SupportCheck:
     trace, (_, doubts) = jax.make_jaxpr(at_zero, axis_env=list(axes.items()), return_shape=True)(
         params, problem.arguments.whole_shapes()
     )
-    return SupportCheck(trace, len(problem.whole.position), len(jax.tree.leaves(params)), doubts)
+    return DataCheck(trace, len(problem.whole.position), len(jax.tree.leaves(params)), doubts)
 
 
 def _trace_of_draws(pair: Pair) -> ClosedJaxpr:
@@ -174,11 +122,3 @@ def _trace_of_draws(pair: Pair) -> ClosedJaxpr:
 def _warn(sentences: Sequence[str]) -> None:
     for sentence in sentences:
         warn(sentence, stacklevel=4)
-
-
-def _computed(value: KnownValue) -> Any:
-    """Return a value; None if computing it fails, as an operation does that runs only inside a compiled program."""
-    try:
-        return value.get()
-    except Exception:
-        return None

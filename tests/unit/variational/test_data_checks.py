@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpyro.distributions import constraints
 
 import phalanx as phx
+from phalanx.density.data_check import DataCheck
 from phalanx.inputs.arguments import split_arguments
 from phalanx.programs.traced_program import TracedProgram
-from phalanx.variational.data_checks import SupportCheck
 
 ROWS, GROUPS = 8, 3
 SHORT = {"num_steps": 8, "progress": False, "until": False}
@@ -294,7 +294,7 @@ def test_a_value_is_refused_where_the_support_says_so(family, values, is_scaled)
     arguments = split_arguments(model, data)
     with jax.numpy_rank_promotion("allow"):  # of NumPyro's mixtures
         whole = TracedProgram.of_whole(model, arguments, {}, checking=True)
-    check, possible = SupportCheck.of(whole), np.asarray(distribution.support(jnp.asarray(data["y"])))
+    check, possible = DataCheck.of(whole), np.asarray(distribution.support(jnp.asarray(data["y"])))
     assert bool(jax.jit(lambda a: check.any_outside(a, arguments.shardings))(arguments.arrays)) is not bool(
         possible.all()
     )

@@ -17,10 +17,10 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from phalanx.density.data_check import DataCheck
 from phalanx.density.given_entries import WHERE_MISSING, of_given_entries
 from phalanx.density.given_names import GivenNames
 from phalanx.density.imputation import impute
-from phalanx.density.indices import IndexCheck
 from phalanx.density.labels import any_labels_differ
 from phalanx.density.missing_entries import missing_name
 from phalanx.density.model_on_mesh import ModelOnMesh
@@ -125,7 +125,7 @@ class ModelAtDraws(ModelOnMesh):
         """
         values = {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in draws.items()}
         program, shapes = jax.make_jaxpr(fn, return_shape=True)(values, key_of(0, 0, 0), self.arguments.whole_shapes())
-        IndexCheck(program, unknown=len(values) + 1).check_or_warn(self.arguments)
+        DataCheck(program, unknown=len(values) + 1).check_or_warn(self.arguments)
         of_draws = len(values) + 1
         return shapes, largest_of_draw(program, [n < of_draws for n in range(len(program.in_avals))])
 

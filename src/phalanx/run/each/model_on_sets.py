@@ -12,8 +12,8 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from phalanx.density.data_check import DataCheck
 from phalanx.density.given_names import GivenNames
-from phalanx.density.indices import IndexCheck
 from phalanx.density.naming import Naming
 from phalanx.density.target import Target, choose_mesh
 from phalanx.inputs.arguments import Arguments, split_arguments
@@ -100,9 +100,9 @@ class ModelOnSets:
         if not learns:
             check_latents(program, whole)
         arrays, own = _arrays(arguments, sets)
-        indices = IndexCheck.of(whole)
+        indices = DataCheck(whole.at_zero, len(whole.position))  # fits check values set by set, see `fit_each`
         _check_indices(indices, arguments, arrays, own, sets)
-        notices = [notice, sets.notice, *indices.check(arguments)]  # of what could not be checked
+        notices = [notice, sets.notice, *indices.check_indices(arguments)]  # of what could not be checked
         names = names_in_record(Naming.of(whole, arguments, given), arguments)
         return cls(model, program, sets, mesh, arguments, whole, arrays, own, by_row, names, notices)
 
@@ -201,7 +201,7 @@ def _check_mesh(mesh: Mesh, sets: DataSets, evenly: bool) -> None:
 
 
 def _check_indices(
-    indices: IndexCheck, arguments: Arguments, arrays: Sequence[Array], own: Sequence[int], sets: DataSets
+    indices: DataCheck, arguments: Arguments, arrays: Sequence[Array], own: Sequence[int], sets: DataSets
 ) -> None:
     """Raise if an index in the data of some data set is out of range."""
     if not indices.applies:
@@ -213,6 +213,6 @@ def _check_indices(
     for number in np.flatnonzero(to_host(outside(*arrays)))[:1]:
         of_one = [array[int(number)] if axis == 0 else array for array, axis in zip(arrays, axes, strict=True)]
         try:
-            indices.check(arguments.with_arrays(of_one))
+            indices.check_indices(arguments.with_arrays(of_one))
         except ValueError as error:
             raise ValueError(f"each: data set {sets.words([number])}: {error}") from None

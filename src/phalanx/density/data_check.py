@@ -1,14 +1,15 @@
-"""Check that indices which a model computes from its data are inside of the arrays that they index.
+"""Check that data give a model valid indices, observed values and parameters, as far as data alone determine them.
 
 For an invalid index JAX reads another entry and drops updates: with codes 1 to 3 for three groups a model runs, and its
-results are wrong. Therefore the part of the program that computes indices from data alone is evaluated once, before the
-first draw. Calls in which the user gives `mode=` are not checked.
+results are wrong. The density of a value outside of the support may be finite, such as that of 2 under a Bernoulli
+distribution. Therefore the part of the program that computes indices and values from data alone is evaluated once,
+before the first draw. Calls in which the user gives `mode=` are not checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -23,28 +24,31 @@ from phalanx.jaxprs.source_lines import SourceLine, called, counts_from_zero, so
 from phalanx.mesh.output import warn
 from phalanx.mesh.space import RowSharding
 from phalanx.programs.traced_program import TracedProgram
+from phalanx.programs.validity import Doubts, Wrong, first_of, nan_hint
 
 
 @dataclass(frozen=True)
-class IndexCheck:
-    """Check of the indices of a program, for any number of data sets.
+class DataCheck:
+    """Check of the indices, observed values and parameters of a program, for any number of data sets.
 
     Attributes:
         program: the trace of the program on the whole data; its last inputs are the data's arrays.
         positions: number of leading outputs that are the position at which the program was traced.
         unknown: number of leading inputs that are not data.
+        doubts: values that may be invalid, see `phalanx.programs.validity`: the last outputs of the program.
     """
 
     program: ClosedJaxpr
     positions: int = 0
     unknown: int = 0
+    doubts: Doubts = field(default_factory=dict)
 
     @classmethod
-    def of(cls, whole: TracedProgram) -> IndexCheck:
-        """Return the check of a traced program."""
-        return cls(whole.at_zero, len(whole.position))
+    def of(cls, whole: TracedProgram) -> DataCheck:
+        """Return the check of a traced program: of its indices, and with `checking=True` of its values, too."""
+        return cls(whole.at_zero, len(whole.position), doubts=whole.doubts)
 
-    def check(self, arguments: Arguments) -> list[str]:
+    def check_indices(self, arguments: Arguments) -> list[str]:
         """Raise if the data lead to an invalid index.
 
         Returns:
@@ -64,9 +68,29 @@ class IndexCheck:
                 _refuse(lookup, _line(lookup), arguments, inputs)
         return list(dict.fromkeys(unseen))
 
+    def check_values(self, arguments: Arguments) -> list[str]:
+        """Raise if the data have an invalid value. Values that depend on latent variables are not checked.
+
+        Returns:
+            A sentence for each variable that could not be checked.
+
+        Raises:
+            ValueError: naming the variable, the value, and the allowed values.
+        """
+        unseen: list[str] = []
+        outputs = self._follow(values_of(arguments.arrays, arguments.shardings))[1]
+        for key, values, bad in self._known(outputs):
+            if (flags := bad.get_if_possible()) is None:
+                unseen.append(f"The values of variable {key[0]!r} could not be checked before the run.")
+            elif np.asarray(flags).any():
+                doubt = replace(self.doubts[key], values=jnp.asarray(values.get()), bad=jnp.asarray(flags))
+                wrong = Wrong.of(doubt, first_of(doubt))
+                raise ValueError(wrong.said(*key, nan_hint(arguments.names, arguments.arrays)))
+        return list(dict.fromkeys(unseen))
+
     def check_or_warn(self, arguments: Arguments) -> None:
-        """Check the data; warn about each line that could not be checked."""
-        for sentence in self.check(arguments):
+        """Check the data; warn about each line and variable that could not be checked."""
+        for sentence in [*self.check_indices(arguments), *self.check_values(arguments)]:
             warn(sentence, stacklevel=3)
 
     @property
@@ -81,8 +105,18 @@ class IndexCheck:
         return jnp.any(jnp.stack(flags)) if flags else jnp.bool_(False)
 
     def _flags(self, inputs: Sequence[KnownValue]) -> list[Array]:
-        """Return for each lookup that data alone determine whether an index is invalid."""
-        return flags_of(self._follow(inputs)[0])
+        """Return for each lookup and doubt that data alone determine whether an index or a value may be invalid."""
+        lookups, outputs = self._follow(inputs)
+        outside = [found.outside[0] for found in lookups if found.outside is not None and not _is_meant(found)]
+        known = [bad.get_if_possible() for _, _, bad in self._known(outputs)]
+        return [*outside, *(jnp.bool_(True) if flags is None else jnp.any(jnp.asarray(flags)) for flags in known)]
+
+    def _known(self, outputs: Sequence[Known]) -> Iterator[tuple[tuple[str, str], KnownValue, KnownValue]]:
+        """Yield the doubts that data alone determine: values, and whether each is invalid."""
+        last = outputs[len(outputs) - 2 * len(self.doubts) :]
+        for key, values, bad in zip(self.doubts, last[::2], last[1::2], strict=True):
+            if values is not None and bad is not None:
+                yield key, values, bad
 
     def _follow(self, inputs: Sequence[KnownValue]) -> tuple[list[Lookup], list[Known]]:
         latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
@@ -96,11 +130,6 @@ def values_of(arrays: Sequence[Any], shardings: Sequence[RowSharding] | None = N
         KnownValue(lambda a=a, n=n: jnp.asarray(a) if n is None else jnp.asarray(a)[:n], frozenset([number]))
         for number, (a, n) in enumerate(zip(arrays, rows, strict=True))
     ]
-
-
-def flags_of(lookups: Sequence[Lookup]) -> list[Array]:
-    """Return for each lookup whether an index is invalid, unless the user says what happens then."""
-    return [lookup.outside[0] for lookup in lookups if lookup.outside is not None and not _is_meant(lookup)]
 
 
 def _line(lookup: Lookup) -> SourceLine:

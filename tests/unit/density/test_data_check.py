@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 import phalanx as phx
-from phalanx.density.indices import IndexCheck
+from phalanx.density.data_check import DataCheck
 from phalanx.inputs.arguments import split_arguments
 from phalanx.programs.traced_program import TracedProgram
 
@@ -34,7 +34,7 @@ def check(model, data):
     """What a run does first: a mesh changes nothing about it."""
     arguments = split_arguments(model, data)
     whole = TracedProgram.of_whole(model, arguments, {"data": 1})
-    IndexCheck(whole.at_zero, len(whole.position)).check(arguments)
+    DataCheck(whole.at_zero, len(whole.position)).check_indices(arguments)
 
 
 @jax.jit
@@ -117,7 +117,7 @@ def test_what_points_outside_is_refused_with_its_line(how):
     wrong = -4 if how == "too far below" else 3
     where = r"\d+" if how.startswith("in jit") else pick.__code__.co_firstlineno
     assert re.search(
-        rf"{wrong} is outside 0\.\.2, in test_indices\.py:{where}; it is (computed from )?g", str(caught.value)
+        rf"{wrong} is outside 0\.\.2, in test_data_check\.py:{where}; it is (computed from )?g", str(caught.value)
     )
 
 
@@ -129,7 +129,7 @@ def test_what_points_inside_or_says_what_is_meant_runs(how):
 def test_the_whole_message():
     line = OUTSIDE["subscript"].__code__.co_firstlineno
     words = (
-        f"w[g]: 3 is outside 0..2, in test_indices.py:{line}; it is g[2]. JAX would read another entry, or drop "
+        f"w[g]: 3 is outside 0..2, in test_data_check.py:{line}; it is g[2]. JAX would read another entry, or drop "
         f"an update, without a warning. Entries are numbered from 0, and g from 1: give g - 1."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
@@ -144,7 +144,7 @@ def test_rows_on_devices_are_looked_at_too(rows):
     model = model_with(lambda w, g: w[g])
     check(model, phx.shard({"y": np.zeros(rows), "g": codes}, mesh))
     codes[-2] = 3
-    with pytest.raises(ValueError, match=re.escape("3 is outside 0..2, in test_indices.py:")) as caught:
+    with pytest.raises(ValueError, match=re.escape("3 is outside 0..2, in test_data_check.py:")) as caught:
         check(model, phx.shard({"y": np.zeros(rows), "g": codes}, mesh))
     assert f"it is g[{rows - 2}]" in str(caught.value)
 
