@@ -17,11 +17,11 @@ from phalanx.ensembles.checkpoint import check_members, checkpoint_of, entries_o
 from phalanx.ensembles.members import Members, as_data
 from phalanx.learning.batches import EpochBatches
 from phalanx.learning.checkpoint import Checkpoint
-from phalanx.learning.identity import Comparison, Identity, digest_of, identity_of, trace, words_of
 from phalanx.learning.watch import Watch
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.specs import PyTree
+from phalanx.store.identity import Comparison, Identity, digest_of, identity_of, trace, words_of
 from phalanx.store.policy import SavePolicy
 
 Measured = dict[str, Any]
@@ -34,7 +34,8 @@ COMPARISON = Comparison(
         "members": "the members that training began with",
         "init": "init (the network's parameters, or the optimizer's state)",
         "update": "update (the network, its loss, or its optimizer)",
-    }
+    },
+    "Give what it was made with, or another folder.",
 )
 """Comparison of two trainings of ensembles."""
 

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from phalanx.learning.checkpoint import Checkpoint
-from phalanx.learning.identity import Comparison, Identity
 from phalanx.mesh.agreement import check_same
-from phalanx.mesh.compatibility.compiler_settings import warn_of_other_settings
-from phalanx.mesh.output import warn
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.mesh.specs import PyTree
+from phalanx.store.identity import Comparison, Identity
 
 SAVE_FRACTION = 0.02
 """The most of a training's time that temporary saves may take."""
@@ -71,19 +69,7 @@ class Watch(Generic[L]):
             raise ValueError(
                 f"{checkpoint.called} holds a saved {checkpoint.kind} and no training of it. Name another folder."
             )
-        there: Identity = record[checkpoint.kind]
-        if found := self.comparison.differences(there, here):
-            raise ValueError(
-                f"{checkpoint.called} holds another {checkpoint.kind}: {found}. Give what it was made with, or another "
-                f"folder."
-            )
-        if opaque := self.comparison.not_compared(there, here):
-            warn(
-                f"{checkpoint.called} may be of another {checkpoint.kind}: not compared were {opaque}. Make sure that "
-                f"they are those it was made with.",
-                stacklevel=3,
-            )
-        warn_of_other_settings(f"{checkpoint.called}: the {checkpoint.kind}", there.get("compiler", {}))
+        self.comparison.check(checkpoint.called, checkpoint.kind, record[checkpoint.kind], here)
         return record
 
     def add(self, look: L) -> None:
