@@ -16,7 +16,7 @@ from phalanx.ensembles import checks
 from phalanx.ensembles.checkpoint import check_members, checkpoint_of, entries_of, put_members
 from phalanx.ensembles.members import Members, as_data
 from phalanx.learning.batches import EpochBatches
-from phalanx.learning.checkpoint import Checkpoint
+from phalanx.learning.checkpoint import TrainingCheckpoint
 from phalanx.learning.watch import Watch
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.processes import to_host
@@ -137,7 +137,7 @@ class EnsembleWatch:
             check_members(self._checkpoint.called, self._record, members)
 
     @property
-    def saves(self) -> Checkpoint | None:
+    def saves(self) -> TrainingCheckpoint | None:
         """The checkpoint; None without."""
         return self._checkpoint
 

@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from phalanx.learning.checkpoint import Checkpoint
+from phalanx.learning.checkpoint import TrainingCheckpoint
 from phalanx.mesh.agreement import check_same
-from phalanx.mesh.processes import agreed, is_first
+from phalanx.mesh.processes import is_first
 from phalanx.mesh.specs import PyTree
 from phalanx.store.identity import Comparison, Identity
-
-SAVE_FRACTION = 0.02
-"""The most of a training's time that temporary saves may take."""
 
 L = TypeVar("L")
 
@@ -37,13 +34,10 @@ class Watch(Generic[L]):
 
     log: Path | None
     columns: Callable[[L], Mapping[str, Any]]
-    checkpoint: Checkpoint | None
+    checkpoint: TrainingCheckpoint | None
     identity: Callable[[], Identity]
     comparison: Comparison
     looks: list[L] = field(default_factory=list)
-    _saved: float = field(default_factory=time.monotonic)
-    _took: float = 0.0
-    _permanent: int = 0
     _written: tuple[Any, ...] = ()
     _identity: Identity | None = None
 
@@ -62,7 +56,6 @@ class Watch(Generic[L]):
         here = self._identity = self.identity()
         record = checkpoint.read()
         check_same(checkpoint.called, lambda: {"the newest save": repr(record)})
-        self._permanent = checkpoint.saves.last_permanent
         if record is None:
             return None
         if checkpoint.kind not in record:
@@ -86,11 +79,7 @@ class Watch(Generic[L]):
 
     def is_due(self, done: int) -> bool:
         """Return whether to save after so many steps, the same in all processes."""
-        if self.checkpoint is None:
-            return False
-        policy = self.checkpoint.policy
-        late = time.monotonic() - self._saved >= max(policy.seconds, self._took / SAVE_FRACTION)
-        return policy.passes(self._permanent, done) or bool(agreed(late and self.checkpoint.is_idle))
+        return self.checkpoint is not None and self.checkpoint.is_due(done)
 
     def until_next(self, done: int) -> float:
         """Return the steps up to the next permanent save; infinity without."""
@@ -106,11 +95,11 @@ class Watch(Generic[L]):
         """
         if self.checkpoint is None:
             return
-        at = done if self.checkpoint.policy.passes(self._permanent, done) else None
+        at = self.checkpoint.permanent_at(done)
         written = (*states, len(self.looks), at)
         if written == self._written:  # saved after the same step
             return
-        began, self._permanent = time.monotonic(), self._permanent if at is None else at
+        began = time.monotonic()
         self.checkpoint.save(states, {**record, self.checkpoint.kind: self._identity}, at)
-        self._saved, self._written = time.monotonic(), written
-        self._took = self._saved - began
+        self._written = written
+        self.checkpoint.note(at, time.monotonic() - began)

@@ -7,11 +7,9 @@ Each process writes the draws of the chains that it owns; the first writes the r
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -34,9 +32,9 @@ from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
 from phalanx.run.progress.report import RunReport
 from phalanx.run.state import RunState
+from phalanx.store.checkpoint import Checkpoint
 from phalanx.store.identity import Comparison, Identity
 from phalanx.store.policy import SavePolicy
-from phalanx.store.saves import BackgroundWriter
 
 IN_STORE = "a Zarr folder"
 """Entry `store` of the identity of a run with a store."""
@@ -66,7 +64,7 @@ def checkpoint_in(
         yield checkpoint
 
 
-class RunCheckpoint:
+class RunCheckpoint(Checkpoint):
     """Saves of a run in a folder, which a thread writes while chains move.
 
     Args:
@@ -76,24 +74,11 @@ class RunCheckpoint:
     """
 
     def __init__(self, policy: SavePolicy, held: HeldChains, store: DrawStore | None = None):
-        self.called = f"checkpoint={str(policy.folder)!r}"
-        self._policy, self._folder, self._store = policy, RunFolder.of(policy.folder, self.called), store
+        super().__init__(policy, "run", f"checkpoint={str(policy.folder)!r}")
+        self._folder, self._store = RunFolder(self.saves), store
         self._held, self._words = held, SharedWords(self.called)
         self._identity: Mapping[str, Any] = {}
         self._contents: Mapping[str, str] = {}
-        self._due, self._permanent = time.monotonic() + policy.seconds, 0
-        self._writer = BackgroundWriter(policy.folder, self.called, "run")
-
-    @property
-    def folder(self) -> Path:
-        """The folder."""
-        return self._policy.folder
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the folder in a `with` block, which ends when the save under way has."""
-        with self._folder.saves.locked() if is_first() else nullcontext(), self._writer.held():
-            yield
 
     def read(self, identity: Identity, contents: Mapping[str, str]) -> Posterior | None:
         """Return the run in the folder, with the draws of the chains that this process holds; None of a new one.
@@ -107,7 +92,6 @@ class RunCheckpoint:
         """
         self._identity, self._contents = identity, contents
         found = self._folder.read(None if self._held.is_whole else self._held)
-        self._permanent = self._folder.saves.last_permanent
         if found is None:
             return None
         (parts, timing, record), goes_on, known = found
@@ -153,14 +137,9 @@ class RunCheckpoint:
 
     def offer(self, report: RunReport) -> None:
         """Save the run after a block, if it is time and no save is under way, or if a permanent save is due."""
-        if report.so_far is None:
-            return
         done = report.done if report.phase == "sampling" else 0
-        if self._policy.passes(self._permanent, done):
-            self._permanent = done
-            self.save(self._made_by(report.so_far), done)
-        elif agreed(time.monotonic() >= self._due and self._writer.is_idle):
-            self.save(self._made_by(report.so_far))
+        if report.so_far is not None and self.is_due(done):
+            self.save(self._made_by(report.so_far), self.permanent_at(done))
 
     @contextmanager
     def after_an_error(self, run: Run) -> Iterator[None]:
@@ -187,7 +166,7 @@ class RunCheckpoint:
 
         A run whose draws are in a store is saved once these are on the disk, for which the thread waits.
         """
-        self._due = time.monotonic() + self._policy.seconds
+        self.note(at)
         if posterior.goes_on is None:
             return
         state = FromFile(posterior.goes_on.saved(), self._contents)  # fetched by all processes together
@@ -212,7 +191,7 @@ class RunCheckpoint:
             try:
                 if in_store is not None:
                     in_store.result()
-                entries = together.next.write_draws(self.folder, draws, stats, parts, self._held)
+                entries = together.next.write_draws(self.saves.folder, draws, stats, parts, self._held)
             except Exception as failure:
                 self._words.leave(topic, json.dumps(str(failure)))
                 raise

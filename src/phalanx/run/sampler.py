@@ -167,7 +167,7 @@ class Sampler:
             check_same("phx.mcmc", lambda: words_of(identity) | options.in_words(before))
             if saves is None or before is None:
                 if draws_to is not None:
-                    draws_to.begin(identity, None if saves is None else saves.folder)
+                    draws_to.begin(identity, None if saves is None else saves.saves.folder)
                 start = RunStart(int(seed), self._tuned(options), initial, aim, options.centring)
                 return self._go(start, data_used, options, options.num_samples, saves, draws_to)
             with saves.explained():
@@ -175,7 +175,7 @@ class Sampler:
                 state = state._replace(stopped=state.stopped and options.until is not None)
                 left = saves.left(before, state, options.num_samples)
             if draws_to is not None:
-                draws_to.resume(identity, saves.folder, state.stored.count)
+                draws_to.resume(identity, saves.saves.folder, state.stored.count)
             start = RunStart(int(seed), self.kernel, before=before, state=state)
             return self._go(start, data_used, replace(options, num_samples=left), options.num_samples, saves, draws_to)
 
