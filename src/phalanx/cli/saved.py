@@ -267,6 +267,7 @@ def _has_begun(path: Path) -> bool:
 def _check_has_draws(path: Path) -> None:
     """Raise if a checkpoint is of a run that keeps its draws elsewhere."""
     identity = (Saves(path, repr(str(path)), "run").newest() or {}).get("identity", {})
+    identity = identity.get("said", identity)  # earlier releases wrote these values only
     if identity.get("store") == IN_STORE:
         raise ValueError(f"{str(path)!r} has no draws: they are in the store of its run. Give the folder of store=.")
     if identity.get("call") == "phx.stream":

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from phalanx.ensembles.members import Members
-from phalanx.learning.checkpoint import Checkpoint
+from phalanx.learning.checkpoint import TrainingCheckpoint
 from phalanx.mesh.processes import agreed, is_first
 from phalanx.store.policy import SavePolicy
 from phalanx.store.saves import is_manifest
@@ -27,9 +27,9 @@ ARRAYS = "arrays"
 KIND, ENTRIES = "ensemble", ("epoch", "steps", "members", "seed", "arrays")
 
 
-def checkpoint_of(policy: SavePolicy, called: str = "") -> Checkpoint:
+def checkpoint_of(policy: SavePolicy, called: str = "") -> TrainingCheckpoint:
     """Return the folder of an ensemble, which messages call `called`."""
-    return Checkpoint(policy, KIND, called or f"ensemble: {str(policy.folder.absolute())!r}", ENTRIES)
+    return TrainingCheckpoint(policy, KIND, called or f"ensemble: {str(policy.folder.absolute())!r}", ENTRIES)
 
 
 def is_there(folder: Path) -> bool:
@@ -115,7 +115,7 @@ def check_members(called: str, index: Mapping[str, Any], members: Members) -> No
             )
 
 
-def put_members(checkpoint: Checkpoint, index: Mapping[str, Any], members: Members) -> None:
+def put_members(checkpoint: TrainingCheckpoint, index: Mapping[str, Any], members: Members) -> None:
     """Read the arrays of a folder that has passed `check_members`, and put them in place of the members' own."""
     # arrays on the host make Orbax read to the host, whatever devices were saved; broadcast ones take no memory
     blank = [

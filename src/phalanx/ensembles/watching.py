@@ -16,12 +16,12 @@ from phalanx.ensembles import checks
 from phalanx.ensembles.checkpoint import check_members, checkpoint_of, entries_of, put_members
 from phalanx.ensembles.members import Members, as_data
 from phalanx.learning.batches import EpochBatches
-from phalanx.learning.checkpoint import Checkpoint
-from phalanx.learning.identity import Comparison, Identity, digest_of, identity_of, trace, words_of
+from phalanx.learning.checkpoint import TrainingCheckpoint
 from phalanx.learning.watch import Watch
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.specs import PyTree
+from phalanx.store.identity import Comparison, Identity, digest_of, identity_of, trace, words_of
 from phalanx.store.policy import SavePolicy
 
 Measured = dict[str, Any]
@@ -34,7 +34,8 @@ COMPARISON = Comparison(
         "members": "the members that training began with",
         "init": "init (the network's parameters, or the optimizer's state)",
         "update": "update (the network, its loss, or its optimizer)",
-    }
+    },
+    "Give what it was made with, or another folder.",
 )
 """Comparison of two trainings of ensembles."""
 
@@ -136,7 +137,7 @@ class EnsembleWatch:
             check_members(self._checkpoint.called, self._record, members)
 
     @property
-    def saves(self) -> Checkpoint | None:
+    def saves(self) -> TrainingCheckpoint | None:
         """The checkpoint; None without."""
         return self._checkpoint
 

@@ -20,9 +20,10 @@ from phalanx.extras import require
 from phalanx.mesh.processes import agreed, is_first, to_devices, to_host
 from phalanx.mesh.random_numbers import is_key
 from phalanx.mesh.specs import PyTree
+from phalanx.store.checkpoint import Checkpoint
 from phalanx.store.policy import SavePolicy
 from phalanx.store.save_path import sync
-from phalanx.store.saves import BackgroundWriter, Damage, Saves, remove
+from phalanx.store.saves import Damage, remove
 
 STATE = re.compile(r"(arrays|last|best|averaged|quartiles|measured)-\d+(\.orbax.*)?")
 """Name of a state, such as `last-600`, and of one that Orbax is writing."""
@@ -31,7 +32,7 @@ FIRST = "first-save"
 """File that is there during the first save, whose states are of no use without their manifest."""
 
 
-class Checkpoint:
+class TrainingCheckpoint(Checkpoint):
     """Folder that the states of a training are saved to, by name, such as `last-600`: one name, one content.
 
     Args:
@@ -42,29 +43,15 @@ class Checkpoint:
     """
 
     def __init__(self, policy: SavePolicy, kind: str, called: str, needed: Sequence[str]):
-        self.policy, self.kind, self.called = policy, kind, called
-        self.saves = Saves(policy.folder.absolute(), called, kind, f"{kind}.json")
-        self._needed, self._writer = needed, BackgroundWriter(policy.folder, called, "training")
+        super().__init__(policy, kind, called, f"{kind}.json")
+        self._needed = needed
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the folder in a `with` block, which ends, in all processes, when the save under way has.
-
-        Raises:
-            FileExistsError: when the folder holds something else.
-            ValueError: when another process writes to it.
-        """
-        if is_first():
-            with self.saves.locked(), self._writer.held():
-                yield
-        else:
+        """Hold the folder in a `with` block, which ends, in all processes, when the save under way has."""
+        with super().held():
             yield
         agreed(True)  # they may read the folder next
-
-    @property
-    def is_idle(self) -> bool:
-        """True if no save is under way."""
-        return self._writer.is_idle
 
     def read(self, manifest: Path | None = None) -> dict[str, Any] | None:
         """Return the record of the newest complete save, or of one; None where the folder is new or empty.

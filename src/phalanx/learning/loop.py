@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
-from phalanx.learning.checkpoint import Checkpoint
+from phalanx.learning.checkpoint import TrainingCheckpoint
 from phalanx.mesh.failure import all_end_by
 from phalanx.mesh.interrupts import Interrupts, ended_by_interrupt
 from phalanx.mesh.processes import agreed
@@ -68,7 +68,7 @@ class Loop(Generic[S]):
 
     method: Method[S]
     state: S
-    saves: Checkpoint | None = None
+    saves: TrainingCheckpoint | None = None
     stopped: Stop | None = None
 
     def blocks(

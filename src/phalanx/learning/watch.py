@@ -10,16 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from phalanx.learning.checkpoint import Checkpoint
-from phalanx.learning.identity import Comparison, Identity
+from phalanx.learning.checkpoint import TrainingCheckpoint
 from phalanx.mesh.agreement import check_same
-from phalanx.mesh.compatibility.compiler_settings import warn_of_other_settings
-from phalanx.mesh.output import warn
-from phalanx.mesh.processes import agreed, is_first
+from phalanx.mesh.processes import is_first
 from phalanx.mesh.specs import PyTree
-
-SAVE_FRACTION = 0.02
-"""The most of a training's time that temporary saves may take."""
+from phalanx.store.identity import Comparison, Identity
 
 L = TypeVar("L")
 
@@ -39,13 +34,10 @@ class Watch(Generic[L]):
 
     log: Path | None
     columns: Callable[[L], Mapping[str, Any]]
-    checkpoint: Checkpoint | None
+    checkpoint: TrainingCheckpoint | None
     identity: Callable[[], Identity]
     comparison: Comparison
     looks: list[L] = field(default_factory=list)
-    _saved: float = field(default_factory=time.monotonic)
-    _took: float = 0.0
-    _permanent: int = 0
     _written: tuple[Any, ...] = ()
     _identity: Identity | None = None
 
@@ -64,26 +56,13 @@ class Watch(Generic[L]):
         here = self._identity = self.identity()
         record = checkpoint.read()
         check_same(checkpoint.called, lambda: {"the newest save": repr(record)})
-        self._permanent = checkpoint.saves.last_permanent
         if record is None:
             return None
         if checkpoint.kind not in record:
             raise ValueError(
                 f"{checkpoint.called} holds a saved {checkpoint.kind} and no training of it. Name another folder."
             )
-        there: Identity = record[checkpoint.kind]
-        if found := self.comparison.differences(there, here):
-            raise ValueError(
-                f"{checkpoint.called} holds another {checkpoint.kind}: {found}. Give what it was made with, or another "
-                f"folder."
-            )
-        if opaque := self.comparison.not_compared(there, here):
-            warn(
-                f"{checkpoint.called} may be of another {checkpoint.kind}: not compared were {opaque}. Make sure that "
-                f"they are those it was made with.",
-                stacklevel=3,
-            )
-        warn_of_other_settings(f"{checkpoint.called}: the {checkpoint.kind}", there.get("compiler", {}))
+        self.comparison.check(checkpoint.called, checkpoint.kind, record[checkpoint.kind], here)
         return record
 
     def add(self, look: L) -> None:
@@ -100,11 +79,7 @@ class Watch(Generic[L]):
 
     def is_due(self, done: int) -> bool:
         """Return whether to save after so many steps, the same in all processes."""
-        if self.checkpoint is None:
-            return False
-        policy = self.checkpoint.policy
-        late = time.monotonic() - self._saved >= max(policy.seconds, self._took / SAVE_FRACTION)
-        return policy.passes(self._permanent, done) or bool(agreed(late and self.checkpoint.is_idle))
+        return self.checkpoint is not None and self.checkpoint.is_due(done)
 
     def until_next(self, done: int) -> float:
         """Return the steps up to the next permanent save; infinity without."""
@@ -120,11 +95,11 @@ class Watch(Generic[L]):
         """
         if self.checkpoint is None:
             return
-        at = done if self.checkpoint.policy.passes(self._permanent, done) else None
+        at = self.checkpoint.permanent_at(done)
         written = (*states, len(self.looks), at)
         if written == self._written:  # saved after the same step
             return
-        began, self._permanent = time.monotonic(), self._permanent if at is None else at
+        began = time.monotonic()
         self.checkpoint.save(states, {**record, self.checkpoint.kind: self._identity}, at)
-        self._saved, self._written = time.monotonic(), written
-        self._took = self._saved - began
+        self._written = written
+        self.checkpoint.note(at, time.monotonic() - began)

@@ -248,7 +248,7 @@ class RunFolder:
         """Return the folder at a path, `called` so in messages."""
         return cls(Saves(folder, called, "run"))
 
-    def read(self, held: HeldChains | None = None) -> tuple[Run, Continuation | None, Mapping[str, str]] | None:
+    def read(self, held: HeldChains | None = None) -> tuple[Run, Continuation | None, Mapping[str, Any]] | None:
         """Return the run of the newest complete save, and its identity; None of a new folder.
 
         It has the draws of the chains that this process holds; of all if `held` is None.
@@ -267,7 +267,7 @@ class RunFolder:
 
     def run_of(
         self, entries: Mapping[str, Any], held: HeldChains | None = None
-    ) -> tuple[Run, Continuation | None, Mapping[str, str]]:
+    ) -> tuple[Run, Continuation | None, Mapping[str, Any]]:
         """Return the run of a save with these entries of its manifest, and its identity."""
         self._check(entries)
         self.segments, self.warm_up = list(entries["segments"]), _warm_up_of(entries)
@@ -301,7 +301,7 @@ class RunFolder:
         return NextSave(self.saves.next_number, first, bool(self.warm_up))
 
     def write(
-        self, identity: Mapping[str, str], draws: Arrays, stats: Arrays, parts: Mapping[str, Any], timing: Timing,
+        self, identity: Mapping[str, Any], draws: Arrays, stats: Arrays, parts: Mapping[str, Any], timing: Timing,
         record: RunRecord, goes_on: Continuation, at: int | None = None, together: Together | None = None,
     ) -> None:  # fmt: skip
         """Save a run so far, given all of its draws and statistics, and other parts of its posterior.

@@ -7,12 +7,10 @@ Each process writes the draws of the chains that it owns; the first writes the r
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -34,8 +32,9 @@ from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
 from phalanx.run.progress.report import RunReport
 from phalanx.run.state import RunState
+from phalanx.store.checkpoint import Checkpoint
+from phalanx.store.identity import Comparison, Identity
 from phalanx.store.policy import SavePolicy
-from phalanx.store.saves import BackgroundWriter
 
 IN_STORE = "a Zarr folder"
 """Entry `store` of the identity of a run with a store."""
@@ -43,11 +42,8 @@ IN_STORE = "a Zarr folder"
 LIBRARIES = ("phalanx", "jax", "jaxlib", "numpyro")
 """Libraries of which another release may draw otherwise."""
 
-CONTENT = "the content of "
-"""Prefix of the names of checksums, which messages do not show."""
-
-TRACE = "the trace of "
-"""Prefix of the names of digests of traces, which saves of earlier releases lack, and traces without a form."""
+COMPARISON = Comparison({}, "Repeat the call that made it, or name another folder.")
+"""Comparison of two runs."""
 
 
 @contextmanager
@@ -68,7 +64,7 @@ def checkpoint_in(
         yield checkpoint
 
 
-class RunCheckpoint:
+class RunCheckpoint(Checkpoint):
     """Saves of a run in a folder, which a thread writes while chains move.
 
     Args:
@@ -78,46 +74,34 @@ class RunCheckpoint:
     """
 
     def __init__(self, policy: SavePolicy, held: HeldChains, store: DrawStore | None = None):
-        self.called = f"checkpoint={str(policy.folder)!r}"
-        self._policy, self._folder, self._store = policy, RunFolder.of(policy.folder, self.called), store
+        super().__init__(policy, "run", f"checkpoint={str(policy.folder)!r}")
+        self._folder, self._store = RunFolder(self.saves), store
         self._held, self._words = held, SharedWords(self.called)
-        self._identity: Mapping[str, str] = {}
+        self._identity: Mapping[str, Any] = {}
         self._contents: Mapping[str, str] = {}
-        self._due, self._permanent = time.monotonic() + policy.seconds, 0
-        self._writer = BackgroundWriter(policy.folder, self.called, "run")
 
-    @property
-    def folder(self) -> Path:
-        """The folder."""
-        return self._policy.folder
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the folder in a `with` block, which ends when the save under way has."""
-        with self._folder.saves.locked() if is_first() else nullcontext(), self._writer.held():
-            yield
-
-    def read(self, identity: Mapping[str, str], contents: Mapping[str, str]) -> Posterior | None:
+    def read(self, identity: Identity, contents: Mapping[str, str]) -> Posterior | None:
         """Return the run in the folder, with the draws of the chains that this process holds; None of a new one.
 
         Args:
-            identity: that of the run to come, from `identity_of`.
+            identity: that of the run to come, with its data and traces.
             contents: checksums of its data by name.
 
         Raises:
             ValueError: when the folder holds another run, or all saves are damaged.
         """
-        self._identity = {**identity, **{f"{CONTENT}{name}": checksum for name, checksum in contents.items()}}
-        self._contents, found = contents, self._folder.read(None if self._held.is_whole else self._held)
-        self._permanent = self._folder.saves.last_permanent
+        self._identity, self._contents = identity, contents
+        found = self._folder.read(None if self._held.is_whole else self._held)
         if found is None:
             return None
         (parts, timing, record), goes_on, known = found
-        if differs := _differences(known, self._identity):
+        if known.keys() != identity.keys():
+            release = known.get("the release of phalanx", "of another release")
             raise ValueError(
-                f"{self.called} holds another run: {'; '.join(differs)}. Repeat the call that made it, or name another "
-                f"folder."
+                f"{self.called} was saved by Phalanx {release}, in a form that this release does not continue. Install "
+                f"that release, or name another folder."
             )
+        COMPARISON.check(self.called, "run", cast("Identity", known), identity)
         warmup = parts.get("warmup", {})
         # its divergences are counted when the run has continued
         has_draws = parts["stats"] or parts.get("warmup_stats")
@@ -153,14 +137,9 @@ class RunCheckpoint:
 
     def offer(self, report: RunReport) -> None:
         """Save the run after a block, if it is time and no save is under way, or if a permanent save is due."""
-        if report.so_far is None:
-            return
         done = report.done if report.phase == "sampling" else 0
-        if self._policy.passes(self._permanent, done):
-            self._permanent = done
-            self.save(self._made_by(report.so_far), done)
-        elif agreed(time.monotonic() >= self._due and self._writer.is_idle):
-            self.save(self._made_by(report.so_far))
+        if report.so_far is not None and self.is_due(done):
+            self.save(self._made_by(report.so_far), self.permanent_at(done))
 
     @contextmanager
     def after_an_error(self, run: Run) -> Iterator[None]:
@@ -187,7 +166,7 @@ class RunCheckpoint:
 
         A run whose draws are in a store is saved once these are on the disk, for which the thread waits.
         """
-        self._due = time.monotonic() + self._policy.seconds
+        self.note(at)
         if posterior.goes_on is None:
             return
         state = FromFile(posterior.goes_on.saved(), self._contents)  # fetched by all processes together
@@ -212,7 +191,7 @@ class RunCheckpoint:
             try:
                 if in_store is not None:
                     in_store.result()
-                entries = together.next.write_draws(self.folder, draws, stats, parts, self._held)
+                entries = together.next.write_draws(self.saves.folder, draws, stats, parts, self._held)
             except Exception as failure:
                 self._words.leave(topic, json.dumps(str(failure)))
                 raise
@@ -252,28 +231,10 @@ class RunCheckpoint:
         return found
 
 
-def traced(traces: Mapping[str, str]) -> dict[str, str]:
-    """Return digests of traces as part of an identity."""
-    return {f"{TRACE}{name}": digest for name, digest in traces.items()}
-
-
-def _differences(there: Mapping[str, Any], here: Mapping[str, str]) -> list[str]:
-    """Return in words what differs between two identities; traces only where the rest, which changes them, is equal."""
-    other = [name for name, value in here.items() if str(there.get(name)) != value]
-    said = [
-        f"{name} differs" if name.startswith(CONTENT) else f"{name} is {there.get(name)} there, and {here[name]} here"
-        for name in other if not name.startswith(TRACE)
-    ]  # fmt: skip
-    return said or [
-        f"{name} differs (its code, or a value that it reads)"
-        for name in other if name.startswith(TRACE) and there.get(name) and here[name]
-    ]  # fmt: skip
-
-
 def identity_of(
     record: RunRecord, thin: int, reducers: Mapping[str, str], init: Mapping[str, ArrayLike], options: RunOptions
-) -> dict[str, str]:
-    """Return what a saved run must share with a call that continues it: values in words, and checksums."""
+) -> Identity:
+    """Return what a saved run must share with a call that continues it, without its data and traces."""
     contents = {f"init[{name!r}]": fingerprint(np.asarray(value)) for name, value in init.items()}
     tuned = [] if options.tuning is None else jax.tree.leaves(options.tuning.state.tuning)
     contents["tuning"] = " ".join(fingerprint(np.asarray(leaf)) for leaf in tuned)
@@ -282,7 +243,7 @@ def identity_of(
     for what, lines in (("data", record.data), ("variable", record.latents)):
         said |= {f"{what} {name!r}": line.partition(", rows over")[0] for name, line in lines.items()}
     said |= {f"reducer {name!r}": words for name, words in reducers.items()}
-    releases = {f"the release of {name}": record.versions[name] for name in LIBRARIES}
+    said |= {f"the release of {name}": record.versions[name] for name in LIBRARIES}
     store = str(None if options.store is None else IN_STORE)
     said |= {"call": "phx.mcmc", "thin": str(thin), "store": store, "save_warmup": str(bool(options.save_warmup))}
-    return {**said, **releases, **{f"{CONTENT}{name}": sum_ for name, sum_ in contents.items()}}
+    return Identity(said=said, contents={**contents}, traces={}, releases={})

@@ -27,7 +27,7 @@ from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
 from phalanx.programs.centring import centred_first
 from phalanx.run.arguments import check_arguments
-from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of, traced
+from phalanx.run.checkpoint import RunCheckpoint, checkpoint_in, identity_of
 from phalanx.run.checks import check_arrays, check_types
 from phalanx.run.compile.memory_estimate import MemoryPlan, check_plan, explained, plan_memory
 from phalanx.run.continuing import ContinuationChecks, SamplerContinuation, check_contents, check_same_names, since_kept
@@ -44,6 +44,7 @@ from phalanx.run.progress.watchdog import watched
 from phalanx.run.results import Clock, Data, RunResults, RunStart
 from phalanx.run.state import Aim, RunState
 from phalanx.run.until import Until
+from phalanx.store.identity import Identity, words_of
 from phalanx.store.policy import SavePolicy
 
 
@@ -161,13 +162,12 @@ class Sampler:
             checkpoint_in(options.policy, blocks.held, draws_to) as saves,
         ):
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
-            identity = self._identity(int(seed), aim, initial, options, data_used)
-            traces = {} if saves is None else traced(self.traces())
-            before = None if saves is None else saves.read(identity | traces, contents)
-            check_same("phx.mcmc", lambda: identity | traces | options.in_words(before))
+            identity = self._identity(int(seed), aim, initial, options, data_used, contents)
+            before = None if saves is None else saves.read(identity, contents)
+            check_same("phx.mcmc", lambda: words_of(identity) | options.in_words(before))
             if saves is None or before is None:
                 if draws_to is not None:
-                    draws_to.begin({**identity, **contents}, None if saves is None else saves.folder)
+                    draws_to.begin(identity, None if saves is None else saves.saves.folder)
                 start = RunStart(int(seed), self._tuned(options), initial, aim, options.centring)
                 return self._go(start, data_used, options, options.num_samples, saves, draws_to)
             with saves.explained():
@@ -175,7 +175,7 @@ class Sampler:
                 state = state._replace(stopped=state.stopped and options.until is not None)
                 left = saves.left(before, state, options.num_samples)
             if draws_to is not None:
-                draws_to.resume({**identity, **contents}, saves.folder, state.stored.count)
+                draws_to.resume(identity, saves.saves.folder, state.stored.count)
             start = RunStart(int(seed), self.kernel, before=before, state=state)
             return self._go(start, data_used, replace(options, num_samples=left), options.num_samples, saves, draws_to)
 
@@ -254,11 +254,16 @@ class Sampler:
                 saves.end_run(run, posterior)
         return posterior
 
-    def _identity(self, seed: int, aim: Aim, initial: Initial, options: RunOptions, data: Data) -> dict[str, str]:
-        """Return what a saved run must share with a call that continues it, besides its data, in words."""
+    def _identity(
+        self, seed: int, aim: Aim, initial: Initial, options: RunOptions, data: Data, contents: Mapping[str, str]
+    ) -> Identity:
+        """Return what a saved run must share with a call that continues it; `contents` are checksums of its data."""
         record = replace(data.record, seed=seed, num_warmup=aim.num_warmup, init=aim.init)
         reducers = {name: str(entry.reducer) for name, entry in self.executables.reducing.reductions.stateful}
-        return identity_of(record, aim.thin, reducers, initial.values, options)
+        found = identity_of(record, aim.thin, reducers, initial.values, options)
+        if options.policy is not None:
+            found["traces"] = {name: digest or None for name, digest in self.traces().items()}
+        return {**found, "contents": {**found["contents"], **contents}}
 
     def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[StreamBlock, None, None]:
         """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""
@@ -268,11 +273,11 @@ class Sampler:
             self._announce(display, self.plan(options.room))
             initial = self._initial(options.init, int(seed), self.arrays)
             aim = options.aim(initial)
-            identity, before = self._identity(int(seed), aim, initial, options, data), None
-            check_same("phx.stream", lambda: identity | {"num_samples": str(num_samples)})
-            if saves is not None:
-                identity |= {"call": "phx.stream", **traced(self.traces())}
-                before = saves.read(identity, self.arguments(self.arrays).fingerprints())
+            contents = {} if saves is None else self.arguments(self.arrays).fingerprints()
+            identity = self._identity(int(seed), aim, initial, options, data, contents)
+            identity["said"]["call"] = "phx.stream"
+            check_same("phx.stream", lambda: words_of(identity) | {"num_samples": str(num_samples)})
+            before = None if saves is None else saves.read(identity, contents)
             kernel = self._tuned(options) if before is None else self.kernel
             state = None if before is None else self._state_of(before, self.arrays)
             start = RunStart(int(seed), kernel, initial, aim, options.centring, before, state)

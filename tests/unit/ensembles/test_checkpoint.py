@@ -17,7 +17,7 @@ import pytest
 from tests.unit.damages import damaged_copies
 
 import phalanx as phx
-from phalanx.learning import watch
+from phalanx.store import checkpoint as module
 from phalanx.store.sealed import seal
 
 RNG = np.random.default_rng(0)
@@ -108,7 +108,7 @@ def test_after_ctrl_c_the_same_call_leads_to_the_same_members(straight, tmp_path
 
 @pytest.mark.parametrize("steps", [4, *(pytest.param(steps, marks=SLOW) for steps in (6, 11))])
 def test_what_was_saved_by_time_is_continued_after_a_failure(straight, tmp_path, monkeypatch, steps):
-    monkeypatch.setattr(watch, "SAVE_FRACTION", 1e9)
+    monkeypatch.setattr(module, "SAVE_FRACTION", 1e9)
     broken = new()
     stop_at(broken, monkeypatch, steps, fail)
     with pytest.raises(PowerFailure):

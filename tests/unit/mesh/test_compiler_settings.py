@@ -11,9 +11,9 @@ import optax
 import pytest
 
 import phalanx as phx
-from phalanx.learning import identity
 from phalanx.mesh.compatibility import workarounds
 from phalanx.mesh.compatibility.compiler_settings import compiler_settings
+from phalanx.store import identity
 
 FLAG = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold="
 FIRST = {

@@ -29,6 +29,7 @@ from phalanx.mesh.interrupts import Interrupts
 from phalanx.run import checkpoint as module
 from phalanx.run.compile import executable_cache
 from phalanx.store.policy import SavePolicy
+from phalanx.store.saves import Saves
 
 ROOT = Path(__file__).parents[3]
 Y = np.array([1.0, 2.0, 4.0], np.float32)
@@ -265,6 +266,17 @@ def test_a_save_without_traces_is_continued(tmp_path, monkeypatch):
         patch.setattr(executable_cache, "trace_words", lambda *_: {})  # as earlier releases save
         run(20)
     assert run(30).num_draws == 30
+
+
+def test_a_save_with_the_identity_of_an_earlier_release_is_refused_and_loaded(tmp_path):
+    run(checkpoint=tmp_path / "run")
+    saves = Saves(tmp_path / "run", "", "run")
+    entries = saves.newest()
+    assert entries is not None
+    saves.write({}, {**entries, "identity": {"the release of phalanx": "0.1.0", "seed": "0"}}, [*saves.contents])
+    with pytest.raises(ValueError, match=r"was saved by Phalanx 0\.1\.0, .* Install that release, or name"):
+        run(checkpoint=tmp_path / "run")
+    assert phx.Posterior.load(tmp_path / "run").num_draws == 45
 
 
 def test_another_tuning_is_refused(tmp_path):

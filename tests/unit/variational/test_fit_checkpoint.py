@@ -15,7 +15,7 @@ import pytest
 from tests.unit.damages import damaged_copies
 
 import phalanx as phx
-from phalanx.learning import watch
+from phalanx.store import checkpoint as module
 from phalanx.store.saves import BackgroundWriter
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def model(y):
 
 def go(folder=None, seconds=0.0, every=None, **options):
     """Fit in blocks of at most 50 steps, until windows agree."""
-    watch.SAVE_FRACTION = 1e9
+    module.SAVE_FRACTION = 1e9
     checkpoint = None if folder is None else phx.checkpoint(folder, seconds=seconds, every=every)
     options = {"num_steps": 3000, "seed": 1, **options}
     return phx.fit(
@@ -41,7 +41,7 @@ def go(folder=None, seconds=0.0, every=None, **options):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(watch, "SAVE_FRACTION", 1e9)
+    monkeypatch.setattr(module, "SAVE_FRACTION", 1e9)
     monkeypatch.setattr("phalanx.variational.methods.stochastic.ROOM", 50)
 
 

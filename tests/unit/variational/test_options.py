@@ -22,7 +22,7 @@ from numpyro.distributions import constraints
 from tests.unit.damages import damaged_copies
 
 import phalanx as phx
-from phalanx.learning import identity
+from phalanx.store import identity
 from phalanx.store.policy import SavePolicy
 from phalanx.variational.guides.pair import for_steps
 from phalanx.variational.methods.step import FitState, StepBounds, StepOrder, Steps

@@ -24,6 +24,7 @@ from phalanx.posterior.each.stored_sets import Sets, blanked
 from phalanx.posterior.opening import in_our_names
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.state import RunState
+from phalanx.store.identity import Identity
 from phalanx.store.lazy_array import StoredArray
 from phalanx.store.stored_names import stored_names
 from phalanx.store.zarr_folder import OwnedChains, ZarrFolder
@@ -83,7 +84,7 @@ class DrawStore:
         """First failure of the thread, after which it writes no more: draws behind a gap would be in wrong places."""
         self._due, self._is_new = time.monotonic() + SECONDS, False
 
-    def begin(self, identity: Mapping[str, str], checkpoint: Path | None) -> None:
+    def begin(self, identity: Identity, checkpoint: Path | None) -> None:
         """Make the folder.
 
         Args:
@@ -93,12 +94,13 @@ class DrawStore:
         self._folder.begin(self._first_entries(identity, checkpoint))
         self._is_new = checkpoint is None and self._folder.owned.is_first
 
-    def resume(self, identity: Mapping[str, str], checkpoint: Path | None, count: int) -> None:
+    def resume(self, identity: Identity, checkpoint: Path | None, count: int) -> None:
         """Continue the folder behind its first `count` draws of each chain."""
         self._folder.resume(count, self._first_entries(identity, checkpoint))
 
-    def _first_entries(self, identity: Mapping[str, str], checkpoint: Path | None) -> dict[str, Any]:
-        run = hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()
+    def _first_entries(self, identity: Identity, checkpoint: Path | None) -> dict[str, Any]:
+        known = [identity["said"], identity["contents"]]  # programs may have no digest
+        run = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
         entries = self._entries(self._record, Timing(), {})
         saves = "" if checkpoint is None else str(checkpoint.resolve())
         return {"run": run, "checkpoint": saves, "names": entry(self._stored_names), **entries, "complete": False}

@@ -15,7 +15,7 @@ from jax import Array
 
 from phalanx.errors.words import count
 from phalanx.extras import require
-from phalanx.learning.checkpoint import Checkpoint
+from phalanx.learning.checkpoint import TrainingCheckpoint
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import EndOfData, Stop
 from phalanx.mesh.output import warn
@@ -251,7 +251,7 @@ class Stochastic:
         return float(shown[0][1]) * state.rate if len(shown) == 1 and np.size(shown[0][1]) == 1 else None
 
     @property
-    def saves(self) -> Checkpoint | None:
+    def saves(self) -> TrainingCheckpoint | None:
         """The checkpoint of a fit that has begun; None without."""
         return None if self.watch is None else self.watch.saves
 

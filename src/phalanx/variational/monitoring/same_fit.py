@@ -12,8 +12,8 @@ from jax import Array, random
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.known_data import names_of
 from phalanx.learning.batches import Batches
-from phalanx.learning.identity import Comparison, Identity, digest_of, identity_of, trace
 from phalanx.mesh.processes import to_host
+from phalanx.store.identity import Comparison, Identity, digest_of, identity_of, trace
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.methods.step import FitState, Steps
 from phalanx.variational.objective import particles
@@ -37,6 +37,7 @@ COMPARISON = Comparison(
         "optimizer": _OPTIMIZER,
         ALONE: _OPTIMIZER,
     },
+    advice="Give what it was made with, or another folder.",
     follows={"optimizer": ("model", "guide")},
     spare=(ALONE,),
 )

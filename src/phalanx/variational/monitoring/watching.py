@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from phalanx.learning.checkpoint import Checkpoint
+from phalanx.learning.checkpoint import TrainingCheckpoint
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.watch import Watch
 from phalanx.store.policy import SavePolicy
@@ -101,7 +101,7 @@ class FitWatch:
         return self._watch.looks
 
     @property
-    def saves(self) -> Checkpoint | None:
+    def saves(self) -> TrainingCheckpoint | None:
         """The checkpoint; None without."""
         return self._watch.checkpoint
 
@@ -200,10 +200,10 @@ class FitWatch:
         self._watch.save(states, record, step)
 
 
-def fit_checkpoint(policy: SavePolicy) -> Checkpoint:
+def fit_checkpoint(policy: SavePolicy) -> TrainingCheckpoint:
     """Return the checkpoint of a fit in a folder."""
     needed = ("step", "seconds", "best", "looks", "fit", "states")
-    return Checkpoint(policy, "fit", f"fit: checkpoint={str(policy.folder)!r}", needed)
+    return TrainingCheckpoint(policy, "fit", f"fit: checkpoint={str(policy.folder)!r}", needed)
 
 
 def flops_of_a_step(steps: Steps, state: FitState, seed: np.uint32, arrays: Sequence[Array]) -> float:

@@ -1,4 +1,4 @@
-"""Identity of a training, as JSON: what a checkpoint must share with the call that continues it.
+"""Identity of a run or a training, as JSON: what a checkpoint must share with the call that continues it.
 
 Programs and optimisers are identified by their traces, which show all that they read, such as the rate of an optimiser.
 Another release of a library may trace the same program differently, so traces are compared under equal releases only.
@@ -17,8 +17,9 @@ import numpy as np
 
 from phalanx.jaxprs.canonical import form_of
 from phalanx.mesh.agreement import CONTENT
-from phalanx.mesh.compatibility.compiler_settings import compiler_settings
+from phalanx.mesh.compatibility.compiler_settings import compiler_settings, warn_of_other_settings
 from phalanx.mesh.compatibility.jax_internals import live
+from phalanx.mesh.output import warn
 from phalanx.mesh.specs import PyTree
 
 TRACED_BY = ("jax", "numpyro", "optax", "flax", "equinox", "phalanx")
@@ -29,13 +30,13 @@ _NOT_LIVE = object()
 
 
 class Identity(TypedDict):
-    """Identity of a training.
+    """Identity of a run or a training.
 
     Attributes:
-        said: values that a message can show, such as seeds and shapes.
+        said: values that a message can show, such as seeds and shapes; those of a run include releases of libraries.
         contents: digests of data; None without data.
         traces: digests of programs; None for programs without comparable content.
-        releases: versions of the libraries that traced them.
+        releases: versions of the libraries that traced the programs of a training.
         compiler: settings by which equal programs round differently; older releases recorded none.
     """
 
@@ -60,20 +61,44 @@ def identity_of(said: dict[str, Any], contents: dict[str, str | None], traces: M
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of the identities of two trainings, in words.
+    """Comparison of the identities of two runs or two trainings, in words.
 
     Attributes:
-        words: for each content and trace, what it is of.
+        words: for each content and trace, what it is of; empty if their names say it.
+        advice: what the user should do where they differ.
         follows: traces that change with others, by name: a change is reported only if those others are equal.
         spare: traces that need not be comparable.
     """
 
     words: Mapping[str, str]
+    advice: str
     follows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
 
+    def check(self, called: str, kind: str, there: Identity, here: Identity) -> None:
+        """Raise unless a folder holds what this call makes; warn of what could not be compared.
+
+        Args:
+            called: the folder's name in messages.
+            kind: noun for what it holds.
+            there: identity of what it holds.
+            here: identity of what the call makes.
+
+        Raises:
+            ValueError: when it holds another run or training; the message names what differs.
+        """
+        if found := self.differences(there, here):
+            raise ValueError(f"{called} holds another {kind}: {found}. {self.advice}")
+        if opaque := self.not_compared(there, here):
+            warn(
+                f"{called} may be of another {kind}: not compared were {opaque}. Make sure that they are those it was "
+                f"made with.",
+                stacklevel=4,
+            )
+        warn_of_other_settings(f"{called}: the {kind}", there.get("compiler", {}))
+
     def differences(self, there: Identity, here: Identity) -> str:
-        """Return what differs between two trainings; empty where they are equal."""
+        """Return what differs between two identities; empty where they are equal."""
         said = [
             f"{name} is {there['said'].get(name)} there, and {value} here"
             for name, value in here["said"].items()
@@ -81,15 +106,14 @@ class Comparison:
         ]
         if said:  # the rest follows from these: another batch size makes another trace
             return "; ".join(said)
-        pairs = [(there["contents"], here["contents"])]
+        contents, traces = _others({**dict.fromkeys(here["contents"], ""), **there["contents"]}, here["contents"]), []
         if there["releases"] == here["releases"]:
-            pairs.append((there["traces"], here["traces"]))
-        others = {
-            name
-            for old, new in pairs
-            for name, digest in new.items()
-            if None not in (digest, old.get(name)) and digest != old[name]
-        }
+            traces = _others(there["traces"], here["traces"])
+        if not self.words:
+            changed = [f"the content of {name} differs" for name in contents]
+            programs = [f"the trace of {name} differs (its code, or a value that it reads)" for name in traces]
+            return "; ".join(changed or programs)
+        others = {*contents, *traces}
         named = [name for name in self.words if name in others and others.isdisjoint(self.follows.get(name, ()))]
         words = dict.fromkeys(self.words[name] for name in named)
         return f"it differs in {' and in '.join(words)}" if words else ""
@@ -107,9 +131,14 @@ class Comparison:
         opaque = [
             self.words[name]
             for name, digest in here["traces"].items()
-            if name not in self.spare and None in (digest, there["traces"].get(name))
+            if name in self.words and name not in self.spare and None in (digest, there["traces"].get(name))
         ]
         return f"{' and '.join(opaque)}, of which some function's content cannot be compared" if opaque else ""
+
+
+def _others(there: Mapping[str, str | None], here: Mapping[str, str | None]) -> list[str]:
+    """Return the names of digests that differ, and that neither lacks."""
+    return [name for name, digest in here.items() if None not in (digest, there.get(name)) and digest != there[name]]
 
 
 def trace(f: Callable[..., Any], *arguments: PyTree) -> object:
