@@ -39,6 +39,7 @@ from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.results import Clock
 from phalanx.run.state import Reduced
+from phalanx.store.identity import Identity
 
 BLOCK_BYTES = 2**24
 """Memory of all devices for the draws of a block: with tens of thousands of chains a few draws of each. Every block
@@ -84,7 +85,8 @@ def run_each(
         watched(make_progress(run.progress)) as display,
     ):
         if draws_to is not None:
-            draws_to.begin({"call": "phx.mcmc with each=", "seed": str(seed)}, None)
+            said = {"call": "phx.mcmc with each=", "seed": str(seed)}
+            draws_to.begin(Identity(said=said, contents={}, traces={}, releases={}), None)
         for notice in filter(None, on_sets.notices):
             display.say(notice)
         display.say(f"{sets.count:,} data sets x {num_chains} chains; {plan}")
