@@ -85,8 +85,7 @@ def run_each(
         watched(make_progress(run.progress)) as display,
     ):
         if draws_to is not None:
-            said = {"call": "phx.mcmc with each=", "seed": str(seed)}
-            draws_to.begin(Identity(said=said, contents={}, traces={}, releases={}), None)
+            draws_to.begin(_identity_of(seed), None)
         for notice in filter(None, on_sets.notices):
             display.say(notice)
         display.say(f"{sets.count:,} data sets x {num_chains} chains; {plan}")
@@ -111,6 +110,11 @@ def run_each(
         timing=timing, record=record,
         target_of=lambda number: on_sets.target_of(number, num_chains),
     )  # fmt: skip
+
+
+def _identity_of(seed: int) -> Identity:
+    """Return the identity of a run, which no call continues."""
+    return Identity(said={"call": "phx.mcmc with each=", "seed": str(seed)}, contents={}, traces={}, releases={})
 
 
 def _by_set(run: Run, filled: int, sets: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
