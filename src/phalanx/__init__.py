@@ -114,7 +114,7 @@ _LATER = {
     "smc": "particles.smc",
     "training": "variational.monitoring.options",
 }
-"""The modules that these names are, and those that have the others."""
+"""Modules by public name, imported when the name is first used: those that the name is, and those that define it."""
 
 __version__ = "0.2.0"
 

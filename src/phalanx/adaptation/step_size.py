@@ -22,7 +22,7 @@ SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
 
 LATE = 2
-"""The last tuned windows, in which chains are no longer freed: from the first of them comes the metric that is kept."""
+"""Number of last tuned windows, in which stuck chains are not freed. The first of them gives the final metric."""
 
 FUTILE = 100.0
 """Ratio of the largest step size at which the mean rate reaches the target to the smallest that is tried to free stuck

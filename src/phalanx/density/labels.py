@@ -36,8 +36,8 @@ class LabelSearch:
         program: the trace of the model on the whole data; its inputs are the data's arrays.
         variables: jaxpr variables that are latent variables of the model, constrained or unconstrained, or
             deterministic values.
-        values: numbers of the outputs that are latent and deterministic variables, or the density of an observed one
-            by entry, by name.
+        values: number of the output by name: that of a value of a latent or deterministic variable, or of the log
+            density of an observed one by entry.
     """
 
     program: ClosedJaxpr

@@ -67,8 +67,8 @@ class State(NamedTuple):
         num_steps: leapfrogs of the draw done; 0 for a lane whose draw is about to start.
         acceptance: sum of acceptance probabilities over them.
         key, next_key: the keys of this draw and of the next, as words.
-        words: random words for the next leapfrog. Like `normals` they are made one tick ahead: XLA computes an argument
-            of the next tick once, but would recompute it in every operation that it fuses it into.
+        words: random words for the next leapfrog. Like `normals` they are drawn one tick early, as an argument of the
+            next tick: XLA would otherwise compute them again in every operation that it fuses them into.
         normals: standard normals for the momentum of the next draw to start.
         kinetic: half their sum of squares, the kinetic energy of that momentum.
     """
@@ -173,7 +173,7 @@ def _next_normals(own: State, active: Bool[Array, "lanes"], target: LaneTarget) 
 
 
 def _words(key: Words, num_steps: Integer[Array, "lanes"]) -> Words:
-    """Return random words for a leapfrog: their counter begins with a one, that of the momentum with a zero."""
+    """Return random words for a leapfrog; the first word of their counter is 1, and 0 for those of the momentum."""
     number = num_steps.astype(jnp.uint32)
     return threefry(key, jnp.ones_like(number), number)
 

@@ -25,7 +25,7 @@ from phalanx.mesh.compatibility.numpyro_internals import Message, Messenger, Sca
 from phalanx.mesh.specs import PyTree
 
 Give = Callable[[Site], Array | None]
-"""From a discrete variable of a loop, all steps first, to its values; None if it is not to be summed out."""
+"""Function from a discrete site of a loop, with steps first, to its values; None leaves the site as it is."""
 
 DISCRETE: Axes = frozenset({"discrete"})
 

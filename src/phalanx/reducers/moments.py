@@ -25,9 +25,9 @@ class Moments(NamedTuple):
 
 
 class ChainSums(NamedTuple):
-    """State on the device, by chain: draws, their anchor, their mean less the anchor, squared distances from the mean.
+    """State on the device, by chain: count, anchor, mean minus the anchor, and squared deviations from the mean.
 
-    Mean and squares are sums in two floats, of distances multiplied by the scale.
+    Mean and squared deviations are sums in two floats, of distances multiplied by the scale.
     """
 
     count: Any

@@ -81,7 +81,7 @@ class RunCheckpoint(Checkpoint):
         self._contents: Mapping[str, str] = {}
 
     def read(self, identity: Identity, contents: Mapping[str, str]) -> Posterior | None:
-        """Return the run in the folder, with the draws of the chains that this process holds; None of a new one.
+        """Return the run in the folder, with the draws of the chains that this process holds; None if it is new.
 
         Args:
             identity: that of the run to come, with its data and traces.
@@ -157,12 +157,12 @@ class RunCheckpoint(Checkpoint):
             raise
 
     def _made_by(self, so_far: Callable[..., Posterior]) -> Posterior:
-        """Return a run so far that goes on, without waiting for draws on their way to a store."""
+        """Return the unfinished run, without waiting for its store to have the draws."""
         posterior = so_far() if self._store is None else so_far(with_draws=False)
         return replace(posterior, record=replace(posterior.record, interrupted=True))
 
     def save(self, posterior: Posterior, at: int | None = None) -> None:
-        """Have a run so far written, for ever if `at` is its number of draws; all processes must call it together.
+        """Queue a save of the run, permanent if `at` is its number of draws; all processes must call it together.
 
         A run whose draws are in a store is saved once these are on the disk, for which the thread waits.
         """

@@ -1,6 +1,6 @@
 """Engine of a run: advances the state by one block with compiled programs.
 
-Apart from caches it has one state of its own, the current centring, which is among its arrays.
+It changes only its caches, and the current centring, which is among its arrays.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Engine:
     def fetched(self, state: RunState) -> RunState:
         """Return the state as arrays by variable on the host, without sharding or padded rows.
 
-        It has all chains, in each of several processes, and of stored draws those that only some chains have.
+        Every process gets all chains, and of stored draws only the surplus, those that some chains do not have yet.
         """
         refuse_fork()
         layout, warming, sinks = self.blocks.layout, state.warming, state.sinks

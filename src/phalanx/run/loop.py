@@ -41,7 +41,7 @@ class Run:
         arrays: the data on the devices.
         progress: the progress display.
         looks: functions called with a report after each block.
-        saves: SIGTERM waits for the end of a block, too.
+        saves: whether SIGTERM, like Ctrl-C, waits for the end of a block, because the run is saved.
         store: store of the draws; None to keep them in memory.
 
     Attributes:

@@ -92,8 +92,8 @@ class Stored(NamedTuple):
             chains that the process holds.
         counts: draws of each of all chains; the arrays may have room for more.
         divergences: number of divergent draws.
-        moved: draws of each chain that were moved to a store; the arrays begin behind them.
-        late: copy of the last block's draws into the arrays; all that reads them makes it first.
+        moved: number of draws of each chain that are in a store already; the arrays begin after them.
+        late: pending copy of the last block's draws into the arrays, made before anything reads them.
     """
 
     draws: Mapping[str, Shaped[np.ndarray, "chains draws *shape"]]
@@ -136,7 +136,7 @@ class Stored(NamedTuple):
         return self._replace(draws=draws, stats=stats, moved=self.count, late=None)
 
     def apart(self) -> Stored:
-        """Return the same draws in arrays of their own, so that the memory of others is given back."""
+        """Return a copy of the draws, so that the memory of shared arrays can be freed."""
         return self._mapped(np.copy)
 
     def selected(self, draws: Integer[np.ndarray, "draws"]) -> Stored:

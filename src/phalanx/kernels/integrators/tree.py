@@ -5,7 +5,7 @@ as $p_-^\top M^{-1} \rho > 0$ and $p_+^\top M^{-1} \rho > 0$, where $\rho = \int
 depend on the position, $M^{-1} \rho$ is the displacement $x_+ - x_-$, to which leapfrogs add up exactly. Using the
 positions saves the sum of momenta and any product with the metric.
 
-A trajectory may end where it began, having gone round, and its ends show no U-turn. So where two halves make a tree or
+A trajectory that completes a period shows no U-turn at its ends, which meet. Therefore, where two halves make a tree or
 subtree of up to 16 points, the criterion is also checked from the start of the first half to the start of the second,
 and from the end of the first half to the end of the second. Longer ones go round at so few step sizes that the checks
 would cost more than they save. The checks depend on the size alone, since a trajectory must have the same trees from
@@ -144,8 +144,8 @@ class Tree(NamedTuple):
         candidate, candidate_error: the draw of the subtree, and its energy less that of the start.
         candidate_log_weight: log of the sum of exp(-error) over the subtree.
         checkpoints: the leaves at which subtrees within the subtree, and their second halves, begin.
-        joint: the end of the tree to which the subtree is joined.
-        crossed: whether the tree turns before the subtree's first leaf.
+        joint: the end of the tree at which the subtree is attached.
+        crossed: whether there is a U-turn between the far end of the tree and the first leaf of the subtree.
     """
 
     moving_end: PhasePoint

@@ -69,7 +69,7 @@ class LaneState(NamedTuple):
 
     Attributes:
         draw: number of the draw under way, `(lanes,)`.
-        at: the last draw, where that one begins; it stays until that one ends, so that the draw can be made again.
+        at: the point at which the draw under way begins, kept until it ends, so that the draw can be repeated.
         own: further state of the machine: vectors as `Vector`, all else as arrays `(..., lanes)`.
 
     Example:

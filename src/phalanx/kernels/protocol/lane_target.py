@@ -47,10 +47,10 @@ class LaneTarget:
     Attributes:
         density: the target on this device.
         count: lanes on this device.
-        own: arrays of the data of which each lane has its own, by number, with lanes last; see `phx.mcmc(each=)`.
+        own: arrays of the data that differ by lane, by their number and with lanes last; see `phx.mcmc(each=)`.
 
-    Keys are two words of 32 bits for each lane. Normals and uniforms of one key are independent of one another, and
-    those of one `number` of those of any other.
+    Keys are two words of 32 bits for each lane. Normals and uniforms of one key are independent, and so are random
+    numbers of different values of `number`.
     """
 
     density: Density
@@ -135,7 +135,7 @@ class LaneTarget:
         return lax.pmean(jax.tree.map(lambda part: part.mean(-1, keepdims=True), values), CHAIN)
 
     def count_coordinates(self) -> None:
-        """Cache the numbers of the coordinates: if first traced in a branch or a loop, they were invalid outside it."""
+        """Cache the numbers of the coordinates outside of branches and loops, since values cached inside are lost."""
         _ = self._numbers, self._real
 
     @cached_property

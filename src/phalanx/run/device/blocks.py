@@ -225,7 +225,7 @@ class Blocks:
         return lax.map(one, positions)
 
     def constrain(self, arrays: Sequence[Array], rows: Rows) -> dict[str, Shaped[Array, "slots lanes *shape"]]:
-        """Return the variables to store, given recorded draws; and by `CENTRING` what centring adds to the density."""
+        """Return the variables to store, given recorded draws; under `CENTRING` the log-Jacobian of the centring."""
         target = self.lanes(arrays)
 
         def one(u: ByVariable, own: dict[int, Array]) -> dict[str, Array]:

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 REAL = f"{ADDED}real_rows"
-"""Argument with one for each row of a data set that counts, and zero for those that only fill it up."""
+"""Argument that is 1 for a real row of a data set, and 0 for padding."""
 
 POSITIONS = 4
 """Random positions at which terms are compared."""
 
 MOST_SIZES = 32
-"""Numbers of rows of which a data set is compared with its own rows alone, from the smallest to the largest."""
+"""Most numbers of rows, from the smallest to the largest, at which padded data are compared with the rows alone."""
 
 SAME, NEAR = 1e-5, 1e-3
 """Tolerances, absolute and relative, of one program on equal shapes, and on other shapes."""

@@ -39,7 +39,7 @@ class DrawIndices(NamedTuple):
     """Indices of a block's draws in arrays `(chain, draw, ...)`, the same for all variables.
 
     Attributes:
-        first: draw of the first slot, if no chain is ahead of another or has fewer draws in the block; else None.
+        first: number of the first slot's draw if all chains are aligned; None otherwise.
         chain, draw: indices of the draws, chain by chain, so that writing is fast.
         row: number of each among the slots, `slot * chains + chain`.
     """

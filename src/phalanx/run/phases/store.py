@@ -94,7 +94,7 @@ class StorePhase:
         return Goal(np.full(len(counts), end - self._start)) if counts.min() < end else None
 
     def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
-        """Return the state after the draws of a block are stored, in each process those of the chains that it holds."""
+        """Return the state after a block, whose draws each process has stored for the chains that it holds."""
         state = self._moved(state)  # those of the block before, copied to the host while the devices made this one
         assert state.sinks is not None
         blocks, counts = self._engine.blocks, to_host(state.sinks.count)

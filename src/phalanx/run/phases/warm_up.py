@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int, Integer
 
 MOST_SAMPLED = 2**20
-"""Maximal numbers copied to the host for one draw of each chain, if correlations are learned from draws; of more, some
-chains are omitted."""
+"""Most numbers that are copied to the host for one draw of every chain, where correlations are learned from draws.
+Beyond it, only some chains are copied."""
 
 
 SETTLING = 8

@@ -27,7 +27,7 @@ FALSE_ALARMS = 0.01
 """Probability that any quantity of an exact fit is reported, for any number of quantities."""
 
 STILL = 0.8
-"""Largest correlation of draws before and after the moves at which the moves determine the error of a guide."""
+"""Largest correlation of draws before and after the moves at which a guide's error is extrapolated from the moves."""
 
 FAILED = 0.01
 """Largest fraction of steps that may be left out because their loss or its gradient is not finite."""
