@@ -115,9 +115,11 @@ class LateAdjustment(Tuner):
             length = min(length, most * float(step_size))
         steps = np.asarray(min(STEPS << stage.window, MOST_STEPS), tuning.unadjusted_steps.dtype)
         return tuning._replace(
-            step_size=step_size, trajectory_length=np.asarray(length, dtype), adjusted=np.bool_(adjusted is not None),
+            step_size=step_size,
+            trajectory_length=np.asarray(length, dtype),
+            adjusted=np.bool_(adjusted is not None),
             unadjusted_steps=steps,
-        )  # fmt: skip
+        )
 
     def _step_size(self, state: LateAdjustmentState) -> StepSize:
         target = self.target or (LENIENT if state.coordinates <= FEW else STRICT)

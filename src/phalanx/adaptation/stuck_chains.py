@@ -243,9 +243,7 @@ class StuckChains:
             left = left[~here]
         return places
 
-    def _home(
-        self, guesses: list[tuple[NormalFit | None, float]], random: np.random.Generator
-    ) -> tuple[int, float]:  # fmt: skip
+    def _home(self, guesses: list[tuple[NormalFit | None, float]], random: np.random.Generator) -> tuple[int, float]:
         """Return the region with the largest bound from below on its mass, and that bound."""
         largest = sorted(range(len(guesses)), key=lambda i: -guesses[i][1])[:LARGEST]
         evaluate, bounds = self._host_target.log_density, {}

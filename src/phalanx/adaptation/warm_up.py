@@ -59,9 +59,14 @@ class WarmUp:
     """
 
     def __init__(
-        self, tuners: Sequence[Tuner], tuning: PyTree, num_warmup: int, tuned_steps: int | None = None,
-        stuck: StuckChains | None = None, runs_ahead: bool = False,
-    ):  # fmt: skip
+        self,
+        tuners: Sequence[Tuner],
+        tuning: PyTree,
+        num_warmup: int,
+        tuned_steps: int | None = None,
+        stuck: StuckChains | None = None,
+        runs_ahead: bool = False,
+    ):
         self._tuners, self._first, self._stuck = tuners, tuning, stuck
         # compiled blocks take a second step size for chains that are ahead, but no other second hyperparameter
         self._runs_ahead = runs_ahead and all(name == "step_size" for tuner in tuners for name in tuner.sets)

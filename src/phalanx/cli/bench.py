@@ -108,9 +108,14 @@ def results_table(records: Iterable[dict[str, Any]]) -> Table:
             low, high = row["middle_half"]
             against = f"{row['theirs']}: {row['theirs_time']:.3g} {row['unit']}"
             table.add_row(
-                record["name"], row["what"], f"{row['ours_time']:.3g} {row['unit']}", against, f"{row['ratio']:.2f}",
-                f"{low:.2f} to {high:.2f}", judgement(row),
-            )  # fmt: skip
+                record["name"],
+                row["what"],
+                f"{row['ours_time']:.3g} {row['unit']}",
+                against,
+                f"{row['ratio']:.2f}",
+                f"{low:.2f} to {high:.2f}",
+                judgement(row),
+            )
     return table
 
 

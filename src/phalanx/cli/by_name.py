@@ -25,8 +25,15 @@ from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.variational.guides import constructors as guides
 
 KERNELS: dict[str, Callable[..., Kernel]] = {
-    "nuts": nuts, "hmc": hmc, "rwmh": rwmh, "chees": chees, "mams": mams, "laps": laps, "sgld": sgld, "sghmc": sghmc,
-}  # fmt: skip
+    "nuts": nuts,
+    "hmc": hmc,
+    "rwmh": rwmh,
+    "chees": chees,
+    "mams": mams,
+    "laps": laps,
+    "sgld": sgld,
+    "sghmc": sghmc,
+}
 """Built-in kernels whose choices the options of the command cover."""
 
 GUIDES: dict[str, Callable[..., Any]] = {

@@ -32,15 +32,20 @@ class Demo(StrEnum):
 
 _REPORT = ("matplotlib", "jinja2")
 _NEEDS = {
-    Demo.digits: ("sklearn",), Demo.movielens: ("sklearn",), Demo.ensemble: ("flax", "optax"),
-    Demo.vae: ("flax", "optax"), Demo.image_transformer: ("flax", "optax"),
-}  # fmt: skip
+    Demo.digits: ("sklearn",),
+    Demo.movielens: ("sklearn",),
+    Demo.ensemble: ("flax", "optax"),
+    Demo.vae: ("flax", "optax"),
+    Demo.image_transformer: ("flax", "optax"),
+}
 """Optional packages that every demo needs, and those of each: they are asked for before it runs, all together."""
 
 _ONLY = {
-    "samples": (Demo.mixture,), "members": (Demo.ensemble,), "binary": (Demo.vae,),
+    "samples": (Demo.mixture,),
+    "members": (Demo.ensemble,),
+    "binary": (Demo.vae,),
     "epochs": (Demo.ensemble, Demo.vae, Demo.image_transformer),
-}  # fmt: skip
+}
 """Options that only some demos have."""
 
 _OF_CHAINS = ("chains", "warmup", "draws")
@@ -78,7 +83,7 @@ def demo(
     whole = None if samples is None else int(samples)
     given = DemoOptions(
         data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder, binary
-    )  # fmt: skip
+    )
     with explain_interrupt(f"the demo did not finish; the files that it wrote are in {folder}."):
         run = import_module(f"phalanx.demos.{name.name}").main(given)
     if isinstance(run, Posterior) and run.record.interrupted:

@@ -42,9 +42,7 @@ def maximize(
             program, request.arguments, mesh=request.mesh, init=begins, seed=seed, matmul_precision=precision.value
         )
     values = {name: np.asarray(value).tolist() for name, value in found.values.items()}
-    file = write_result(
-        {"values": values, "log_density": found.log_density, "at_bounds": found.at_bounds}, folder
-    )  # fmt: skip
+    file = write_result({"values": values, "log_density": found.log_density, "at_bounds": found.at_bounds}, folder)
     if quiet:
         return
     say([f"{name}: {np.array2string(np.asarray(value), threshold=20)}" for name, value in found.values.items()])

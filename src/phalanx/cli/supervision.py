@@ -71,12 +71,16 @@ class Supervised:
         self._alive, self._lifeline = os.pipe()
         self._processes = [
             subprocess.Popen(
-                command, env={**common, PROCESS_ID: str(number), LIFELINE: str(self._alive)},
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(self._alive,),
+                command,
+                env={**common, PROCESS_ID: str(number), LIFELINE: str(self._alive)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(self._alive,),
                 start_new_session=True,  # Ctrl-C at the terminal reaches the launcher alone, which passes it on
             )
             for number in range(count)
-        ]  # fmt: skip
+        ]
         os.close(self._alive)
         self._stopped_since: dict[int, float] = {}
         self._ended_since: dict[int, float] = {}

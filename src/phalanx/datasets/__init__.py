@@ -13,6 +13,14 @@ from phalanx.datasets.movielens import Watched, generate_movielens, movielens
 from phalanx.datasets.trees import trees
 
 __all__ = [
-    "Classification", "LabelledRows", "Watched", "covertype", "digits", "generate_covertype", "generate_movielens",
-    "mnist", "movielens", "trees",
-]  # fmt: skip
+    "Classification",
+    "LabelledRows",
+    "Watched",
+    "covertype",
+    "digits",
+    "generate_covertype",
+    "generate_movielens",
+    "mnist",
+    "movielens",
+    "trees",
+]

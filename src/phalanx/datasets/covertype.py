@@ -125,10 +125,15 @@ def covertype(
     y = (forest.cover_type[order] == LODGEPOLE_PINE).astype(np.int32)
     original = forest.name != "covertype-format"
     return LabelledRows(
-        x[:train], y[:train], x[train:], y[train:], COLUMNS, forest.name,
+        x[:train],
+        y[:train],
+        x[train:],
+        y[train:],
+        COLUMNS,
+        forest.name,
         source=f"Covertype (Blackard, 1998), {forest.words}, from {found}",
         licence="CC BY 4.0" if original else "as stated by whoever made the file",
-    )  # fmt: skip
+    )
 
 
 def check_split(who: str, test_fraction: float, seed: int) -> None:

@@ -72,12 +72,16 @@ def generate_covertype(rows: int = ROWS, *, test_fraction: float = 0.1, seed: in
     x = design_matrix(_draw_land(random, rows), np.arange(rows), train)
     y = (random.uniform(size=rows) < 1 / (1 + np.exp(-(x @ weights)))).astype(np.int32)
     return LabelledRows(
-        x[:train], y[:train], x[train:], y[train:], COLUMNS,
+        x[:train],
+        y[:train],
+        x[train:],
+        y[train:],
+        COLUMNS,
         name="covertype-generated",
         source=f"NOT REAL DATA: {rows:,} rows generated like Covertype, as sparse and with known coefficients",
         licence="no licence needed",
         true_weights=weights,
-    )  # fmt: skip
+    )
 
 
 def _draw_land(random: np.random.RandomState, rows: int) -> Land:
@@ -88,6 +92,7 @@ def _draw_land(random: np.random.RandomState, rows: int) -> Land:
     numbers = np.array(_MEANS) + np.array(_SDS) * (random.normal(size=(rows, len(_MEANS))) @ factor.T)
     soils = np.array(_PER_SOIL) / sum(_PER_SOIL)
     return Land(
-        np.round(numbers), random.choice(len(_PER_WILDERNESS), rows, p=_PER_WILDERNESS),
+        np.round(numbers),
+        random.choice(len(_PER_WILDERNESS), rows, p=_PER_WILDERNESS),
         random.choice(len(soils), rows, p=soils),
-    )  # fmt: skip
+    )

@@ -112,18 +112,24 @@ def _read_archive(path: Path) -> Watched:
 
 
 def _watched(
-    user: np.ndarray, film: np.ndarray, path: Path, titles: tuple[str, ...] | None = None,
+    user: np.ndarray,
+    film: np.ndarray,
+    path: Path,
+    titles: tuple[str, ...] | None = None,
     genres: tuple[tuple[str, ...], ...] | None = None,
-) -> Watched:  # fmt: skip
+) -> Watched:
     matrix = np.zeros((int(user.max()) + 1, int(film.max()) + 1), np.int8)
     matrix[user, film] = 1
     whole = (*matrix.shape, len(user)) == (USERS, FILMS_RATED, ROWS)
     words = f"{len(user):,} ratings of {matrix.shape[1]:,} films by {matrix.shape[0]:,} users"
     return Watched(
-        matrix, titles, genres, "movielens-1m" if whole else "movielens-format",
+        matrix,
+        titles,
+        genres,
+        "movielens-1m" if whole else "movielens-format",
         source=f"MovieLens 1M (Harper, Konstan, 2015), {words}, from {path}" if whole else f"{words}, from {path}",
         licence="for research, not to be redistributed" if whole else "as stated by whoever made the file",
-    )  # fmt: skip
+    )
 
 
 def generate_movielens(users: int = 400, *, films: int = 240, dimensions: int = 3, seed: int = 0) -> Watched:
@@ -157,7 +163,10 @@ def generate_movielens(users: int = 400, *, films: int = 240, dimensions: int = 
     logits = embeddings + random.normal(size=(users, 1)) + random.normal(-1.0, size=(1, films))
     matrix = (random.uniform(size=logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.int8)
     return Watched(
-        matrix, None, None, "movielens-generated",
+        matrix,
+        None,
+        None,
+        "movielens-generated",
         source=f"NOT REAL DATA: {users:,} users and {films:,} films generated from a factorisation",
         licence="no licence needed",
-    )  # fmt: skip
+    )

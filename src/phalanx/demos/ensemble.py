@@ -164,8 +164,9 @@ def disagreed_upon(
     figure = style.new_figure(1.25 * columns, 1.75 * rows)
     figure.suptitle(
         "Images that members disagree on: true class (orange if the ensemble errs), and its two best guesses",
-        fontsize=8.5, color=style.MUTED,
-    )  # fmt: skip
+        fontsize=8.5,
+        color=style.MUTED,
+    )
     for axes, image in zip(image_panels(figure, rows, columns).flat, order, strict=False):
         p = prediction.mean[image]
         first, second = np.argsort(-p)[:2]

@@ -66,9 +66,20 @@ def main(options: DemoOptions) -> phx.Fit:
         math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(transformer.init, jax.random.key(0)))
     )
     words = WORDS.format(
-        rows=rows, columns=columns, layers=LAYERS, width=WIDTH, heads=HEADS, window=WINDOW, weights=weights, rate=RATE,
-        steps=steps, batch=BATCH, epochs=steps * BATCH / len(train), data=mesh.shape["data"], model=mesh.shape["model"],
-    )  # fmt: skip
+        rows=rows,
+        columns=columns,
+        layers=LAYERS,
+        width=WIDTH,
+        heads=HEADS,
+        window=WINDOW,
+        weights=weights,
+        rate=RATE,
+        steps=steps,
+        batch=BATCH,
+        epochs=steps * BATCH / len(train),
+        data=mesh.shape["data"],
+        model=mesh.shape["model"],
+    )
     introduce(f"A transformer over the pixels of {data.name}", words, f"{data.source}; {data.licence}")
     rate = optax.warmup_cosine_decay_schedule(0.0, RATE, min(40, steps // 4), steps)
     began = time.perf_counter()
@@ -132,11 +143,20 @@ def write(
         "training": bits_curve(learned.looks, bits),
     }
     result = {
-        "data": data.name, "bits_per_dimension_test": bits, "test_images": len(test), "width": WIDTH, "layers": LAYERS,
-        "heads": HEADS, "window": WINDOW, "batch": BATCH, "rate": RATE, **run, "images_per_second": rate,
+        "data": data.name,
+        "bits_per_dimension_test": bits,
+        "test_images": len(test),
+        "width": WIDTH,
+        "layers": LAYERS,
+        "heads": HEADS,
+        "window": WINDOW,
+        "batch": BATCH,
+        "rate": RATE,
+        **run,
+        "images_per_second": rate,
         "epochs": run["steps"] * BATCH / (len(data.train_images) - HELD_OUT),
         "looks": [look._asdict() for look in learned.looks],
-    }  # fmt: skip
+    }
     save(figures, result, options.out)
 
 

@@ -52,9 +52,11 @@ Points = dict[str, list[tuple[int, float, float]]]
 """Runs by name of the sampler: size, seconds of compiling, seconds of sampling."""
 
 COLORS = {
-    "NumPy": style.MUTED, "JAX, one loop": style.SECOND, "Phalanx": style.ACCENT,
+    "NumPy": style.MUTED,
+    "JAX, one loop": style.SECOND,
+    "Phalanx": style.ACCENT,
     "Phalanx, MixtureSameFamily": style.INK,
-}  # fmt: skip
+}
 EDGES = np.linspace(-12.0, 18.0, 121)
 
 
@@ -169,13 +171,18 @@ def headline_of(posterior: phx.Posterior, draws: int) -> tuple[dict[str, object]
         judged,
     ]
     headline = {
-        "samples": total, "sampling_seconds": seconds, "samples_per_second": total / seconds,
-        "mean": float(moments.mean), "exact_mean": mean,
-        "variance": float(moments.variance), "exact_variance": variance,
+        "samples": total,
+        "sampling_seconds": seconds,
+        "samples_per_second": total / seconds,
+        "mean": float(moments.mean),
+        "exact_mean": mean,
+        "variance": float(moments.variance),
+        "exact_variance": variance,
         "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
         "exact_quantiles": dict(zip(map(str, QUANTILES), exact, strict=True)),
-        "r_hat": r_hat if math.isfinite(r_hat) else None, "converged": r_hat < HIGH_RHAT,
-    }  # fmt: skip
+        "r_hat": r_hat if math.isfinite(r_hat) else None,
+        "converged": r_hat < HIGH_RHAT,
+    }
     return headline, "\n".join(lines)
 
 
@@ -228,10 +235,17 @@ def time_jax(seed: int, chains: int, draws: int) -> tuple[float, float]:
 def time_phalanx(seed: int, model: Program, chains: int, draws: int) -> tuple[float, float]:
     """Time a run of Phalanx."""
     run = phx.mcmc(
-        model, kernel=phx.rwmh(step_size=STEP_SIZE), num_chains=chains, num_warmup=0, num_samples=draws, seed=seed,
-        mesh=None if chains % jax.device_count() else mesh_with(1), keep=[], reducers={"m": phx.reducers.moments()},
+        model,
+        kernel=phx.rwmh(step_size=STEP_SIZE),
+        num_chains=chains,
+        num_warmup=0,
+        num_samples=draws,
+        seed=seed,
+        mesh=None if chains % jax.device_count() else mesh_with(1),
+        keep=[],
+        reducers={"m": phx.reducers.moments()},
         progress=False,
-    )  # fmt: skip
+    )
     return run.timing.compile, run.timing.sampling
 
 

@@ -147,9 +147,12 @@ def make_network(inputs: int, outputs: int, hidden: int) -> Callable[[nnx.Rngs],
         def __init__(self, rngs: Any):
             sharded, gathered = (None, "model"), ("model", None)
             self.first = nnx.Linear(
-                inputs, hidden, kernel_init=nnx.with_partitioning(normal, sharded),
-                bias_init=nnx.with_partitioning(zeros, ("model",)), rngs=rngs,
-            )  # fmt: skip
+                inputs,
+                hidden,
+                kernel_init=nnx.with_partitioning(normal, sharded),
+                bias_init=nnx.with_partitioning(zeros, ("model",)),
+                rngs=rngs,
+            )
             self.last = nnx.Linear(hidden, outputs, kernel_init=nnx.with_partitioning(small, gathered), rngs=rngs)
 
         def __call__(self, x: Array) -> Array:
@@ -168,9 +171,17 @@ def main(options: DemoOptions) -> phx.Fit:
     epochs = default if options.epochs is None else options.epochs
     likelihood = "black or white, sampled anew in each step" if vae.binary else "a mixture of 2 logistics on 0 to 255"
     words = MATHEMATICS.format(
-        latent=vae.latent, layers=vae.layers, pixels=vae.pixels, likelihood=likelihood, hidden=vae.hidden, rate=RATE,
-        batch=BATCH, epochs=epochs, data=mesh.shape["data"], model=mesh.shape["model"],
-    )  # fmt: skip
+        latent=vae.latent,
+        layers=vae.layers,
+        pixels=vae.pixels,
+        likelihood=likelihood,
+        hidden=vae.hidden,
+        rate=RATE,
+        batch=BATCH,
+        epochs=epochs,
+        data=mesh.shape["data"],
+        model=mesh.shape["model"],
+    )
     introduce(f"A variational autoencoder on {data.name}", words, f"{data.source}; {data.licence}")
     rows = rows_of(train, vae, options.seed)
     steps = epochs * rows.per_epoch
@@ -225,15 +236,20 @@ def write(
     bits = 1.0 / (vae.pixels * math.log(2.0))
     kind = "dynamically binarised" if vae.binary else "8-bit"
     numbers = {
-        "data": f"{data.name}, {kind}, {'x'.join(map(str, data.test_images.shape[1:]))}", "test_images": len(test),
-        "elbo_nats": -float(bound.mean()), "elbo_bits_per_dimension": -float(bound.mean()) * bits,
-        "weighted_images": len(some), "weighted_draws": DRAWS,
+        "data": f"{data.name}, {kind}, {'x'.join(map(str, data.test_images.shape[1:]))}",
+        "test_images": len(test),
+        "elbo_nats": -float(bound.mean()),
+        "elbo_bits_per_dimension": -float(bound.mean()) * bits,
+        "weighted_images": len(some),
+        "weighted_draws": DRAWS,
         "weighted_nats": -float(weighted.importance_weighted.mean()),
         "weighted_bits_per_dimension": -float(weighted.importance_weighted.mean()) * bits,
         "elbo_nats_same_images": -float(weighted.elbo.mean()),
-        "weights": int(sum(np.size(leaf) for leaf in jax.tree.leaves(learned.params))), "steps": learned.steps,
-        "failed_steps": learned.failed, "seconds": learned.looks[-1].seconds,
-    }  # fmt: skip
+        "weights": int(sum(np.size(leaf) for leaf in jax.tree.leaves(learned.params))),
+        "steps": learned.steps,
+        "failed_steps": learned.failed,
+        "seconds": learned.looks[-1].seconds,
+    }
     lines = (
         f"{numbers['data']}, all {len(test):,} test images, evidence lower bound (1 draw): "
         f"{numbers['elbo_nats']:.2f} nats, {numbers['elbo_bits_per_dimension']:.4f} bits per dimension",

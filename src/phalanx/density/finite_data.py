@@ -58,9 +58,14 @@ class NonFinite:
 
 
 def check_finite_data(
-    program: Program, arguments: Arguments, axes: Iterable[str], *, gradient: bool = True, any_latent: bool = False,
+    program: Program,
+    arguments: Arguments,
+    axes: Iterable[str],
+    *,
+    gradient: bool = True,
+    any_latent: bool = False,
     minibatch: Minibatch | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Raise if NaN or infinite numbers in the data invalidate the log density, its gradient or an observed value.
 
     Finite data cost one pass over them, on their devices.
@@ -148,9 +153,13 @@ def mend(array: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def _faults(
-    program: Program, arguments: Arguments, axes: tuple[str, ...], gradient: bool, any_latent: bool,
+    program: Program,
+    arguments: Arguments,
+    axes: tuple[str, ...],
+    gradient: bool,
+    any_latent: bool,
     arrays: Sequence[Array],
-) -> dict[str, Array]:  # fmt: skip
+) -> dict[str, Array]:
     """Return for each variable whether it is invalid at each position, `(position,)`, and the same for GRADIENT."""
     # A minibatch has fewer rows than the data, without padding.
     whole = [a[: s.rows] if s.axes else a for a, s in zip(arrays, arguments.shardings, strict=True)]

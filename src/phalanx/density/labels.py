@@ -240,9 +240,10 @@ class _LabelWalk(Interpreter[_Value]):
 
     def constant(self, value: ArrayLike) -> _Value:
         equal = [
-            (array.shape, known) for array, known in self.constants
+            (array.shape, known)
+            for array, known in self.constants
             if np.size(value) == array.size > 1 and np.array_equal(np.ravel(value), array.ravel())
-        ]  # fmt: skip
+        ]
         if len(equal) == 1:  # of several arguments with these numbers it may be any
             ((shape, known),) = equal
             return known if np.shape(value) == shape else _Value((None,) * np.ndim(value), known.codes)

@@ -282,15 +282,17 @@ def _read_by_number(whole: TracedProgram, of_rows: Sequence[bool], arguments: Ar
     """Return the arguments with rows of which a program reads a single one."""
     columns = {
         var: name
-        for var, name, wanted in zip(whole.at_zero.jaxpr.invars, arguments.names, of_rows, strict=True) if wanted
-    }  # fmt: skip
+        for var, name, wanted in zip(whole.at_zero.jaxpr.invars, arguments.names, of_rows, strict=True)
+        if wanted
+    }
     taken = [
         columns[eqn.invars[0]]
         for eqn in whole.at_zero.jaxpr.eqns
         if eqn.primitive.name in ("slice", "dynamic_slice", "gather")
-        and isinstance(eqn.invars[0], Var) and eqn.invars[0] in columns
+        and isinstance(eqn.invars[0], Var)
+        and eqn.invars[0] in columns
         and eqn.outvars[0].aval.shape[:1] in ((), (1,))
-    ]  # fmt: skip
+    ]
     return list(dict.fromkeys(taken))
 
 

@@ -59,9 +59,10 @@ class Naming:
             ValueError: when `given` does not fit the model, or a variable is named `log_density`.
         """
         known = {
-            name: v for name, v in whole.variables.items()
+            name: v
+            for name, v in whole.variables.items()
             if v.parameter is None and (v.distribution is None or not is_term(v.distribution))
-        }  # fmt: skip
+        }
         variables = {name: v.shape for name, v in known.items()}
         given.check(variables, _shapes_of(arguments))
         rows = tuple(name for name, v in known.items() if v.is_latent or v.is_computed)
@@ -103,10 +104,14 @@ class Naming:
             _NamedAxis(name, number, size, given, axis)
             for name, shape in shapes.items()
             for number, (size, given, axis) in enumerate(
-                zip(shape, self.given.dims.get(name, [None] * len(shape)), axes[name] or [Axis()] * len(shape),
-                    strict=True)
+                zip(
+                    shape,
+                    self.given.dims.get(name, [None] * len(shape)),
+                    axes[name] or [Axis()] * len(shape),
+                    strict=True,
+                )
             )
-        ]  # fmt: skip
+        ]
         return _resolved(named, self.given, (*self.variables, *RESERVED), self.rows)
 
     def _axes(self, arguments: Arguments) -> dict[str, tuple[Axis, ...]]:
@@ -202,8 +207,9 @@ def _resolved(
     coords = {dim: next(iter(found)) for dim, found in known.items() if len(found) == 1} | dict(given.coords)
     labels = {
         name: tuple(tuple(map(str, coords[dim])) if dim in coords else None for dim in dims[name])
-        for name in rows if name in dims
-    }  # fmt: skip
+        for name in rows
+        if name in dims
+    }
     defaults = {axis.default for axis in axes}
     own = {name: tuple(None if dim in defaults else dim for dim in of) for name, of in dims.items()}
     return AxisNames(

@@ -15,6 +15,19 @@ from phalanx.diagnostics.judging.verdict import Verdict, judge, judged
 from phalanx.diagnostics.summary import hdi, summary_table
 
 __all__ = [
-    "Check", "CheckedRun", "Finding", "Verdict", "ebfmi", "ess", "hdi", "judge", "judge_reduced", "judged", "mcse",
-    "nested_rhat", "rhat", "summary_table", "to_arviz",
-]  # fmt: skip
+    "Check",
+    "CheckedRun",
+    "Finding",
+    "Verdict",
+    "ebfmi",
+    "ess",
+    "hdi",
+    "judge",
+    "judge_reduced",
+    "judged",
+    "mcse",
+    "nested_rhat",
+    "rhat",
+    "summary_table",
+    "to_arviz",
+]

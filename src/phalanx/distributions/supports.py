@@ -74,8 +74,13 @@ HURDLES = tuple(filter(None, [getattr(distributions, "HurdleProbs", None)]))
 """Distributions of zero and other numbers; older releases of NumPyro have none."""
 
 MONOTONE = (
-    AffineTransform, ExpTransform, IdentityTransform, PowerTransform, SigmoidTransform, SoftplusTransform,
-)  # fmt: skip
+    AffineTransform,
+    ExpTransform,
+    IdentityTransform,
+    PowerTransform,
+    SigmoidTransform,
+    SoftplusTransform,
+)
 """Transforms of numbers that map the ends of an interval to the ends of its image."""
 
 

@@ -12,6 +12,17 @@ from phalanx.ensembles.posteriors import last_layer_laplace, last_layer_probabil
 from phalanx.ensembles.prediction import Prediction, score
 
 __all__ = [
-    "Ensemble", "Learner", "Prediction", "classification_loss", "ensemble", "last_layer_laplace",
-    "last_layer_probabilities", "learner", "linen_learner", "nnx_learner", "score", "swag", "swag_draw",
-]  # fmt: skip
+    "Ensemble",
+    "Learner",
+    "Prediction",
+    "classification_loss",
+    "ensemble",
+    "last_layer_laplace",
+    "last_layer_probabilities",
+    "learner",
+    "linen_learner",
+    "nnx_learner",
+    "score",
+    "swag",
+    "swag_draw",
+]

@@ -107,11 +107,20 @@ class Ensemble:
         return jax.tree.map(lambda values: values.astype(np.float64), placement.join(measured))
 
     def train(
-        self, data: PyTree, *, batch_size: int, num_epochs: int = 1, order: str = "shared", seed: int = 0,
-        drop_last: bool = False, apply: Callable[[State, Any], Array] | None = None, held_out: PyTree = None,
-        checkpoint: SavePolicy | str | os.PathLike[str] | None = None, log: str | os.PathLike[str] | None = None,
+        self,
+        data: PyTree,
+        *,
+        batch_size: int,
+        num_epochs: int = 1,
+        order: str = "shared",
+        seed: int = 0,
+        drop_last: bool = False,
+        apply: Callable[[State, Any], Array] | None = None,
+        held_out: PyTree = None,
+        checkpoint: SavePolicy | str | os.PathLike[str] | None = None,
+        log: str | os.PathLike[str] | None = None,
         progress: bool = False,
-    ) -> Iterator[Measured]:  # fmt: skip
+    ) -> Iterator[Measured]:
         """Train epoch by epoch; the data are on each device once.
 
         Ctrl-C ends training after the step under way: the last averages that are handed over are those of the steps
@@ -255,9 +264,14 @@ class Ensemble:
         return Origin.of(self._members, self.epoch)
 
     def _epochs(
-        self, data: PyTree, batches: EpochBatches, num_epochs: int, scores: Callable[[], Measured],
-        watch: EnsembleWatch, progress: bool,
-    ) -> Iterator[Measured]:  # fmt: skip
+        self,
+        data: PyTree,
+        batches: EpochBatches,
+        num_epochs: int,
+        scores: Callable[[], Measured],
+        watch: EnsembleWatch,
+        progress: bool,
+    ) -> Iterator[Measured]:
         placed, self.interrupted = self._members.placement.everywhere(data), False
         method = Epochs(self._members, placed, batches, num_epochs, scores, watch, progress)
         loop = Loop(method, method.init(None), watch.saves)

@@ -161,9 +161,14 @@ class Epochs:
         means = {name: float(np.mean(values)) for name, values in shown.items()}
         epoch = state.epochs + (state.made < len(state.batches))
         return EpochReport(
-            "training", state.steps, len(state.batches) * self.num_epochs, self.members.count, epoch, self.num_epochs,
+            "training",
+            state.steps,
+            len(state.batches) * self.num_epochs,
+            self.members.count,
+            epoch,
+            self.num_epochs,
             means,
-        )  # fmt: skip
+        )
 
     def save(self, state: Epoch) -> Epoch:
         """Save the members, and what was measured within the epoch."""

@@ -150,9 +150,14 @@ def nnx_learner(make: Callable[[Any], Any], loss: Loss, optimizer: optax.Gradien
 
 
 def linen_learner(
-    module: nn.Module, example: PyTree, loss: Loss, optimizer: optax.GradientTransformation, *,
-    train: Mapping[str, Any] | None = None, predict: Mapping[str, Any] | None = None,
-) -> Learner:  # fmt: skip
+    module: nn.Module,
+    example: PyTree,
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    *,
+    train: Mapping[str, Any] | None = None,
+    predict: Mapping[str, Any] | None = None,
+) -> Learner:
     """Make a learner of a network of Flax Linen.
 
     Args:
@@ -214,9 +219,13 @@ def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable
         (value, (rest, others)), gradient = jax.value_and_grad(of, has_aux=True)(state.params)
         # some optimisers read the loss, or evaluate it along a line
         change, optimizer_state = optimizer.update(
-            gradient, state.optimizer, state.params,
-            value=value, grad=gradient, value_fn=lambda params: of(params)[0],
-        )  # fmt: skip
+            gradient,
+            state.optimizer,
+            state.params,
+            value=value,
+            grad=gradient,
+            value_fn=lambda params: of(params)[0],
+        )
         params = optax.apply_updates(state.params, change)
         return Trained(params, rest, optimizer_state), {"loss": value, **others}
 

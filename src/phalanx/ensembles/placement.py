@@ -185,9 +185,13 @@ class Placement:
     ) -> Callable[..., Any]:
         """Return `f`, jitted, as a function of the members of all devices."""
         mapped = jax.shard_map(
-            f, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False,
+            f,
+            mesh=self.mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            check_vma=False,
             axis_names={MEMBERS} if self.shards > 1 else {MEMBERS, DATA},
-        )  # fmt: skip
+        )
         # states are replicated over the devices of one member: without this XLA might shard them
         layouts = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), out_specs)
         return jax.jit(mapped, donate_argnums=donate, out_shardings=layouts)

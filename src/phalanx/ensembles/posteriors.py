@@ -186,8 +186,11 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
         mean = jax.tree.map(nearer, state.mean, trained.params)
         squares = jax.tree.map(
             lambda s, before, after, w: s + taken.astype(s.dtype) * (w - before) * (w - after),
-            state.squares, state.mean, mean, trained.params,
-        )  # fmt: skip
+            state.squares,
+            state.mean,
+            mean,
+            trained.params,
+        )
         slot = state.count % rank
 
         def put(rows: Array, w: Array, m: Array) -> Array:

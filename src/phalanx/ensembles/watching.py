@@ -119,18 +119,27 @@ class EnsembleWatch:
     """
 
     def __init__(
-        self, members: Members, begun: Origin, batches: EpochBatches, data: PyTree, held_out: PyTree,
-        checkpoint: SavePolicy | None, log: str | os.PathLike[str] | None,
-    ):  # fmt: skip
+        self,
+        members: Members,
+        begun: Origin,
+        batches: EpochBatches,
+        data: PyTree,
+        held_out: PyTree,
+        checkpoint: SavePolicy | None,
+        log: str | os.PathLike[str] | None,
+    ):
         self.begun, self._members, self._data, self._size = begun, members, data, min(batches.size, batches.rows)
         check_same("ensemble.train", lambda: words_of(self._identity(batches, held_out)))
         self._checkpoint = None
         if checkpoint is not None:
             self._checkpoint = checkpoint_of(checkpoint, f"ensemble.train: checkpoint={str(checkpoint.folder)!r}")
         self._watch: Watch[EpochLook] = Watch(
-            None if log is None else Path(log), EpochLook.columns, self._checkpoint,
-            lambda: self._identity(batches, held_out), COMPARISON,
-        )  # fmt: skip
+            None if log is None else Path(log),
+            EpochLook.columns,
+            self._checkpoint,
+            lambda: self._identity(batches, held_out),
+            COMPARISON,
+        )
         self._record = self._watch.resume()
         if self._record is not None and self._checkpoint is not None:
             self._checkpoint.check_entries(self._record, ENTRIES)
@@ -203,19 +212,33 @@ class EnsembleWatch:
             [*look[:3], {name: np.asarray(values).tolist() for name, values in look.measured.items()}]
             for look in self.looks
         ]
-        self._watch.save(states, {
-            **entries_of(self._members, epoch), "state": state, "begun": list(self.begun), "epochs": progress.epochs,
-            "made": progress.made, "trained": progress.steps, "seconds": progress.seconds, "looks": looks,
-        }, progress.steps)  # fmt: skip
+        self._watch.save(
+            states,
+            {
+                **entries_of(self._members, epoch),
+                "state": state,
+                "begun": list(self.begun),
+                "epochs": progress.epochs,
+                "made": progress.made,
+                "trained": progress.steps,
+                "seconds": progress.seconds,
+                "looks": looks,
+            },
+            progress.steps,
+        )
 
     def _identity(self, batches: EpochBatches, held_out: PyTree) -> Identity:
         members = self._members
         said = {
-            "num_members": members.count, "seed of the ensemble": members.seed, "batch_size": batches.size,
-            "order": batches.order, "seed": batches.seed, "drop_last": batches.drop_last,
+            "num_members": members.count,
+            "seed of the ensemble": members.seed,
+            "batch_size": batches.size,
+            "order": batches.order,
+            "seed": batches.seed,
+            "drop_last": batches.drop_last,
             "number of steps before the training": self.begun.steps,
             "data": ", ".join(f"{name} {array.dtype} {array.shape}".strip() for name, array in _named(self._data)),
-        }  # fmt: skip
+        }
         contents = {
             "data": digest_of(_named(self._data)),
             "held_out": None if held_out is None else digest_of(_named(held_out)),

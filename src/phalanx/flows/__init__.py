@@ -12,7 +12,18 @@ from phalanx.flows.images import MultiScale, Unsqueeze
 from phalanx.flows.likelihoods import QuantizedLogistic, QuantizedLogisticMixture, QuantizedNormal
 
 __all__ = [
-    "Coupling", "Couplings", "InverseAutoregressive", "MaskedAutoregressive", "MultiScale", "Permutation",
-    "QuantizedLogistic", "QuantizedLogisticMixture", "QuantizedNormal", "Unsqueeze", "channels", "checkerboard",
-    "digits", "halves",
-]  # fmt: skip
+    "Coupling",
+    "Couplings",
+    "InverseAutoregressive",
+    "MaskedAutoregressive",
+    "MultiScale",
+    "Permutation",
+    "QuantizedLogistic",
+    "QuantizedLogisticMixture",
+    "QuantizedNormal",
+    "Unsqueeze",
+    "channels",
+    "checkerboard",
+    "digits",
+    "halves",
+]

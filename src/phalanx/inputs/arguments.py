@@ -107,10 +107,14 @@ class Arguments:
             return tuple(value for value, gone in zip(values, taken, strict=True) if not gone) if values else ()
 
         return replace(
-            self, layout=replace(self.layout, fixed=tuple(fixed)), arrays=left(self.arrays),
-            shardings=left(self.shardings), names=left(self.names), labels=left(self.labels),
+            self,
+            layout=replace(self.layout, fixed=tuple(fixed)),
+            arrays=left(self.arrays),
+            shardings=left(self.shardings),
+            names=left(self.names),
+            labels=left(self.labels),
             axes=left(self.axes),
-        )  # fmt: skip
+        )
 
     def as_whole_numbers(self, names: Collection[str]) -> Arguments:
         """Return the same arguments with these arrays of real numbers as whole numbers."""
@@ -211,10 +215,13 @@ class Constant:
         whole, sharding = to_host(arguments.arrays[number]), arguments.shardings[number]
         whole = np.ascontiguousarray(sharding.trim(whole))
         return cls(
-            arguments.names[number], whole.tobytes(), str(whole.dtype),
+            arguments.names[number],
+            whole.tobytes(),
+            str(whole.dtype),
             whole.shape if sharding.axes else arguments.arrays[number].shape,
-            arguments.labels[number] if arguments.labels else (), arguments.axes[number] if arguments.axes else (),
-        )  # fmt: skip
+            arguments.labels[number] if arguments.labels else (),
+            arguments.axes[number] if arguments.axes else (),
+        )
 
     @property
     def array(self) -> np.ndarray:

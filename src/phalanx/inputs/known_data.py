@@ -42,9 +42,10 @@ class KnownData:
         labels = labels_of(names)
         rows = [
             PaddedRows(array, sharding.rows if sharding.axes else array.shape[0], labels.get(name, ()))
-            if array.ndim else np.asarray(array)
+            if array.ndim
+            else np.asarray(array)
             for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True)
-        ]  # fmt: skip
+        ]
         given = arguments.layout.as_given(rows)
         arrays = {name: value for name, value in given.items() if _sizes(value)}
         return cls(labels, {name: value for name, value in given.items() if name not in arrays}, arrays)

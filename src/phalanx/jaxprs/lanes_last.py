@@ -311,10 +311,28 @@ def _each_by_itself(eqn: LaneEquation) -> list[LaneValue] | None:
 # -- the table --------------------------------------------------------------------------------------------------------
 
 ALONG_OTHER_AXES = [
-    "argmax", "argmin", "concatenate", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "reduce_and",
-    "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum", "reduce_xor", "rev", "sort", "split",
-    "squeeze", "stack", "unstack",
-]  # fmt: skip
+    "argmax",
+    "argmin",
+    "concatenate",
+    "cumlogsumexp",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "reduce_and",
+    "reduce_max",
+    "reduce_min",
+    "reduce_or",
+    "reduce_prod",
+    "reduce_sum",
+    "reduce_xor",
+    "rev",
+    "sort",
+    "split",
+    "squeeze",
+    "stack",
+    "unstack",
+]
 
 EACH_BY_ITSELF = ("optimization_barrier", "psum", "pmax", "pmin", "pvary")
 

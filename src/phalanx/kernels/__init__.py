@@ -19,6 +19,19 @@ from phalanx.kernels.protocol.whole_draw import from_draw
 from phalanx.mesh.position import Vector
 
 __all__ = [
-    "Info", "Kernel", "LaneState", "Machine", "Metric", "Point", "Sample", "Stage", "StepSize", "Sums",
-    "TrajectoryLength", "Tuner", "Vector", "decide", "from_draw",
-]  # fmt: skip
+    "Info",
+    "Kernel",
+    "LaneState",
+    "Machine",
+    "Metric",
+    "Point",
+    "Sample",
+    "Stage",
+    "StepSize",
+    "Sums",
+    "TrajectoryLength",
+    "Tuner",
+    "Vector",
+    "decide",
+    "from_draw",
+]

@@ -122,9 +122,14 @@ def radical_inverse(number: Integer[Array, ""]) -> Float[Array, ""]:
 
 
 def _gradients(
-    at: Point, end: PhasePoint, velocity: Vector, scale: Vector, times: tuple[Float[Array, ""], Float[Array, ""]],
-    rate: Float[Array, "lanes"], target: LaneTarget,
-) -> tuple[Float[Array, "lanes"], Float[Array, "lanes"]]:  # fmt: skip
+    at: Point,
+    end: PhasePoint,
+    velocity: Vector,
+    scale: Vector,
+    times: tuple[Float[Array, ""], Float[Array, ""]],
+    rate: Float[Array, "lanes"],
+    target: LaneTarget,
+) -> tuple[Float[Array, "lanes"], Float[Array, "lanes"]]:
     """Return the derivatives of ChEES and of the squared jump per unit of time by the log of the trajectory's length.
 
     Both are weighted by acceptance, and zero where a trajectory has broken down; coordinates are scaled by the metric.
@@ -197,15 +202,31 @@ def chees(
         Carlo.
     """
     return kernel_of(
-        "chees", Hamiltonian(), step_size, trajectory_length, initial_step_size, initial_trajectory_length,
-        target_acceptance, max_steps, metric, relocate,
-    )  # fmt: skip
+        "chees",
+        Hamiltonian(),
+        step_size,
+        trajectory_length,
+        initial_step_size,
+        initial_trajectory_length,
+        target_acceptance,
+        max_steps,
+        metric,
+        relocate,
+    )
 
 
 def kernel_of(
-    name: str, dynamics: Dynamics, step_size: float | None, trajectory_length: float | None, first_step_size: float,
-    first_length: float, target_acceptance: float, max_steps: int, metric: str, relocate: bool,
-) -> Kernel:  # fmt: skip
+    name: str,
+    dynamics: Dynamics,
+    step_size: float | None,
+    trajectory_length: float | None,
+    first_step_size: float,
+    first_length: float,
+    target_acceptance: float,
+    max_steps: int,
+    metric: str,
+    relocate: bool,
+) -> Kernel:
     """Return a kernel whose trajectories have one length and follow these dynamics."""
     first_step = step_size_of(name, step_size, first_step_size, target_acceptance)
     positive(name, "initial_trajectory_length", first_length)

@@ -108,7 +108,7 @@ class LateAdjusted(Machine):
         begin = dynamics.begin(at, target.normal(key), target, metric)
         made = unadjusted_trajectory(
             dynamics, begin, length, most, tuning.step_size, self.tunes_step_size, target, metric
-        )  # fmt: skip
+        )
         end = made.phase
         kinetic = dynamics.kinetic_energy(end, target, metric)
         error = kinetic - dynamics.kinetic_energy(begin, target, metric) - (end.log_density - at.log_density)

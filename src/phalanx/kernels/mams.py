@@ -180,6 +180,14 @@ def mams(
         Robnik, Cohn-Gordon, Seljak (2025), Metropolis adjusted microcanonical Hamiltonian Monte Carlo.
     """
     return kernel_of(
-        "mams", Microcanonical(), step_size, trajectory_length, initial_step_size, initial_trajectory_length,
-        target_acceptance, max_steps, metric, relocate,
-    )  # fmt: skip
+        "mams",
+        Microcanonical(),
+        step_size,
+        trajectory_length,
+        initial_step_size,
+        initial_trajectory_length,
+        target_acceptance,
+        max_steps,
+        metric,
+        relocate,
+    )

@@ -114,9 +114,13 @@ class Nuts(Machine):
         normals = _next_normals(own, active, target)
         fixed, kept = Ends(tree.fixed_end.position, tree.fixed_end.momentum), tree.checkpoints
         kinetic, next_kinetic, *spans = target.inner_products(
-            (end.momentum, tuning.metric.velocity(end.momentum)), (normals, normals),
-            *kept.starts.spans(end), *kept.halves.spans(end), *fixed.spans(end), *tree.joint.spans(end),
-        )  # fmt: skip
+            (end.momentum, tuning.metric.velocity(end.momentum)),
+            (normals, normals),
+            *kept.starts.spans(end),
+            *kept.halves.spans(end),
+            *fixed.spans(end),
+            *tree.joint.spans(end),
+        )
         starts, halves, whole, second = zip(spans[::2], spans[1::2], strict=True)
 
         # the subtree, one leaf larger
@@ -143,10 +147,15 @@ class Nuts(Machine):
         at_rest = done | ~active
         draw, key, steps = now.draw + done, choose(done, own.next_key, own.key), jnp.where(at_rest, 0, num_steps)
         state = own._replace(
-            tree=tree.after(subtree_ended, at_rest), num_steps=steps, acceptance=jnp.where(at_rest, 0.0, acceptance),
-            key=key, next_key=keys.of_draw(draw + 1), words=_words(key, steps), normals=normals,
+            tree=tree.after(subtree_ended, at_rest),
+            num_steps=steps,
+            acceptance=jnp.where(at_rest, 0.0, acceptance),
+            key=key,
+            next_key=keys.of_draw(draw + 1),
+            words=_words(key, steps),
+            normals=normals,
             kinetic=0.5 * next_kinetic,
-        )  # fmt: skip
+        )
         return LaneState(draw, choose(done, tree.sample, now.at), state), done, info
 
 

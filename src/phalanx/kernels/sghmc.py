@@ -107,6 +107,14 @@ def sghmc(
     if num_steps is None:
         num_steps = STEPS if cycle is None else cycle
     return kernel_on_rows(
-        "sghmc", draw, Tuning, step_size, batch_size, num_steps, cycle, temperature, float(friction),
+        "sghmc",
+        draw,
+        Tuning,
+        step_size,
+        batch_size,
+        num_steps,
+        cycle,
+        temperature,
+        float(friction),
         words=f", num_steps={num_steps}",
-    )  # fmt: skip
+    )

@@ -38,9 +38,17 @@ def ended(at: Point, end: Point, target: LaneTarget, num_steps: Integer[Array, "
 
 
 def kernel_on_rows(
-    name: str, draw: Draw, tuning: Callable[..., Any], step_size: float, batch_size: int, num_steps: int,
-    cycle: int | None, temperature: float, *more: float, words: str = "",
-) -> Kernel:  # fmt: skip
+    name: str,
+    draw: Draw,
+    tuning: Callable[..., Any],
+    step_size: float,
+    batch_size: int,
+    num_steps: int,
+    cycle: int | None,
+    temperature: float,
+    *more: float,
+    words: str = "",
+) -> Kernel:
     """Return a kernel that sees `batch_size` rows at a time, and check its options.
 
     `draw` makes `num_steps` steps, or a cycle of them. `tuning` is the class of hyperparameters: step size, steps,

@@ -398,10 +398,14 @@ def _message(variable: RandomVariable, like: Message | None = None) -> Message:
     """Return a variable as NumPyro's message, with the fields of `like` that only handlers read."""
     common = {"name": variable.name, "value": variable.value}
     own = _Ours(
-        axes=variable.axes, natural=variable.natural, parameter=variable.parameter, given=variable.is_given,
-        centring=variable.centring, density_at=(variable.logit, variable.residual, variable.value),
+        axes=variable.axes,
+        natural=variable.natural,
+        parameter=variable.parameter,
+        given=variable.is_given,
+        centring=variable.centring,
+        density_at=(variable.logit, variable.residual, variable.value),
         set_to=variable.set_to,
-    )  # fmt: skip
+    )
     if variable.parameter is not None:  # a deterministic site, whose value may be set later
         like = {"args": (), "cond_indep_stack": [], **(like or {}), "kwargs": {"rng_key": variable.key}}
         return {**like, **common, "type": "deterministic", "fn": _no_value, "phalanx": own}
@@ -450,9 +454,20 @@ def _variable(message: Message) -> RandomVariable:
     observed = bool(message["is_observed"])
     suggested = value is not None and not observed and not own.get("given", False)
     return RandomVariable(
-        name, distribution, value, observed=observed, axes=axes, scale=scale, key=key, set_to=own.get("set_to"),
-        suggested=suggested, logit=logit, centring=own.get("centring"), residual=residual, plates=plates,
-    )  # fmt: skip
+        name,
+        distribution,
+        value,
+        observed=observed,
+        axes=axes,
+        scale=scale,
+        key=key,
+        set_to=own.get("set_to"),
+        suggested=suggested,
+        logit=logit,
+        centring=own.get("centring"),
+        residual=residual,
+        plates=plates,
+    )
 
 
 def _no_value(**_: Any) -> None:

@@ -161,9 +161,15 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
     moved = usable & (value - at.value > 1e-7 * (1.0 + jnp.abs(value)))
     gradients = at.gradients + tries
     there = Climb(
-        position, value, gradient, roll(at.steps, step), roll(at.changes, change), roll(at.curved, curved), moved,
+        position,
+        value,
+        gradient,
+        roll(at.steps, step),
+        roll(at.changes, change),
+        roll(at.curved, curved),
+        moved,
         gradients,
-    )  # fmt: skip
+    )
     stayed = at._replace(moved=jnp.bool_(False), gradients=gradients)
     return jax.tree.map(lambda a, b: jnp.where(usable, a, b), there, stayed)
 

@@ -116,9 +116,14 @@ class Compiler:
             return found
 
     def _traced(
-        self, f: Callable[..., Any], arguments: PyTree, out_shardings: PyTree,
-        options: Options, stored: StoredPrograms | None, explicit: bool,
-    ) -> Compiled:  # fmt: skip
+        self,
+        f: Callable[..., Any],
+        arguments: PyTree,
+        out_shardings: PyTree,
+        options: Options,
+        stored: StoredPrograms | None,
+        explicit: bool,
+    ) -> Compiled:
         """Return the program of an equal trace, compiled before or now."""
         with gradient_errors():
             mesh = _mesh_of(arguments, self.mesh)

@@ -67,9 +67,11 @@ def climb_many(log_density: LogDensity, position: Float[Array, "coordinate"], ke
 
 
 def _softest(
-    log_density: LogDensity, position: Float[Array, "coordinate"], unit: Float[Array, "coordinate"],
+    log_density: LogDensity,
+    position: Float[Array, "coordinate"],
+    unit: Float[Array, "coordinate"],
     start: Float[Array, "coordinate"],
-) -> tuple[Float[Array, "direction"], Float[Array, "direction coordinate"]]:  # fmt: skip
+) -> tuple[Float[Array, "direction"], Float[Array, "direction coordinate"]]:
     """Return the curvatures of the negative Hessian in the span of its products with a vector, and their directions."""
     count, hessian = min(PRODUCTS, position.size), hessian_at(log_density, position)
 

@@ -10,6 +10,13 @@ from phalanx.networks.network import Network, from_functions
 from phalanx.networks.pixels import image_transformer, levels, logistics, pixel_sampler
 
 __all__ = [
-    "Network", "from_equinox", "from_functions", "from_linen", "from_nnx", "image_transformer", "levels", "logistics",
+    "Network",
+    "from_equinox",
+    "from_functions",
+    "from_linen",
+    "from_nnx",
+    "image_transformer",
+    "levels",
+    "logistics",
     "pixel_sampler",
-]  # fmt: skip
+]

@@ -146,9 +146,11 @@ def from_linen(
 
 
 def linen_module(
-    module: nn.Module, example: tuple[PyTree, ...], training: Mapping[str, Any] | None = None,
+    module: nn.Module,
+    example: tuple[PyTree, ...],
+    training: Mapping[str, Any] | None = None,
     prediction: Mapping[str, Any] | None = None,
-) -> Module:  # fmt: skip
+) -> Module:
     """Return a module of Flax Linen as functions of arrays.
 
     Args:

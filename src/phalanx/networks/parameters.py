@@ -59,9 +59,12 @@ def network(name: str, network: Network, *, spec: Spec = None) -> Callable[..., 
 
 
 def random_network(
-    name: str, network: Network | Callable[[Any], Any], apply: Callable[..., Any] | None = None, *,
+    name: str,
+    network: Network | Callable[[Any], Any],
+    apply: Callable[..., Any] | None = None,
+    *,
     prior: Prior | None = None,
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     """Sample a network's weights as random variables of the program; return the network as a function of its inputs.
 
     Args:

@@ -201,9 +201,19 @@ class ImageTransformer(nnx.Module):
     """
 
     def __init__(
-        self, rows: int, columns: int, *, width: int = 64, layers: int = 3, heads: int = 4, window: int | None = None,
-        outputs: int = LEVELS, dtype: DTypeLike = jnp.float32, implementation: Implementation = "xla", rngs: Any,
-    ):  # fmt: skip
+        self,
+        rows: int,
+        columns: int,
+        *,
+        width: int = 64,
+        layers: int = 3,
+        heads: int = 4,
+        window: int | None = None,
+        outputs: int = LEVELS,
+        dtype: DTypeLike = jnp.float32,
+        implementation: Implementation = "xla",
+        rngs: Any,
+    ):
         if width % heads:
             raise ValueError(f"ImageTransformer: width must be a multiple of heads, got {width} and {heads}.")
         check_window(window)

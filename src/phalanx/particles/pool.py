@@ -91,10 +91,11 @@ class Pool:
         """Return the pool with the particles of another temperature."""
         kept = self if self.keeps_all else Pool(False)
         return replace(
-            self, temperatures=(*kept.temperatures, at),
+            self,
+            temperatures=(*kept.temperatures, at),
             log_likelihood=(*kept.log_likelihood, np.maximum(log_likelihood, LEAST)),
             ancestors=(*kept.ancestors, ancestors),
-        )  # fmt: skip
+        )
 
     def next(self, target_ess: float) -> Weighted:
         """Return the particles weighted for the highest power at which as many are effective, or for one.

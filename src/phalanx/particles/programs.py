@@ -203,9 +203,14 @@ class Programs:
         return self.settle(seed_sent, arrays, self.placed(position), first_sent)
 
     def moved(
-        self, seed: int, arrays: Sequence[Array], chains: ChainState, tuning: PyTree, length: int,
+        self,
+        seed: int,
+        arrays: Sequence[Array],
+        chains: ChainState,
+        tuning: PyTree,
+        length: int,
         agree: Callable[[], None],
-    ) -> tuple[ChainState, Sums]:  # fmt: skip
+    ) -> tuple[ChainState, Sums]:
         """Return the chains after `length` draws of each, and sums over these.
 
         Args:

@@ -131,7 +131,9 @@ class Particles(Pickled):
     def _repr_html_(self) -> str:
         found = self.evidence()
         facts = {
-            "model": self.record.model, "kernel": self.record.kernel, "temperatures": f"{len(self.temperatures)}",
+            "model": self.record.model,
+            "kernel": self.record.kernel,
+            "temperatures": f"{len(self.temperatures)}",
             "log evidence": f"{found.log_evidence:,.2f} ± {found.error:.2g}",
-        }  # fmt: skip
+        }
         return as_html("Particles", facts, self.draws)

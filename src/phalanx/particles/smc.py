@@ -238,9 +238,17 @@ def _programs(
     """Return the compiled programs, of this call or an earlier one, the target, and the number compiled now."""
     whole, arguments, mesh = call.whole, call.arguments, call.mesh
     key = executable_cache.key_of(
-        whole, kernel, Reductions(()), mesh, arguments, "particles", number, stored, matmul_precision,
+        whole,
+        kernel,
+        Reductions(()),
+        mesh,
+        arguments,
+        "particles",
+        number,
+        stored,
+        matmul_precision,
         draws_key(whole),
-    )  # fmt: skip
+    )
     known = executable_cache.EXECUTABLES.look_up(key)
     if known is not None:
         return known, known.blocks.target.of_program(whole.program).with_arguments(arguments), 0
@@ -255,9 +263,11 @@ def _programs(
         width = 4 * number * sum(one.row_layout.widths)
         blocks = replace(one, slots=max(1, min(MOST_SLOTS, BLOCK_BYTES // width)))
         programs = compile_programs(
-            ParticleBlocks(blocks, Tiles.of(blocks, stores_draws=True).record), target.place_arrays(), matmul_precision,
+            ParticleBlocks(blocks, Tiles.of(blocks, stores_draws=True).record),
+            target.place_arrays(),
+            matmul_precision,
             key if executable_cache.is_ours(kernel) else None,
-        )  # fmt: skip
+        )
     executable_cache.EXECUTABLES.keep(key, programs)
     return programs, target, programs.count
 

@@ -241,16 +241,26 @@ class Stages:
         self.positions = (*self.positions, moved) if self.pool.keeps_all else (moved,)
         self.weighted = weighted
         noted = {
-            "temperature": weighted.at.power, "ess": weighted.ess, "log_evidence": weighted.at.log_evidence,
-            "ancestors": effective_number(weighted.of_ancestors), **moves,
-        }  # fmt: skip
+            "temperature": weighted.at.power,
+            "ess": weighted.ess,
+            "log_evidence": weighted.at.log_evidence,
+            "ancestors": effective_number(weighted.of_ancestors),
+            **moves,
+        }
         for name, value in noted.items():
             self.record.setdefault(name, []).append(value)
         done = _percent(weighted.at.power, self.record["temperature"][0])
         report = StageReport(
-            "tempering", done, 100, weighted.at.power, weighted.ess, moves["acceptance_rate"], weighted.at.log_evidence,
-            noted["ancestors"], int(moves["moves"]),
-        )  # fmt: skip
+            "tempering",
+            done,
+            100,
+            weighted.at.power,
+            weighted.ess,
+            moves["acceptance_rate"],
+            weighted.at.log_evidence,
+            noted["ancestors"],
+            int(moves["moves"]),
+        )
         for look in self.looks:
             look(report)
 
@@ -293,9 +303,12 @@ class Stages:
                 break
         self._state, self.log_density = state, _in_double(chains.lanes.at.log_density)
         numbers = {
-            "moves": float(made), "acceptance_rate": total.mean("acceptance_rate"), "change": change,
-            "divergences": total.stats["diverging"], "step_size": float(getattr(used, "step_size", math.nan)),
-        }  # fmt: skip
+            "moves": float(made),
+            "acceptance_rate": total.mean("acceptance_rate"),
+            "change": change,
+            "divergences": total.stats["diverging"],
+            "step_size": float(getattr(used, "step_size", math.nan)),
+        }
         return position_now, self._log_likelihood(position_now), numbers
 
     def _log_likelihood(self, position: Position) -> Float[np.ndarray, "particle"]:
@@ -307,9 +320,12 @@ class Stages:
         return self.programs.tempered(self.arrays, power)
 
     def _note_drift(
-        self, weighted: Weighted, before: float, log_likelihood: Float[np.ndarray, "particle"],
+        self,
+        weighted: Weighted,
+        before: float,
+        log_likelihood: Float[np.ndarray, "particle"],
         ancestors: Int[np.ndarray, "_"],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Note the change of the mean log likelihood in the moves, which leave it as it is in equilibrium.
 
         The evidence is an integral of that mean over temperatures, so that half of the change counts in each interval.

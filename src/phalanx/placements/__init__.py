@@ -16,6 +16,14 @@ from phalanx.placements.program import Message, PlacedProgram, pad_rows
 from phalanx.placements.row_functions import add_together, divide
 
 __all__ = [
-    "PARTIAL", "REPLICATED", "DeviceRows", "Message", "PlacedProgram", "Placement", "add_together", "divide",
-    "over_mesh", "pad_rows",
-]  # fmt: skip
+    "PARTIAL",
+    "REPLICATED",
+    "DeviceRows",
+    "Message",
+    "PlacedProgram",
+    "Placement",
+    "add_together",
+    "divide",
+    "over_mesh",
+    "pad_rows",
+]

@@ -41,9 +41,23 @@ from phalanx.placements.rules.reductions import function_plan
 from phalanx.placements.rules.shapes import own_sizes
 
 RECOMPUTED = ELEMENTWISE | {
-    "broadcast_in_dim", "concatenate", "cumlogsumexp", "cummax", "cumprod", "cumsum", "dot_general", "reduce_max",
-    "random_bits", "reduce_min", "reduce_sum", "reshape", "split", "squeeze", "threefry2x32", "transpose",
-}  # fmt: skip
+    "broadcast_in_dim",
+    "concatenate",
+    "cumlogsumexp",
+    "cummax",
+    "cumprod",
+    "cumsum",
+    "dot_general",
+    "reduce_max",
+    "random_bits",
+    "reduce_min",
+    "reduce_sum",
+    "reshape",
+    "split",
+    "squeeze",
+    "threefry2x32",
+    "transpose",
+}
 """Primitives whose result is computed again: from replicated operands if those are smaller, or from some rows."""
 
 COLLECTIVES = frozenset(

@@ -33,9 +33,13 @@ DELETED = "the data of the run were deleted, as jax.jit(..., donate_argnums=...)
 
 
 def to_arviz(
-    posterior: Any, of_warmup: tuple[Arrays, Arrays, Arrays], log_likelihood: bool | None,
-    predictive: bool | None, prior: bool | int | None, seed: int,
-) -> Any:  # fmt: skip
+    posterior: Any,
+    of_warmup: tuple[Arrays, Arrays, Arrays],
+    log_likelihood: bool | None,
+    predictive: bool | None,
+    prior: bool | int | None,
+    seed: int,
+) -> Any:
     """Return a posterior in ArviZ's container; see `Posterior.to_arviz`.
 
     `of_warmup` are its draws, their statistics, and its course.
@@ -62,9 +66,13 @@ def to_arviz(
 
 
 def _add_groups_of_model(
-    groups: _Groups, posterior: Any, log_likelihood: bool | None, predictive: bool | None,
-    prior: bool | int | None, seed: int,
-) -> None:  # fmt: skip
+    groups: _Groups,
+    posterior: Any,
+    log_likelihood: bool | None,
+    predictive: bool | None,
+    prior: bool | int | None,
+    seed: int,
+) -> None:
     target, record = posterior.target, posterior.record
     assert target is not None  # the caller has checked it
     data, total = ModelData.of(target), posterior.num_chains * posterior.num_draws
@@ -93,12 +101,16 @@ def _add_groups_of_model(
         groups.offer("posterior_predictive", "predictive=True", predictive, total * drawn, put_again)
         groups.offer("log_likelihood", "log_likelihood=True", log_likelihood, total * _bytes(data.observed), put_terms)
     groups.offer("prior", "prior=100", prior, PRIOR_DRAWS * (drawn + _bytes(data.latent)), put_before)
-    groups.offer("observed_data", "", None, _bytes(data.observed), lambda: groups.put(
-        "observed_data", data.observations(), ()
-    ))  # fmt: skip
-    groups.offer("constant_data", "", None, data.constant_bytes, lambda: groups.put(
-        "constant_data", data.constants(record.scalars), ()
-    ))  # fmt: skip
+    groups.offer(
+        "observed_data", "", None, _bytes(data.observed), lambda: groups.put("observed_data", data.observations(), ())
+    )
+    groups.offer(
+        "constant_data",
+        "",
+        None,
+        data.constant_bytes,
+        lambda: groups.put("constant_data", data.constants(record.scalars), ()),
+    )
 
 
 @dataclass

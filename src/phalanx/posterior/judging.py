@@ -53,10 +53,16 @@ def judge_run(
         return judged(findings, passed)
     if not stats and record.reduced_draws:
         return judge_reduced(
-            reduced, record.diagnostics, num_chains=num_chains, divergences=record.divergences,
-            acceptance_rate=record.acceptance_rate, constant=record.constant, findings=findings,
-            passed=passed, labels=record.labels,
-        )  # fmt: skip
+            reduced,
+            record.diagnostics,
+            num_chains=num_chains,
+            divergences=record.divergences,
+            acceptance_rate=record.acceptance_rate,
+            constant=record.constant,
+            findings=findings,
+            passed=passed,
+            labels=record.labels,
+        )
     if not stats:
         raise ValueError("verdict: there are no draws to judge, stored or reduced.")
     summary = table() if num_draws else None
@@ -66,9 +72,15 @@ def judge_run(
         if summary is not None:
             summary = summary.drop(index=element_names(winding, np.shape(draws[angle])[2:], record.labels))
     return judge(
-        summary, stats, findings=findings, passed=passed, draws=draws,
-        labels=record.labels, checks=checks, superchains=record.superchains,
-    )  # fmt: skip
+        summary,
+        stats,
+        findings=findings,
+        passed=passed,
+        draws=draws,
+        labels=record.labels,
+        checks=checks,
+        superchains=record.superchains,
+    )
 
 
 def windings(draws: Mapping[str, np.ndarray], latents: set[str]) -> dict[str, str]:

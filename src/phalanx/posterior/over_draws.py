@@ -80,10 +80,18 @@ class StoredResults:
 
 
 def batches(
-    fn: OfDraw, draws: Mapping[str, np.ndarray], sizes: tuple[int, int], *, seed: int, batch_size: int,
-    given: Any = (), mesh: Mesh | None = None, numbers: np.ndarray | None = None, all_chains: bool = False,
+    fn: OfDraw,
+    draws: Mapping[str, np.ndarray],
+    sizes: tuple[int, int],
+    *,
+    seed: int,
+    batch_size: int,
+    given: Any = (),
+    mesh: Mesh | None = None,
+    numbers: np.ndarray | None = None,
+    all_chains: bool = False,
     chain_numbers: np.ndarray | None = None,
-) -> Iterator[Batch]:  # fmt: skip
+) -> Iterator[Batch]:
     """Evaluate `fn` batch by batch.
 
     Args:
@@ -156,9 +164,14 @@ def _placed(batch: Any, mesh: Mesh | None) -> Any:
 
 
 def predict(
-    fn: Callable[..., Any], draws: Mapping[str, np.ndarray], *, seed: int, batch_size: int,
-    not_kept: Sequence[str] = (), chains: np.ndarray | None = None,
-) -> Any:  # fmt: skip
+    fn: Callable[..., Any],
+    draws: Mapping[str, np.ndarray],
+    *,
+    seed: int,
+    batch_size: int,
+    not_kept: Sequence[str] = (),
+    chains: np.ndarray | None = None,
+) -> Any:
     """Evaluate `fn` at every draw; see `Posterior.predict`.
 
     `chains` are the numbers of these chains in the run, None for the first ones, and `not_kept` the variables of the

@@ -343,9 +343,7 @@ class Posterior(Pickled):
             return predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=self._not_kept)
         check_same("posterior.predict", lambda: {"seed": str(seed)})
         held, not_kept = self.own.held, self._not_kept
-        found = predict(
-            fn, self.draws, seed=seed, batch_size=batch_size, not_kept=not_kept, chains=held.numbers
-        )  # fmt: skip
+        found = predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=not_kept, chains=held.numbers)
         return jax.tree.map(held.gathered, found)
 
     @on_all_chains
@@ -416,9 +414,13 @@ class Posterior(Pickled):
 
     @on_all_chains
     def log_likelihood(
-        self, data: UserData | None = None, *, keep: str | Sequence[str] | None = None,
-        reducers: Mapping[str, Reducer | Reduce] | None = None, model: Program | None = None,
-    ) -> ValuesAtDraws:  # fmt: skip
+        self,
+        data: UserData | None = None,
+        *,
+        keep: str | Sequence[str] | None = None,
+        reducers: Mapping[str, Reducer | Reduce] | None = None,
+        model: Program | None = None,
+    ) -> ValuesAtDraws:
         r"""Evaluate the log density of each observation at every draw: $\log p(y_i \mid \theta, x)$.
 
         An observation is what has one density: a number, or a vector of a multivariate distribution or under
@@ -507,9 +509,13 @@ class Posterior(Pickled):
 
     @on_all_chains
     def to_arviz(
-        self, *, log_likelihood: bool | None = None, predictive: bool | None = None, prior: bool | int | None = None,
+        self,
+        *,
+        log_likelihood: bool | None = None,
+        predictive: bool | None = None,
+        prior: bool | int | None = None,
         seed: int = 0,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Convert to ArviZ's container, for its plots and comparisons.
 
         The groups are `posterior`, `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp; of NUTS
@@ -596,9 +602,14 @@ class Posterior(Pickled):
         return cls(parts["draws"], parts["stats"], timing, record, reduced, warmup, goes_on=goes_on, **of_warmup)
 
     def report(
-        self, path: str | PathLike[str], *, names: str | Iterable[str] | None = None, beside: Posterior | None = None,
-        figures: Mapping[str, Figure] | None = None, checks: Sequence[Check] = (),
-    ) -> Path:  # fmt: skip
+        self,
+        path: str | PathLike[str],
+        *,
+        names: str | Iterable[str] | None = None,
+        beside: Posterior | None = None,
+        figures: Mapping[str, Figure] | None = None,
+        checks: Sequence[Check] = (),
+    ) -> Path:
         """Write one self-contained HTML page: verdict, variables, summary, checks of the model, plots, and record.
 
         Args:

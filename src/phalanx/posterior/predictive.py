@@ -49,10 +49,17 @@ class PredictiveDraws(ValuesAtDraws):
 
 
 def predictive(
-    model: Program | None, data: UserData | None, kind: str, run: RunDraws, *, seed: int,
-    given: str | Sequence[str] | None = (), numbers: np.ndarray | None = None,
-    keep: str | Sequence[str] | None = None, reducers: Mapping[str, Reducer | Reduce] | None = None,
-) -> PredictiveDraws:  # fmt: skip
+    model: Program | None,
+    data: UserData | None,
+    kind: str,
+    run: RunDraws,
+    *,
+    seed: int,
+    given: str | Sequence[str] | None = (),
+    numbers: np.ndarray | None = None,
+    keep: str | Sequence[str] | None = None,
+    reducers: Mapping[str, Reducer | Reduce] | None = None,
+) -> PredictiveDraws:
     """Sample the observed variables at every draw; see `Posterior.predictive`.
 
     `numbers` are the numbers of these draws in their chains; None for the first ones.

@@ -14,10 +14,16 @@ from phalanx.reducers.reducer import Reduce, Reducer
 
 
 def predictive(
-    model: Program, data: UserData | None = None, *, given: str | Sequence[str] | None = None, num_draws: int = 1000,
-    kind: str = "prior", keep: str | Sequence[str] | None = None,
-    reducers: Mapping[str, Reducer | Reduce] | None = None, seed: int = 0,
-) -> PredictiveDraws:  # fmt: skip
+    model: Program,
+    data: UserData | None = None,
+    *,
+    given: str | Sequence[str] | None = None,
+    num_draws: int = 1000,
+    kind: str = "prior",
+    keep: str | Sequence[str] | None = None,
+    reducers: Mapping[str, Reducer | Reduce] | None = None,
+    seed: int = 0,
+) -> PredictiveDraws:
     r"""Draw every variable of a model from the prior: $\theta \sim p(\theta)$, $y \sim p(y \mid \theta, x)$.
 
     No run is needed. For a posterior, `posterior.predictive(kind="prior")` does the same. An observed variable on which

@@ -215,9 +215,18 @@ class RunRecord:
 
 
 _OF_JSON: dict[str, tuple[type, ...]] = {
-    "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "list": (list,), "tuple": (list,),
-    "dict": (dict,), "Mapping": (dict,), "Names": (dict,), "NamesOfData": (dict,), "None": (type(None),),
-}  # fmt: skip
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "list": (list,),
+    "tuple": (list,),
+    "dict": (dict,),
+    "Mapping": (dict,),
+    "Names": (dict,),
+    "NamesOfData": (dict,),
+    "None": (type(None),),
+}
 """Types that JSON has for those of fields."""
 
 

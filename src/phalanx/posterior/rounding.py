@@ -47,10 +47,18 @@ REMEDY = (
 
 SAME_REMEDY = "numbers of 64 bits first, as above: rounding alone can cause this"
 
-CONSEQUENCES = frozenset({
-    "high R-hat", "divergences", "low E-BFMI", "low ESS", "full trees", "low acceptance", "no movement",
-    "relocated chains",
-})  # fmt: skip
+CONSEQUENCES = frozenset(
+    {
+        "high R-hat",
+        "divergences",
+        "low E-BFMI",
+        "low ESS",
+        "full trees",
+        "low acceptance",
+        "no movement",
+        "relocated chains",
+    }
+)
 """Findings that a rounded log density causes, whatever the geometry."""
 
 

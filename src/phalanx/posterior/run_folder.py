@@ -31,7 +31,7 @@ Arrays = Mapping[str, np.ndarray]
 
 def write_draws(
     folder: Path, called: str, first: int, draws: Arrays, stats: Arrays, held: HeldChains | None
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Write the draws of the chains that this process owns to a file, and return its entry; none without draws.
 
     Args:
@@ -301,9 +301,17 @@ class RunFolder:
         return NextSave(self.saves.next_number, first, bool(self.warm_up))
 
     def write(
-        self, identity: Mapping[str, Any], draws: Arrays, stats: Arrays, parts: Mapping[str, Any], timing: Timing,
-        record: RunRecord, goes_on: Continuation, at: int | None = None, together: Together | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        identity: Mapping[str, Any],
+        draws: Arrays,
+        stats: Arrays,
+        parts: Mapping[str, Any],
+        timing: Timing,
+        record: RunRecord,
+        goes_on: Continuation,
+        at: int | None = None,
+        together: Together | None = None,
+    ) -> None:
         """Save a run so far, given all of its draws and statistics, and other parts of its posterior.
 
         `identity` is what a call that continues it must share; `at` is the number of draws of a permanent save. With

@@ -127,9 +127,10 @@ def _in_words(arguments: tuple[Any, ...], options: dict[str, Any]) -> dict[str, 
     plain = (str, int, float, type(None))
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     return {
-        name: repr(value) for name, value in known.items()
+        name: repr(value)
+        for name, value in known.items()
         if isinstance(value, plain) or (isinstance(value, tuple) and all(isinstance(one, plain) for one in value))
-    }  # fmt: skip
+    }
 
 
 def save_together(posterior: Any, file: Path) -> Path:

@@ -37,9 +37,11 @@ class Latent(Variable):
             return self
         rows = sharding.local_rows
         return replace(
-            self, sharding=sharding, shape=(rows, *self.shape[1:]),
+            self,
+            sharding=sharding,
+            shape=(rows, *self.shape[1:]),
             unconstrained_shape=(rows, *self.unconstrained_shape[1:]),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,13 @@ class Sites:
             for latent in self.latents
         ]
         return replace(
-            self, latents=tuple(latents), others=dict.fromkeys(self.others, GLOBAL),
-            arrays=(GLOBAL,) * len(self.arrays), observations={}, sizes={},
-        )  # fmt: skip
+            self,
+            latents=tuple(latents),
+            others=dict.fromkeys(self.others, GLOBAL),
+            arrays=(GLOBAL,) * len(self.arrays),
+            observations={},
+            sizes={},
+        )
 
 
 def named_axes(axes: Sequence[str]) -> str:

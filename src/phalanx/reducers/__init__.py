@@ -18,6 +18,17 @@ from phalanx.reducers.sketch import quantiles
 from phalanx.reducers.thinned import thinned
 
 __all__ = [
-    "Reducer", "autocovariance", "covariance", "ess", "extremes", "histogram", "loo", "moments", "quantiles", "reduce",
-    "reservoir", "rhat", "thinned",
-]  # fmt: skip
+    "Reducer",
+    "autocovariance",
+    "covariance",
+    "ess",
+    "extremes",
+    "histogram",
+    "loo",
+    "moments",
+    "quantiles",
+    "reduce",
+    "reservoir",
+    "rhat",
+    "thinned",
+]

@@ -89,11 +89,15 @@ def _add(state: Lagged, draw: Shaped[Array, "chains *shape"], where: Bool[Array,
     first = jnp.where((numbers == count) & here[:, None], draw[:, None], state.first)
     last = jnp.where(here[:, None], jnp.concatenate([draw[:, None], state.last[:, :-1]], axis=1), state.last)
     state = Lagged(
-        state.count + where, anchor, scale, state.centre,
+        state.count + where,
+        anchor,
+        scale,
+        state.centre,
         *add_to(state.deviations, state.deviations_lost, away),
         *add_to(state.products, state.products_lost, products),
-        first, last,
-    )  # fmt: skip
+        first,
+        last,
+    )
     due = where & (state.count & (state.count - 1) == 0)
     return lax.cond(due.any(), _centred, lambda state, _: state, state, due)
 
@@ -153,11 +157,17 @@ def _widened(state: Lagged) -> Lagged:
     anchor = np.where(at_lanes(state.count, state.centre) > 0, state.anchor.astype(np.float64), 0.0)
     scale, by_lag = state.scale, state.scale[:, None]
     return Lagged(
-        state.count, np.zeros_like(anchor), np.ones_like(scale), anchor + state.centre / scale,
-        (state.deviations + state.deviations_lost) / scale, np.zeros_like(state.deviations),
-        (state.products + state.products_lost) / by_lag / by_lag, np.zeros_like(state.products),
-        state.first / by_lag + anchor[:, None], state.last / by_lag + anchor[:, None],
-    )  # fmt: skip
+        state.count,
+        np.zeros_like(anchor),
+        np.ones_like(scale),
+        anchor + state.centre / scale,
+        (state.deviations + state.deviations_lost) / scale,
+        np.zeros_like(state.deviations),
+        (state.products + state.products_lost) / by_lag / by_lag,
+        np.zeros_like(state.products),
+        state.first / by_lag + anchor[:, None],
+        state.last / by_lag + anchor[:, None],
+    )
 
 
 def _then(

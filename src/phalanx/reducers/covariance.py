@@ -95,10 +95,12 @@ def _add(state: Products, draw: Shaped[Array, "chains *shape"], where: Bool[Arra
     away = jnp.where(here, (half * (2 * scale) - mean) - mean_lost, 0.0)
     step = away / jnp.maximum(count, 1)[:, None].astype(away.dtype)
     return Products(
-        count, anchor, scale,
+        count,
+        anchor,
+        scale,
         *add_to(mean, mean_lost, step),
         *add_to(products, products_lost, away[:, :, None] * (away - step)[:, None, :]),
-    )  # fmt: skip
+    )
 
 
 def _rescaled(sums: tuple[Array, ...], change: Array) -> tuple[Array, ...]:

@@ -141,9 +141,13 @@ def _update(tail: int, state: Ratios, draw: Shaped[Array, "chains *shape"], wher
     most, total, lost = _with_densities(state, draw, here)
     count = where.sum(dtype=jnp.int32)
     return state._replace(
-        draws=state.draws + count, filled=state.filled + count, ratios=ratios, density_at=most, density=total,
+        draws=state.draws + count,
+        filled=state.filled + count,
+        ratios=ratios,
+        density_at=most,
+        density=total,
         lost=lost,
-    )  # fmt: skip
+    )
 
 
 def _dropped(state: Ratios, tail: int) -> Ratios:
@@ -237,9 +241,12 @@ def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:
 
 
 def left_out(
-    largest: Float64[np.ndarray, "rows kept"], rest: Float64[np.ndarray, "rows"], length: int, draws: int,
+    largest: Float64[np.ndarray, "rows kept"],
+    rest: Float64[np.ndarray, "rows"],
+    length: int,
+    draws: int,
     log_weights: Float64[np.ndarray, "rows kept"] | None = None,
-) -> tuple[Float64[np.ndarray, "rows"], Float64[np.ndarray, "rows"]]:  # fmt: skip
+) -> tuple[Float64[np.ndarray, "rows"], Float64[np.ndarray, "rows"]]:
     """Return the log densities of observations that are left out, and the shapes of their tails.
 
     Args:

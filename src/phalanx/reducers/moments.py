@@ -54,10 +54,12 @@ class ChainSums(NamedTuple):
         away = jnp.where(here, (half * (2 * scale) - mean) - mean_lost, 0.0)
         step = away / at_lanes(jnp.maximum(count, 1), draw).astype(away.dtype)
         return ChainSums(
-            count, anchor, scale,
+            count,
+            anchor,
+            scale,
             *add_to(mean, mean_lost, step),
             *add_to(squares, squares_lost, away * (away - step)),
-        )  # fmt: skip
+        )
 
     def merge(self, later: PyTree) -> Totals:
         """Return the state with later draws of the same chains."""
@@ -169,15 +171,24 @@ def rhat(superchains: int | None = None) -> Reducer:
     """
     if superchains is None:
         return Reducer(
-            "rhat()", ChainSums.none, ChainSums.add, ChainSums.merge, Partial(_rhat, (None,)), statistic="r_hat",
+            "rhat()",
+            ChainSums.none,
+            ChainSums.add,
+            ChainSums.merge,
+            Partial(_rhat, (None,)),
+            statistic="r_hat",
             constant=constant_of,
-        )  # fmt: skip
+        )
     if not isinstance(superchains, int) or superchains < 2:
         raise ValueError(f"rhat: superchains must be a whole number of at least 2, got {superchains!r}.")
     return Reducer(
-        f"rhat(superchains={superchains})", ChainSums.none, ChainSums.add, ChainSums.merge,
-        Partial(_rhat, (superchains,)), superchains=superchains,
-    )  # fmt: skip
+        f"rhat(superchains={superchains})",
+        ChainSums.none,
+        ChainSums.add,
+        ChainSums.merge,
+        Partial(_rhat, (superchains,)),
+        superchains=superchains,
+    )
 
 
 def _rhat(superchains: int | None, state: ChainSums | Totals) -> np.float64 | Float64[np.ndarray, "*shape"]:

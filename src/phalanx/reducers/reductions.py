@@ -56,9 +56,11 @@ class Reductions:
         return cls(tuple((name, _entry(name, reducer, names, observed)) for name, reducer in reducers.items()))
 
     def init(
-        self, values: Mapping[str, Array], before: Int[Array, "chains"] | None = None,
+        self,
+        values: Mapping[str, Array],
+        before: Int[Array, "chains"] | None = None,
         chain: Int[Array, "chains"] | None = None,
-    ) -> States:  # fmt: skip
+    ) -> States:
         """Return states without draws.
 
         Args:

@@ -41,8 +41,10 @@ def sum_type(dtype: DTypeLike) -> DTypeLike:
     """
     dtype = jnp.dtype(dtype)
     if not jnp.issubdtype(dtype, jnp.floating) and dtype.kind not in "biu":
-        raise TypeError(f"it has draws of type {dtype.name}, and reducers take real numbers. Reduce its real and "
-                        f"imaginary parts, or its modulus, with phx.reduce.")  # fmt: skip
+        raise TypeError(
+            f"it has draws of type {dtype.name}, and reducers take real numbers. Reduce its real and "
+            f"imaginary parts, or its modulus, with phx.reduce."
+        )
     return jnp.float64 if dtype.itemsize == 8 else jnp.float32
 
 

@@ -45,10 +45,17 @@ def thinned(reducer: Reducer, every: int) -> Reducer:
     init, merge, finalize, constant = (Partial(fn, (reducer,)) for fn in (_init, _merge, _finalize, _constant))
     update, begin = (Partial(fn, (reducer, every)) for fn in (_update, _begin))
     return Reducer(
-        f"thinned({reducer}, {every})", init, update, merge, finalize, statistic=reducer.statistic,
-        superchains=reducer.superchains, constant=constant if reducer.constant else None, begin=begin,
+        f"thinned({reducer}, {every})",
+        init,
+        update,
+        merge,
+        finalize,
+        statistic=reducer.statistic,
+        superchains=reducer.superchains,
+        constant=constant if reducer.constant else None,
+        begin=begin,
         of_observations=reducer.of_observations,
-    )  # fmt: skip
+    )
 
 
 def _init(reducer: Reducer, example: Shaped[Array, "chains *shape"]) -> Thinned:
@@ -56,9 +63,12 @@ def _init(reducer: Reducer, example: Shaped[Array, "chains *shape"]) -> Thinned:
 
 
 def _begin(
-    reducer: Reducer, every: int, example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"],
+    reducer: Reducer,
+    every: int,
+    example: Shaped[Array, "chains *shape"],
+    before: Int[Array, "chains"],
     chain: Int[Array, "chains"],
-) -> Thinned:  # fmt: skip
+) -> Thinned:
     used = (before + every - 1) // every
     return Thinned(before % every, reducer.begun(example, used, chain))
 

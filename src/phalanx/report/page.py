@@ -21,9 +21,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _THEMED = {
-    INK: "ink", MUTED: "muted", RULE: "rule", BAND: "band", ACCENT: "accent", SECOND: "second", ALARM: "alarm",
+    INK: "ink",
+    MUTED: "muted",
+    RULE: "rule",
+    BAND: "band",
+    ACCENT: "accent",
+    SECOND: "second",
+    ALARM: "alarm",
     **{color: f"chain{number}" for number, color in enumerate(CHAINS) if number > 1},
-}  # fmt: skip
+}
 """Names in the style sheet of the colours of plots; the first two chains have those of accent and second."""
 
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -201,9 +207,13 @@ class Page:
         """Return the page."""
         jinja2 = require("jinja2")
         environment = jinja2.Environment(
-            loader=jinja2.PackageLoader("phalanx.report"), autoescape=True, undefined=jinja2.StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-        )  # fmt: skip
+            loader=jinja2.PackageLoader("phalanx.report"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
         return environment.get_template("page.html").render(vars(self))
 
     def write(self, file: Path) -> Path:

@@ -365,9 +365,9 @@ def comparison_section(posterior: Reported, beside: Reported) -> Section:
     distance = (theirs["mean"] - ours["mean"]).to_numpy()
     error = np.hypot(ours["mcse_mean"], theirs["mcse_mean"]).to_numpy()
     with np.errstate(all="ignore"):  # constants have neither error nor spread
-        numbers = np.column_stack([
-            ours["mean"], theirs["mean"], distance / error, distance / ours["sd"], theirs["sd"] / ours["sd"]
-        ])  # fmt: skip
+        numbers = np.column_stack(
+            [ours["mean"], theirs["mean"], distance / error, distance / ours["sd"], theirs["sd"] / ours["sd"]]
+        )
     far = np.abs(numbers[:, _DISTANCE])
     order = np.argsort(-np.nan_to_num(far, nan=-1.0), kind="stable")[:MOST_ELEMENTS]
     rows: list[Row] = [("", str(both[row]), "", _cells(numbers[row])) for row in order]

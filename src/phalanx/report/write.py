@@ -69,9 +69,14 @@ _CHAINS = {
 
 
 def write_report(
-    posterior: Reported, path: str | PathLike[str], figures: Mapping[str, Figure] | None = None,
-    checks: Sequence[Check] = (), *, names: str | Iterable[str] | None = None, beside: Reported | None = None,
-) -> Path:  # fmt: skip
+    posterior: Reported,
+    path: str | PathLike[str],
+    figures: Mapping[str, Figure] | None = None,
+    checks: Sequence[Check] = (),
+    *,
+    names: str | Iterable[str] | None = None,
+    beside: Reported | None = None,
+) -> Path:
     """Write the report of a run as one self-contained HTML file.
 
     The page contains the verdict with advice, headline numbers, the marginals of all variables, a summary that can be
@@ -151,12 +156,15 @@ def sections_of_draws(posterior: Reported, shown: Reported, beside: Reported | N
         variables_section(shown, model, beside),
         *([comparison_section(shown, beside)] if beside is not None else []),
         summary_section(
-            summary, shown.draws, has_log_density="log_density" in posterior.stats,
-            needed=least_ess(posterior.num_chains), high=high,
+            summary,
+            shown.draws,
+            has_log_density="log_density" in posterior.stats,
+            needed=least_ess(posterior.num_chains),
+            high=high,
         ),
         check_section(model),
         loo_section(posterior, model),
-    ]  # fmt: skip
+    ]
 
 
 def write_folder(

@@ -43,14 +43,7 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, model: Program, da
     began = time.perf_counter()
     kernel = options.kernel
     num_chains = options.num_chains
-    call = TracedCall.of(
-        "phx.mcmc", model, data, kernel=kernel, mesh=options.mesh, lanes=num_chains, names=options.names,
-        check_mesh=lambda mesh: checks.check_chains(num_chains, mesh, kernel), missing=options.missing,
-        options=lambda: {
-            "num_chains": num_chains, "keep": options.keep, "reducers": list(options.reducers),
-            "matmul_precision": options.matmul_precision,
-        },
-    )  # fmt: skip
+    call = _traced(options, model, data)
     whole = call.whole
     keep = options.stored(call.model)
     latents = [latent.name for latent in whole.latents()]
@@ -81,12 +74,41 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, model: Program, da
         record = replace(record, passed=(*record.passed, PRIOR_ONLY))
         notices.append(PRIOR_ONLY)
     return Sampler(
-        executables, arrays, kernel, record, call.naming, time.perf_counter() - began,
+        executables,
+        arrays,
+        kernel,
+        record,
+        call.naming,
+        time.perf_counter() - began,
         compilations=executables.count if known is None else 0,
-        notice="\n".join(filter(None, notices)) or None, indices=call.indices,
+        notice="\n".join(filter(None, notices)) or None,
+        indices=call.indices,
         traces=partial(executable_cache.trace_words, call.as_written, options.kernel, reductions),
         continued={"on_block": run.on_block, "progress": run.progress},
-    )  # fmt: skip
+    )
+
+
+def _traced(options: SamplerOptions, model: Program, data: UserData | None) -> TracedCall:
+    """Return the model traced on the data, after checks that need no compiling."""
+    kernel = options.kernel
+    num_chains = options.num_chains
+    return TracedCall.of(
+        "phx.mcmc",
+        model,
+        data,
+        kernel=kernel,
+        mesh=options.mesh,
+        lanes=num_chains,
+        names=options.names,
+        check_mesh=lambda mesh: checks.check_chains(num_chains, mesh, kernel),
+        missing=options.missing,
+        options=lambda: {
+            "num_chains": num_chains,
+            "keep": options.keep,
+            "reducers": list(options.reducers),
+            "matmul_precision": options.matmul_precision,
+        },
+    )
 
 
 def _stored(call: TracedCall, kernel: Kernel, keep: Sequence[str] | None) -> tuple[Sequence[str], list[str]]:

@@ -107,9 +107,16 @@ class RunCheckpoint(Checkpoint):
         has_draws = parts["stats"] or parts.get("warmup_stats")
         own = OwnDraws(self._held, 0) if has_draws and not self._held.is_whole else None
         return Posterior(
-            parts["draws"], parts["stats"], timing, record, parts["reduced"], warmup, goes_on=goes_on, own=own,
+            parts["draws"],
+            parts["stats"],
+            timing,
+            record,
+            parts["reduced"],
+            warmup,
+            goes_on=goes_on,
+            own=own,
             **warmup_parts(parts),
-        )  # fmt: skip
+        )
 
     @contextmanager
     def explained(self) -> Iterator[None]:

@@ -37,9 +37,17 @@ Returned = TypeVar("Returned")
 
 
 OF_A_RUN = (
-    "seed", "num_warmup", "num_samples", "thin", "until", "init", "tuning", "on_block", "checkpoint",
+    "seed",
+    "num_warmup",
+    "num_samples",
+    "thin",
+    "until",
+    "init",
+    "tuning",
+    "on_block",
+    "checkpoint",
     "progress",
-)  # fmt: skip
+)
 """Arguments of `sampler.run` that `phx.compile` does not take."""
 
 

@@ -86,9 +86,13 @@ def names_in_record(naming: Naming, arguments: Arguments, names: NamesOfData | N
     if names is None:
         names = names_of(arguments, {name: [axis.words for axis in known] for name, known in found.items()})
     return {
-        "labels": labels, "dims": axes.dims, "coords": axes.coords, "names": names, "scalars": scalars_of(arguments),
+        "labels": labels,
+        "dims": axes.dims,
+        "coords": axes.coords,
+        "names": names,
+        "scalars": scalars_of(arguments),
         "observed": naming.observed,
-    }  # fmt: skip
+    }
 
 
 def call_words(program: Callable[..., Any], arguments: Arguments, **others: Any) -> dict[str, str]:
@@ -108,8 +112,9 @@ def data_words(arguments: Arguments) -> dict[str, str]:
     known = zip(arguments.names, arguments.whole_shapes(), arguments.shardings, arguments.labels, strict=True)
     return {
         name: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(words)}"
-        for name, s, sharding, words in known if not name.startswith(ADDED)
-    }  # fmt: skip
+        for name, s, sharding, words in known
+        if not name.startswith(ADDED)
+    }
 
 
 def versions() -> dict[str, str]:

@@ -258,11 +258,13 @@ class Engine:
             sinks = self._fetched_reducers(sinks) if accumulates else rows_by_variable(sinks, self.blocks.row_layout)
         return state._replace(
             chains=layout.fetched(self.executables.rest(state.chains)),
-            tuning=unshard(state.tuning, layout), warming=unshard(warming, layout), sinks=sinks,
+            tuning=unshard(state.tuning, layout),
+            warming=unshard(warming, layout),
+            sinks=sinks,
             stored=state.stored.surplus.gathered(self.blocks.held),
             warmed=None if state.warmed is None else state.warmed.whole_of_each.gathered(self.blocks.held),
             settling=None if state.settling is None else state.settling.gathered(self.blocks.held),
-        )  # fmt: skip
+        )
 
     def placed(self, state: RunState) -> RunState:
         """Return a fetched state on this run's devices, which may differ in number.
@@ -282,9 +284,14 @@ class Engine:
             None if one is None else one.part(self.blocks.held) for one in (state.warmed, state.settling)
         )
         return state._replace(
-            chains=chains, tuning=reshard(state.tuning, layout), warming=reshard(state.warming, layout), sinks=sinks,
-            reduced=reduced, warmed=warmed, settling=settling,
-        )  # fmt: skip
+            chains=chains,
+            tuning=reshard(state.tuning, layout),
+            warming=reshard(state.warming, layout),
+            sinks=sinks,
+            reduced=reduced,
+            warmed=warmed,
+            settling=settling,
+        )
 
     def _fetched_reducers(self, sinks: SinkState) -> SinkState:
         counts, states = sinks.states
@@ -312,8 +319,9 @@ class Engine:
                 lambda placement, leaf: to_devices(
                     placement.padded(leaf, layout.devices(placement.sharding.axes)), shardings(mesh, placement.spec)
                 ),
-                placements, states,
-            )  # fmt: skip
+                placements,
+                states,
+            )
         count, counts = jax.tree.map(lambda leaf: to_devices(leaf, of_chains), (sinks.count, counts))
         return SinkState(count, (counts, states)), reduced
 

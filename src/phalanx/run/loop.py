@@ -53,9 +53,16 @@ class Run:
     """Current state; set by `begin` or `resume`."""
 
     def __init__(
-        self, executables: Executables, kernel: Kernel, seed: int, arrays: tuple[Array, ...], progress: Progress,
-        looks: Sequence[Callable[[RunReport], object]] = (), saves: bool = False, store: DrawStore | None = None,
-    ):  # fmt: skip
+        self,
+        executables: Executables,
+        kernel: Kernel,
+        seed: int,
+        arrays: tuple[Array, ...],
+        progress: Progress,
+        looks: Sequence[Callable[[RunReport], object]] = (),
+        saves: bool = False,
+        store: DrawStore | None = None,
+    ):
         self.store = store
         self.engine, self.kernel = Engine(executables, seed, arrays), kernel
         self.interrupts, self.interrupted = Interrupts(saves), False
@@ -74,12 +81,24 @@ class Run:
         chains, beginning = engine.begin(initial)
         warming = self._warm_up_phase(aim)
         state = RunState(
-            seed=int(engine.seed), aim=aim, chains=chains, tuning=self.kernel.tuning, mean_steps=1.0, warming=None,
-            sinks=None, goal=0, stored=Stored.nothing(num_chains), reduced=Reduced(), next_look=0, stopped=False,
-            warmup=Work(evaluations=num_chains), sampling=Work(), centring=engine.centring,
+            seed=int(engine.seed),
+            aim=aim,
+            chains=chains,
+            tuning=self.kernel.tuning,
+            mean_steps=1.0,
+            warming=None,
+            sinks=None,
+            goal=0,
+            stored=Stored.nothing(num_chains),
+            reduced=Reduced(),
+            next_look=0,
+            stopped=False,
+            warmup=Work(evaluations=num_chains),
+            sampling=Work(),
+            centring=engine.centring,
             warmed=Stored.nothing(num_chains) if aim.save_warmup else None,
             settling=Stored.nothing(num_chains) if aim.superchains else None,
-        )  # fmt: skip
+        )
         self.state = warming.begin(state, beginning)
         if self.state.in_warm_up:
             self.state = engine.rested(self.state, warming.accumulates)
@@ -141,9 +160,15 @@ class Run:
             if shown.rates.size:  # in a short block no draw may have ended
                 self._acceptance = float(np.mean(shown.rates))
             report = RunReport(
-                phase.name, shown.done, shown.total, self.engine.blocks.num_chains, self._acceptance, shown.divergences,
-                shown.speed, self.so_far,
-            )  # fmt: skip
+                phase.name,
+                shown.done,
+                shown.total,
+                self.engine.blocks.num_chains,
+                self._acceptance,
+                shown.divergences,
+                shown.speed,
+                self.so_far,
+            )
             for look in self._looks:
                 look(report)
             self.interrupts.agree()

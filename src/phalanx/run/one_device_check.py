@@ -74,9 +74,11 @@ def _on_one_device(
 
 
 def _compare(
-    name: str, there: Float64[np.ndarray, "*shape"], here: Float64[np.ndarray, "*shape"],
+    name: str,
+    there: Float64[np.ndarray, "*shape"],
+    here: Float64[np.ndarray, "*shape"],
     nearby: Float64[np.ndarray, "*shape"],
-) -> None:  # fmt: skip
+) -> None:
     """Raise if results on the mesh and on one device differ, or have NaN at other places."""
     with np.errstate(invalid="ignore"):
         scale = np.max(np.abs(here), initial=0.0, where=np.isfinite(here))

@@ -45,10 +45,17 @@ class SamplerOptions:
 
     @classmethod
     def of(
-        cls, kernel: Kernel | None, num_chains: int, mesh: Mesh | None, keep: str | Sequence[str] | None,
-        dims: Dims | None, coords: Coords | None, reducers: Mapping[str, Reducer | Reduce] | None,
-        missing: str | None, matmul_precision: str,
-    ) -> SamplerOptions:  # fmt: skip
+        cls,
+        kernel: Kernel | None,
+        num_chains: int,
+        mesh: Mesh | None,
+        keep: str | Sequence[str] | None,
+        dims: Dims | None,
+        coords: Coords | None,
+        reducers: Mapping[str, Reducer | Reduce] | None,
+        missing: str | None,
+        matmul_precision: str,
+    ) -> SamplerOptions:
         """Return the options, checked one by one; where the user gives none, those by default.
 
         Raises:
@@ -56,9 +63,13 @@ class SamplerOptions:
         """
         kernel = nuts() if kernel is None else kernel
         check_arguments(
-            kernel=kernel, num_chains=num_chains, mesh=mesh, keep=keep, missing=missing,
+            kernel=kernel,
+            num_chains=num_chains,
+            mesh=mesh,
+            keep=keep,
+            missing=missing,
             matmul_precision=matmul_precision,
-        )  # fmt: skip
+        )
         names, number = GivenNames.of(dims, coords), int(num_chains)  # a NumPy integer would give another cache key
         return cls(kernel, number, mesh, keep, names, {} if reducers is None else reducers, missing, matmul_precision)
 
@@ -105,9 +116,13 @@ class RunOptions:
         self._check_store()
         warmup = default_warmup(int(num_chains)) if self.num_warmup is None else int(self.num_warmup)
         return replace(
-            self, num_warmup=warmup, num_samples=samples, thin=int(self.thin), checkpoint=self.policy,
+            self,
+            num_warmup=warmup,
+            num_samples=samples,
+            thin=int(self.thin),
+            checkpoint=self.policy,
             progress=bool(self.progress),
-        )  # fmt: skip
+        )
 
     def aim(self, initial: Initial) -> Aim:
         """Return the arguments that the record of a run contains; only valid after `checked`."""

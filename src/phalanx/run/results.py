@@ -150,13 +150,18 @@ class RunResults(NamedTuple):
         drifts = filter(None, [self._not_stationary(run, before)])
         return replace(
             before.of_run(clock.started, run.interrupted, relocations, (*drifts, *findings(dict(self.reduced), lost))),
-            seed=state.seed, init=state.aim.init, superchains=state.aim.superchains,
-            num_warmup=state.aim.num_warmup, num_samples=samples,
-            reduced_draws=0 if executables.stores_draws else made, acceptance_rate=self.states.acceptance_rate,
-            divergences=self.states.divergences, diagnostics=reducers.reductions.statistics,
+            seed=state.seed,
+            init=state.aim.init,
+            superchains=state.aim.superchains,
+            num_warmup=state.aim.num_warmup,
+            num_samples=samples,
+            reduced_draws=0 if executables.stores_draws else made,
+            acceptance_rate=self.states.acceptance_rate,
+            divergences=self.states.divergences,
+            diagnostics=reducers.reductions.statistics,
             constant=reducers.constant(self.states),
             centring={name: _spread(np.asarray(centring[0])) for name, centring in state.centring.items()},
-        )  # fmt: skip
+        )
 
     def _not_stationary(self, run: Run, record: RunRecord) -> Finding | None:
         """Return a finding if short chains still drift together; longer ones are compared by R-hat."""

@@ -223,9 +223,14 @@ class Sampler:
         return self._go(start, data_used, options, posterior.record.num_samples + num_samples)
 
     def _go(
-        self, start: RunStart, data: Data, options: RunOptions, samples: int, saves: RunCheckpoint | None = None,
+        self,
+        start: RunStart,
+        data: Data,
+        options: RunOptions,
+        samples: int,
+        saves: RunCheckpoint | None = None,
         draws_to: DrawStore | None = None,
-    ) -> Posterior:  # fmt: skip
+    ) -> Posterior:
         """Return the posterior of a run of `samples` iterations, of which it still makes `options.num_samples`."""
         stored = 0 if start.state is None else start.state.stored.count
         room = stored + options.room if draws_to is None else 2 * self.executables.blocks.slots
@@ -303,17 +308,23 @@ class Sampler:
 
     def _posterior(
         self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState], with_draws: bool = True
-    ) -> Posterior:  # fmt: skip
+    ) -> Posterior:
         """Return the posterior of a run of `samples` iterations; `with_draws` as for `RunResults.of`."""
         results, record = RunResults.of(run, with_draws), data.record
         sampler = replace(self, arrays=data.arrays, record=record)
         return Posterior(
-            dict(results.draws), dict(results.stats), clock.timing(run, self.compile_seconds, self.compilations),
-            results.record(record, run, clock, samples), dict(results.reduced), run.state.warmup_record,
+            dict(results.draws),
+            dict(results.stats),
+            clock.timing(run, self.compile_seconds, self.compilations),
+            results.record(record, run, clock, samples),
+            dict(results.reduced),
+            run.state.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
-            goes_on=SamplerContinuation(sampler, state), own=results.place(run),
-            warmup_draws=dict(results.warmup_draws), warmup_stats=dict(results.warmup_stats),
-        )  # fmt: skip
+            goes_on=SamplerContinuation(sampler, state),
+            own=results.place(run),
+            warmup_draws=dict(results.warmup_draws),
+            warmup_stats=dict(results.warmup_stats),
+        )
 
     def _so_far(self, run: Run, data: Data, clock: Clock, with_draws: bool = True) -> Posterior:
         """Return the posterior of a run that is still in progress."""

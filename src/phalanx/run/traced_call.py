@@ -62,10 +62,19 @@ class TracedCall:
 
     @classmethod
     def of(
-        cls, call: str, model: Program, data: UserData | None, *, kernel: Kernel, mesh: Mesh | None, lanes: int,
-        names: GivenNames, check_mesh: Callable[[Mesh], None], options: Callable[[], dict[str, Any]],
+        cls,
+        call: str,
+        model: Program,
+        data: UserData | None,
+        *,
+        kernel: Kernel,
+        mesh: Mesh | None,
+        lanes: int,
+        names: GivenNames,
+        check_mesh: Callable[[Mesh], None],
+        options: Callable[[], dict[str, Any]],
         missing: str | None = None,
-    ) -> TracedCall:  # fmt: skip
+    ) -> TracedCall:
         """Choose the mesh, check the data, and trace the model.
 
         Args:

@@ -130,9 +130,12 @@ class Saves:
         )
 
     def write(
-        self, files: Mapping[str, Callable[[Path], Any]], entries: Mapping[str, Any], before: Sequence[str] = (),
+        self,
+        files: Mapping[str, Callable[[Path], Any]],
+        entries: Mapping[str, Any],
+        before: Sequence[str] = (),
         at: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write a save, then remove the temporary ones that are older than the one before it.
 
         Args:

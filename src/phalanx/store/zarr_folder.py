@@ -39,7 +39,7 @@ from phalanx.store.zarr_reading import (
     read_zarr,
     root_of,
     write_entries,
-)  # fmt: skip
+)
 
 CHUNK_BYTES = 4 * 2**20
 """Greatest size of a chunk in memory."""
@@ -89,8 +89,9 @@ class OwnedChains:
         owners = self.held.owners
         shared = any(
             len(set(owners[begin : begin + length])) > 1
-            for length in lengths for begin in range(0, self.num_chains, length)
-        )  # fmt: skip
+            for length in lengths
+            for begin in range(0, self.num_chains, length)
+        )
         return replace(self, at_first=shared)
 
     def of(self, draws: np.ndarray) -> np.ndarray:
@@ -414,10 +415,15 @@ class ZarrFolder:
             dims = ("chain", "draw", *(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(own)))
             shape = (self.owned.num_chains, room, *values.shape[2:])
             made[name] = within.create_array(
-                name, shape=shape, chunks=self.owned.chunk(shape, values.dtype.itemsize), dtype=values.dtype,
-                fill_value=np.nan if values.dtype.kind == "f" else 0, dimension_names=dims,
-                compressors=_codecs(), config=ALL_CHUNKS,
-            )  # fmt: skip
+                name,
+                shape=shape,
+                chunks=self.owned.chunk(shape, values.dtype.itemsize),
+                dtype=values.dtype,
+                fill_value=np.nan if values.dtype.kind == "f" else 0,
+                dimension_names=dims,
+                compressors=_codecs(),
+                config=ALL_CHUNKS,
+            )
             for dim, size in zip(dims, shape, strict=True):
                 if dim not in within:
                     words = self.coords.get(dim)
@@ -434,8 +440,9 @@ class ZarrFolder:
         root, _ = root_of(self.path, self.called)
         self._arrays = {
             (group, name): array.with_config(ALL_CHUNKS)
-            for group in (POSTERIOR, STATS) for name, array in arrays_in(root[group])
-        }  # fmt: skip
+            for group in (POSTERIOR, STATS)
+            for name, array in arrays_in(root[group])
+        }
 
     def _make_room(self, room: int) -> None:
         if not self.owned.is_first:

@@ -40,9 +40,14 @@ Misfits = Mapping[tuple[str, str], Array]
 
 
 def pair_of(
-    model: Program, guide: Guide | Callable[..., Any] | None, data: object, mesh: Mesh | None,
-    batch_size: int | None, num_rows: int | None, init: Init | None = None,
-) -> Pair:  # fmt: skip
+    model: Program,
+    guide: Guide | Callable[..., Any] | None,
+    data: object,
+    mesh: Mesh | None,
+    batch_size: int | None,
+    num_rows: int | None,
+    init: Init | None = None,
+) -> Pair:
     """Return the guide beside its model; levels and columns of the data are numbered as in the fit `init`."""
     guide = next((maker() for maker in MAKERS if guide is maker), guide)
     names = init.record.names if isinstance(init, Fit) else None
@@ -75,9 +80,14 @@ class FirstParameters:
 
     @classmethod
     def of(
-        cls, pair: Pair, compiler: Compiler, seed: int, arrays: tuple[Array, ...], init: Init | None,
+        cls,
+        pair: Pair,
+        compiler: Compiler,
+        seed: int,
+        arrays: tuple[Array, ...],
+        init: Init | None,
         continues: bool = False,
-    ) -> FirstParameters:  # fmt: skip
+    ) -> FirstParameters:
         """Check the user's `init`, and start to compile; a fit that `continues` another begins at its last step."""
         given = init_of(init, pair, continues)
 

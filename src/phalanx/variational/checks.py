@@ -40,9 +40,13 @@ FARTHEST = 10.0
 
 
 OF_AUTOGUIDES = {
-    "AutoMultivariateNormal": "full_rank", "AutoLowRankMultivariateNormal": "low_rank", "AutoLaplaceApproximation":
-    "laplace", "AutoIAFNormal": "flow", "AutoBNAFNormal": "flow", "AutoStructured": "structured",
-}  # fmt: skip
+    "AutoMultivariateNormal": "full_rank",
+    "AutoLowRankMultivariateNormal": "low_rank",
+    "AutoLaplaceApproximation": "laplace",
+    "AutoIAFNormal": "flow",
+    "AutoBNAFNormal": "flow",
+    "AutoStructured": "structured",
+}
 """Guides made from the model that are like those of NumPyro; of others, `mean_field`."""
 
 

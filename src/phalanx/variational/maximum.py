@@ -38,7 +38,7 @@ from phalanx.variational.judging.summits import (
     is_summit,
     is_summit_of_many,
     longest_of,
-)  # fmt: skip
+)
 from phalanx.variational.monitoring.recording import names_for
 from phalanx.variational.problem import Problem, Values
 

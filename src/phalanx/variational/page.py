@@ -85,7 +85,7 @@ class PageOfFit(NamedTuple):
 
     def write(
         self, file: Path, names: str | Iterable[str] | None, beside: Posterior | None, figures: Mapping[str, Figure]
-    ) -> Path:  # fmt: skip
+    ) -> Path:
         """Write the page; see `Fit.report`."""
         record, timing = self.record, self.timing
         drawn = {

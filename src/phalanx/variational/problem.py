@@ -86,9 +86,12 @@ class Problem(ModelOnMesh):
     def check_finite(self) -> None:
         """Raise, before compiling, if NaN or infinite numbers of the data reach the log density."""
         check_finite_data(
-            self.at_start, self.arguments, self.sizes, any_latent=True,
+            self.at_start,
+            self.arguments,
+            self.sizes,
+            any_latent=True,
             minibatch=None if self.is_streamed else self.minibatch,
-        )  # fmt: skip
+        )
 
     def check_function(self) -> None:
         """Raise if the model computes with other constants in each trace; its parameters may begin at any values."""

@@ -156,9 +156,13 @@ class Fit(Pickled):
         return on_host(self._drawing.batches(seed, n), names).values
 
     def posterior(
-        self, n: int = 1000, *, seed: int = 0, keep: str | Sequence[str] | None = None,
+        self,
+        n: int = 1000,
+        *,
+        seed: int = 0,
+        keep: str | Sequence[str] | None = None,
         reducers: Mapping[str, Reducer | Reduce] | None = None,
-    ) -> Posterior:  # fmt: skip
+    ) -> Posterior:
         """Return draws from the guide as a posterior. Variables that are not kept take no memory.
 
         Args:
@@ -308,10 +312,16 @@ class Fit(Pickled):
         findings, passed = [tuple(finding) for finding in verdict.findings], list(verdict.passed)
         plain = {"good": verdict.good, "headline": verdict.headline, "findings": findings, "passed": passed}
         parts = {
-            "params": self.params, "losses": dict(self.losses._asdict()), "unsettled": self.unsettled,
-            "steps": self.steps, "failed": self.failed, "seen": self.seen, "looks": self.looks,
-            "verdict": plain, "last": self.last,
-        }  # fmt: skip
+            "params": self.params,
+            "losses": dict(self.losses._asdict()),
+            "unsettled": self.unsettled,
+            "steps": self.steps,
+            "failed": self.failed,
+            "seen": self.seen,
+            "looks": self.looks,
+            "verdict": plain,
+            "last": self.last,
+        }
         return write_run(file, _KIND, parts, self.timing, self.record)
 
     @classmethod
@@ -326,15 +336,27 @@ class Fit(Pickled):
         """
         parts, timing, record = read_archive(Path(path), _KIND, _run_of_fit)
         return cls(
-            parts["params"], Losses(**parts["losses"]), timing, record, parts["unsettled"], parts["steps"],
-            parts["failed"], parts.get("seen", 0), tuple(Look(*look) for look in parts.get("looks", ())),
-            known={"verdict": parts["verdict"]}, last=parts.get("last"),
-        )  # fmt: skip
+            parts["params"],
+            Losses(**parts["losses"]),
+            timing,
+            record,
+            parts["unsettled"],
+            parts["steps"],
+            parts["failed"],
+            parts.get("seen", 0),
+            tuple(Look(*look) for look in parts.get("looks", ())),
+            known={"verdict": parts["verdict"]},
+            last=parts.get("last"),
+        )
 
     def report(
-        self, path: str | PathLike[str], *, names: str | Iterable[str] | None = None, beside: Posterior | None = None,
+        self,
+        path: str | PathLike[str],
+        *,
+        names: str | Iterable[str] | None = None,
+        beside: Posterior | None = None,
         figures: Mapping[str, Figure] | None = None,
-    ) -> Path:  # fmt: skip
+    ) -> Path:
         """Write one self-contained HTML page: the verdict, variables, their summary, weights, and the bound by step.
 
         Args:

@@ -33,9 +33,14 @@ from phalanx.variational.problem import Problem
 
 
 def posterior_of(
-    drawing: Drawing | Resampled, record: RunRecord, timing: Timing, params: Mapping[str, Any],
-    keep: str | Sequence[str] | None, reducers: Mapping[str, Reducer | Reduce], verdict: Verdict,
-) -> Posterior:  # fmt: skip
+    drawing: Drawing | Resampled,
+    record: RunRecord,
+    timing: Timing,
+    params: Mapping[str, Any],
+    keep: str | Sequence[str] | None,
+    reducers: Mapping[str, Reducer | Reduce],
+    verdict: Verdict,
+) -> Posterior:
     """Return draws from a guide as one chain, as many and with the seed that their record says.
 
     Args:

@@ -40,9 +40,13 @@ def metropolis(
 
 
 def decide(
-    uniform: Float[Array, "lanes"], at: Point, proposal: Point, energy: Total | Float[Array, "lanes"],
-    error: Float[Array, "lanes"], num_steps: int | Int[Array, ""] | Int[Array, "lanes"],
-) -> tuple[Point, Info]:  # fmt: skip
+    uniform: Float[Array, "lanes"],
+    at: Point,
+    proposal: Point,
+    energy: Total | Float[Array, "lanes"],
+    error: Float[Array, "lanes"],
+    num_steps: int | Int[Array, ""] | Int[Array, "lanes"],
+) -> tuple[Point, Info]:
     r"""Move to a proposal with probability $\min(1, e^{-E})$, or stay.
 
     Args:

@@ -77,9 +77,15 @@ class Hamiltonian(Dynamics):
 
 
 def draw_by_trajectory(
-    dynamics: Dynamics, key: Words, at: Point, num_steps: Integer[Array, ""], step_size: Float[Array, "*#lanes"],
-    target: LaneTarget, metric: LaneMetric, arrives: bool | Bool[Array, ""] = False,
-) -> tuple[Point, Info, PhasePoint]:  # fmt: skip
+    dynamics: Dynamics,
+    key: Words,
+    at: Point,
+    num_steps: Integer[Array, ""],
+    step_size: Float[Array, "*#lanes"],
+    target: LaneTarget,
+    metric: LaneMetric,
+    arrives: bool | Bool[Array, ""] = False,
+) -> tuple[Point, Info, PhasePoint]:
     """Make a draw of every lane: a trajectory with a new momentum, and a Metropolis decision at its end.
 
     Args:

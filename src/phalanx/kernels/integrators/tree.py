@@ -172,16 +172,32 @@ class Tree(NamedTuple):
         count = jnp.zeros(zero.shape, jnp.int32)
         phase = PhasePoint(at.position, at.position, at.log_density, at.gradient)
         return cls(
-            moving_end=phase, fixed_end=phase, energy=Total(zero, zero), sample=at, sample_error=zero, log_weight=zero,
-            depth=count, step_size=zero + 1, direction=zero + 1, leaf=count, candidate=at, candidate_error=zero,
-            candidate_log_weight=zero, checkpoints=Checkpoints.none(at.position, max_depth),
-            joint=Ends(at.position, at.position), crossed=count > 0,
-        )  # fmt: skip
+            moving_end=phase,
+            fixed_end=phase,
+            energy=Total(zero, zero),
+            sample=at,
+            sample_error=zero,
+            log_weight=zero,
+            depth=count,
+            step_size=zero + 1,
+            direction=zero + 1,
+            leaf=count,
+            candidate=at,
+            candidate_error=zero,
+            candidate_log_weight=zero,
+            checkpoints=Checkpoints.none(at.position, max_depth),
+            joint=Ends(at.position, at.position),
+            crossed=count > 0,
+        )
 
     def begun(
-        self, fresh: Bool[Array, "lanes"], at: Point, momentum: Vector, energy: Total,
+        self,
+        fresh: Bool[Array, "lanes"],
+        at: Point,
+        momentum: Vector,
+        energy: Total,
         step_size: Float[Array, ""] | Float[Array, "lanes"],
-    ) -> Tree:  # fmt: skip
+    ) -> Tree:
         """Begin a new tree at a point in the lanes that are fresh."""
         start = PhasePoint(at.position, momentum, at.log_density, at.gradient)
         return self._replace(

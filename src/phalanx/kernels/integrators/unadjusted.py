@@ -70,9 +70,15 @@ class Unadjusted(NamedTuple):
 
 
 def unadjusted_trajectory(
-    dynamics: Dynamics, begin: PhasePoint, length: Float[Array, ""], most: Int[Array, ""],
-    step_size: Float[Array, ""], tunes: bool, target: LaneTarget, metric: LaneMetric,
-) -> Unadjusted:  # fmt: skip
+    dynamics: Dynamics,
+    begin: PhasePoint,
+    length: Float[Array, ""],
+    most: Int[Array, ""],
+    step_size: Float[Array, ""],
+    tunes: bool,
+    target: LaneTarget,
+    metric: LaneMetric,
+) -> Unadjusted:
     """Follow a trajectory of every lane.
 
     Args:

@@ -28,9 +28,21 @@ FIRST, MENDED = (0, 10, 0), (0, 11, 1)
 """The first jaxlib with the deadlock, and the first without it."""
 
 PRIMITIVES = (
-    "cholesky_p", "eig_p", "eigh_p", "geqp3_p", "geqrf_p", "hessenberg_p", "householder_product_p", "lu_p", "ormqr_p",
-    "schur_p", "svd_p", "triangular_solve_p", "tridiagonal_p", "tridiagonal_solve_p",
-)  # fmt: skip
+    "cholesky_p",
+    "eig_p",
+    "eigh_p",
+    "geqp3_p",
+    "geqrf_p",
+    "hessenberg_p",
+    "householder_product_p",
+    "lu_p",
+    "ormqr_p",
+    "schur_p",
+    "svd_p",
+    "triangular_solve_p",
+    "tridiagonal_p",
+    "tridiagonal_solve_p",
+)
 """Names, in JAX, of the primitives that a CPU computes with LAPACK."""
 
 LEAST_SHARED = 200_000

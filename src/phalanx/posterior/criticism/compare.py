@@ -81,9 +81,14 @@ def stacking_weights(terms: Float64[np.ndarray, "observation model"]) -> Float64
 
     sum_is_one = {"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(models)}
     found = minimize(
-        loss, np.full(models, 1 / models), jac=True, bounds=[(0, 1)] * models, constraints=sum_is_one, method="SLSQP",
+        loss,
+        np.full(models, 1 / models),
+        jac=True,
+        bounds=[(0, 1)] * models,
+        constraints=sum_is_one,
+        method="SLSQP",
         options={"ftol": 1e-10, "maxiter": 1000},
-    )  # fmt: skip
+    )
     return np.clip(found.x, 0.0, 1.0)
 
 
@@ -174,6 +179,12 @@ def _row(loo: Loo, difference: Float64[np.ndarray, "observation"], weight: float
     problems = [*others, many if math.isfinite(loo.elpd) else "elpd is not finite"]
     warning = ", ".join(problem for problem in problems if problem)
     return {
-        "elpd": loo.elpd, "se": loo.se, "elpd_diff": float(difference.sum()), "dse": dse, "p_loo": loo.p_loo,
-        "weight": float(weight), "bad_k": loo.num_bad, "warning": warning,
-    }  # fmt: skip
+        "elpd": loo.elpd,
+        "se": loo.se,
+        "elpd_diff": float(difference.sum()),
+        "dse": dse,
+        "p_loo": loo.p_loo,
+        "weight": float(weight),
+        "bad_k": loo.num_bad,
+        "warning": warning,
+    }

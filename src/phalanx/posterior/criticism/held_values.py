@@ -48,9 +48,14 @@ class HeldValues:
 
     @classmethod
     def of(
-        cls, model: ModelAtDraws, held: frozenset[str], dependence: VariableDependence, draws: Mapping[str, Any],
-        target: Target | None, is_own: bool,
-    ) -> HeldValues:  # fmt: skip
+        cls,
+        model: ModelAtDraws,
+        held: frozenset[str],
+        dependence: VariableDependence,
+        draws: Mapping[str, Any],
+        target: Target | None,
+        is_own: bool,
+    ) -> HeldValues:
         """Read the values that a program holds on its data.
 
         Args:

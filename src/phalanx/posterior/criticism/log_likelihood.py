@@ -21,9 +21,12 @@ from phalanx.reducers.reducer import Reduce, Reducer
 
 
 def log_likelihood(
-    model: Program | None, data: UserData | None, run: RunDraws, keep: str | Sequence[str] | None = None,
+    model: Program | None,
+    data: UserData | None,
+    run: RunDraws,
+    keep: str | Sequence[str] | None = None,
     reducers: Mapping[str, Reducer | Reduce] | None = None,
-) -> ValuesAtDraws:  # fmt: skip
+) -> ValuesAtDraws:
     """Evaluate the log densities of the observations at every draw; see `Posterior.log_likelihood`."""
     chains, length = run.sizes
     if not chains * length:

@@ -83,9 +83,12 @@ class Loo:
 
     @classmethod
     def of(
-        cls, found: Mapping[str, PointwiseLoo], masks: Mapping[str, np.ndarray] | None = None,
-        model: ModelOnMesh | None = None, weighted: bool = False,
-    ) -> Loo:  # fmt: skip
+        cls,
+        found: Mapping[str, PointwiseLoo],
+        masks: Mapping[str, np.ndarray] | None = None,
+        model: ModelOnMesh | None = None,
+        weighted: bool = False,
+    ) -> Loo:
         """Sum up results by observed variable, of observations that are true in `masks`, of a model and its data."""
         masks = {} if masks is None else masks
         there = {name: masks.get(name, np.ones(one.elpd.shape, bool)) for name, one in found.items()}
@@ -211,9 +214,12 @@ class Loo:
 
 
 def leave_one_out(
-    model: Program | None, data: UserData | None, run: RunDraws, reduced: Mapping[str, Any],
+    model: Program | None,
+    data: UserData | None,
+    run: RunDraws,
+    reduced: Mapping[str, Any],
     log_weights: np.ndarray | None = None,
-) -> Loo:  # fmt: skip
+) -> Loo:
     """Evaluate leave-one-out cross-validation; see `Posterior.loo`.
 
     `reduced` are the results of the run's reducers, and `log_weights` the logarithms of the draws' importance weights,

@@ -222,6 +222,7 @@ def _met(target: ModelOnMesh, data: Mapping[str, Any], shift: float = 0.0) -> Ma
 
 def _observed(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
     return {
-        name: v.value for name, v in variables.items()
+        name: v.value
+        for name, v in variables.items()
         if v.observed and v.distribution is not None and not is_term(v.distribution)
-    }  # fmt: skip
+    }

@@ -40,10 +40,16 @@ class ValuesAtDraws(dict[str, np.ndarray]):
 
 
 def evaluate(
-    program: ModelAtDraws, fn: OfDraw, draws: Mapping[str, np.ndarray], sizes: tuple[int, int], *, seed: int,
-    keep: str | Sequence[str] | None, reducers: Mapping[str, Reducer | Reduce] | None,
+    program: ModelAtDraws,
+    fn: OfDraw,
+    draws: Mapping[str, np.ndarray],
+    sizes: tuple[int, int],
+    *,
+    seed: int,
+    keep: str | Sequence[str] | None,
+    reducers: Mapping[str, Reducer | Reduce] | None,
     numbers: np.ndarray | None = None,
-) -> ValuesAtDraws:  # fmt: skip
+) -> ValuesAtDraws:
     """Evaluate `fn` at every draw in batches that fit into the memory.
 
     Args:
@@ -71,9 +77,16 @@ def evaluate(
     reduced = ReducedResults(Reductions.of(reducers, names or list(shapes))) if reducers else None
     size = program.batch_size(shapes, largest)
     for batch in batches(
-        evaluated, draws, sizes, seed=seed, batch_size=size, given=program.place_arrays(), mesh=program.mesh,
-        numbers=numbers, all_chains=reduced is not None,
-    ):  # fmt: skip
+        evaluated,
+        draws,
+        sizes,
+        seed=seed,
+        batch_size=size,
+        given=program.place_arrays(),
+        mesh=program.mesh,
+        numbers=numbers,
+        all_chains=reduced is not None,
+    ):
         stored.add(batch, {name: batch.outputs[name] for name in names})
         if reduced is not None:
             reduced.add(batch, {**batch.values, **batch.outputs})

@@ -178,9 +178,10 @@ class Posteriors(Pickled):
         least, largest = COLUMNS.index("ess_bulk"), COLUMNS.index("r_hat")
         for number, name in enumerate(self.sets[first:last]):
             worst = {
-                "r_hat": np.max(figures[number, :, largest]), "ess": np.min(figures[number, :, least : least + 2]),
+                "r_hat": np.max(figures[number, :, largest]),
+                "ess": np.min(figures[number, :, least : least + 2]),
                 "divergences": int(diverging[number]),
-            }  # fmt: skip
+            }
             if name in self.failed:
                 worst = dict.fromkeys(worst, np.nan)
                 found.append({"grade": "not good", **worst, "problem": self.failed[name]})
@@ -201,14 +202,12 @@ class Posteriors(Pickled):
         """Return the posterior of a data set without its data."""
         draws, stats = (
             {name: values[number : number + 1, :][0] for name, values in of.items()} for of in (self.draws, self.stats)
-        )  # fmt: skip
+        )
         record = replace(self.record, seed=(self.record.seed + number) % 2**32)
         return Posterior(draws, stats, self.timing, record)
 
     def _rows(self, variables: Mapping[str, np.ndarray]) -> list[str]:
-        return [
-            row for name, v in variables.items() for row in element_names(name, v.shape[3:], self.record.labels)
-        ]  # fmt: skip
+        return [row for name, v in variables.items() for row in element_names(name, v.shape[3:], self.record.labels)]
 
 
 def number_of_set(result: str, name: Any, sets: tuple[Any, ...], failed: Mapping[Any, str], done: str) -> int:

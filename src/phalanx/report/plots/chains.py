@@ -39,9 +39,7 @@ _MOST_COLUMNS = 3
 _MOST_LAGS = 100
 
 
-def trace_figure(
-    quantities: list[Quantity], diverging: Bool[np.ndarray, "chain draw"], width: float = 10
-) -> Figure:  # fmt: skip
+def trace_figure(quantities: list[Quantity], diverging: Bool[np.ndarray, "chain draw"], width: float = 10) -> Figure:
     """Draw the trace of each quantity, with its histogram on the right and a red tick under each divergent draw.
 
     Up to eight chains are lines. More are bands of quantiles over the chains at each draw, with one line for the chain

@@ -50,8 +50,11 @@ def energy_figure(posterior: Reported) -> Figure:
 def energy_plots() -> dict[str, Callable[[Axes, Reported], None]]:
     """Return the functions that draw the panels of `energy_figure`, by title."""
     return {
-        "Energy": _energies, "E-BFMI": _fractions, "Acceptance rate": _acceptance, "Divergent draws": _divergences,
-    }  # fmt: skip
+        "Energy": _energies,
+        "E-BFMI": _fractions,
+        "Acceptance rate": _acceptance,
+        "Divergent draws": _divergences,
+    }
 
 
 def _energies(axes: Axes, posterior: Reported) -> None:
@@ -172,7 +175,7 @@ def _metric(axes: Axes, rounds: Rounds) -> None:
     _frame(axes, rounds, "Scales of the metric (log axis)", log=True)
     axes.fill_between(
         rounds["iteration"], rounds["metric_low"], rounds["metric_high"], color=SECOND, alpha=0.2, linewidth=0
-    )  # fmt: skip
+    )
     for name in ("metric_low", "metric_high"):
         _line(axes, rounds, name, SECOND)
 

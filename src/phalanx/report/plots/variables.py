@@ -231,8 +231,11 @@ def _draw_lines(axes: Axes, variable: VariableDraws) -> None:
     for label, values in variable.sets().items():
         part = values[:, shown].astype(np.float64)
         ends[label], means[label] = intervals(part), part.mean(axis=0)
-    known = [np.concatenate([e[np.isfinite(e)], means[label][np.isfinite(means[label])]]) for label, e in ends.items()
-             if label != "prior"]  # fmt: skip
+    known = [
+        np.concatenate([e[np.isfinite(e)], means[label][np.isfinite(means[label])]])
+        for label, e in ends.items()
+        if label != "prior"
+    ]
     if not any(part.size and np.ptp(part) for part in known):
         say(axes, "no element has finite draws that vary")
         return

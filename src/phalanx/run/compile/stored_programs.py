@@ -213,13 +213,15 @@ def _surroundings() -> str:
     root = Path(__file__).parents[2]
     files = sorted((str(file.relative_to(root)), file.stat()) for file in root.rglob("*.py"))
     device = jax.devices()[0]
-    return _text((
-        tuple((name, import_module(name).__version__) for name in LIBRARIES),
-        sys.version,
-        tuple((name, found.st_size, found.st_mtime_ns) for name, found in files),
-        tuple(compiler_settings().items()),
-        os.environ.get("JAX_PLATFORMS"),
-        tuple((d.id, d.platform, d.device_kind) for d in jax.devices()),
-        device.client.platform_version,
-        processor(),
-    ))  # fmt: skip
+    return _text(
+        (
+            tuple((name, import_module(name).__version__) for name in LIBRARIES),
+            sys.version,
+            tuple((name, found.st_size, found.st_mtime_ns) for name, found in files),
+            tuple(compiler_settings().items()),
+            os.environ.get("JAX_PLATFORMS"),
+            tuple((d.id, d.platform, d.device_kind) for d in jax.devices()),
+            device.client.platform_version,
+            processor(),
+        )
+    )

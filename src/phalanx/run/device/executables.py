@@ -193,10 +193,14 @@ def compile_blocks(
     if blocks.target.sites.is_divided and blocks.target.mesh.shape[CHAIN] > 1:
         _refuse_permutations(found)
     return Executables(
-        blocks, reducing, **found, count=len(found), bytes_on_device=max(map(_bytes, found.values())),
+        blocks,
+        reducing,
+        **found,
+        count=len(found),
+        bytes_on_device=max(map(_bytes, found.values())),
         matmul_precision=matmul_precision,
         x64=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
-    )  # fmt: skip
+    )
 
 
 def _refuse_permutations(programs: Mapping[str, Compiled]) -> None:
@@ -243,9 +247,13 @@ class Lowering:
         """Return the lowered program of a block that advances chains, and overwrites the states of chains and sinks."""
         blocks, shared, tuning = self.blocks, PartitionSpec(), first_tuning(self.blocks)
         specs = (
-            shared, self.array_specs, blocks.tuning_specs(tuning), order_specs(blocks),
-            blocks.chain_specs(), advance.sink_specs,
-        )  # fmt: skip
+            shared,
+            self.array_specs,
+            blocks.tuning_specs(tuning),
+            order_specs(blocks),
+            blocks.chain_specs(),
+            advance.sink_specs,
+        )
         # shapes: of several processes JAX takes no array of the host that is sharded
         tuning, order = map(shapes_of, (tuning, order_of(np.zeros(blocks.num_chains), later=tuning)))
         program = blocks.jit(advance, specs, advance.specs, donate=(4, 5))
@@ -259,9 +267,7 @@ class Lowering:
             return blocks.jit(blocks.summing, specs, blocks.summing.specs).lower(rows, *[np.int32(0)] * 2)
 
 
-def _lowered(
-    reducing: Reducing, arrays: Sequence[Array], tiles: Tiles
-) -> Iterator[tuple[str, Lowered, Options]]:  # fmt: skip
+def _lowered(reducing: Reducing, arrays: Sequence[Array], tiles: Tiles) -> Iterator[tuple[str, Lowered, Options]]:
     """Yield each program's name, the lowered program, and compiler options, slow compilations first."""
     blocks, reductions = reducing.blocks, reducing.reductions
     lowering, of_chains = Lowering(blocks, arrays), PartitionSpec(CHAIN)
@@ -299,14 +305,19 @@ def _lowered(
 
 
 def order_of(
-    draws: Shaped[np.ndarray, "chains"], ticks: int = 1, thin: int = 1, *,
-    ahead: int = 0, later: Any = None, at_least_one: bool = False,
-) -> Order:  # fmt: skip
+    draws: Shaped[np.ndarray, "chains"],
+    ticks: int = 1,
+    thin: int = 1,
+    *,
+    ahead: int = 0,
+    later: Any = None,
+    at_least_one: bool = False,
+) -> Order:
     """Return an order in the types that blocks are compiled for, with the step size of the tuning `later`."""
     most, step_size = np.int32(min(ticks, np.iinfo(np.int32).max)), getattr(later, "step_size", np.float32(0))
     return Order(
         most, draws.astype(np.int32), np.int32(thin), np.int32(ahead), np.asarray(step_size), np.bool_(at_least_one)
-    )  # fmt: skip
+    )
 
 
 def number_shapes(blocks: Blocks) -> jax.ShapeDtypeStruct:

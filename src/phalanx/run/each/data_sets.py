@@ -156,10 +156,13 @@ class DataSets:
                 f"{', '.join(map(repr, arguments)) or 'none'}."
             )
         return cls(
-            names, {name: array[places] for name, array in of_rows.items()},
+            names,
+            {name: array[places] for name, array in of_rows.items()},
             {name: _copied(value) for name, value in arguments.items() if name not in of_rows},
-            None if (counts == most).all() else counts, frozenset(of_rows), _forms(arguments, of_rows),
-        )  # fmt: skip
+            None if (counts == most).all() else counts,
+            frozenset(of_rows),
+            _forms(arguments, of_rows),
+        )
 
     @classmethod
     def _along_axes(cls, arguments: Mapping[str, Any], axes: Mapping[str, int]) -> DataSets:
@@ -227,10 +230,7 @@ def _array(name: str, value: object) -> Shaped[np.ndarray, "..."]:
 
 def _forms(arguments: Mapping[str, Any], of_rows: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments whose levels or columns have names."""
-    return {
-        name: arguments[name] for name in of_rows
-        if as_named_array(name, arguments[name]).labels
-    }  # fmt: skip
+    return {name: arguments[name] for name in of_rows if as_named_array(name, arguments[name]).labels}
 
 
 def _refuse_missing_names(column: str, values: Any) -> None:

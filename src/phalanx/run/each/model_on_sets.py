@@ -62,9 +62,15 @@ class ModelOnSets:
 
     @classmethod
     def of(
-        cls, model: Program, data: object, each: Each, mesh: Mesh | None, given: GivenNames, learns: bool = False,
+        cls,
+        model: Program,
+        data: object,
+        each: Each,
+        mesh: Mesh | None,
+        given: GivenNames,
+        learns: bool = False,
         evenly: bool = False,
-    ) -> ModelOnSets:  # fmt: skip
+    ) -> ModelOnSets:
         """Divide the data, and trace the model on one data set.
 
         Args:

@@ -18,6 +18,7 @@ from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.language.tracing import Program
 from phalanx.posterior.each.posteriors import Posteriors
 from phalanx.posterior.each.stored_sets import Sets
+from phalanx.posterior.record import RunRecord
 from phalanx.programs.sites import Latent
 from phalanx.reducers.reductions import Reductions
 from phalanx.run import checks
@@ -32,7 +33,7 @@ from phalanx.run.each.kernel import kernel_of_each
 from phalanx.run.each.model_on_sets import ModelOnSets
 from phalanx.run.host.draw_store import step_sizes, store_at
 from phalanx.run.host.reducer_state import HostReducers
-from phalanx.run.init_values import check_values, initial_of
+from phalanx.run.init_values import Initial, check_values, initial_of
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions, SamplerOptions
 from phalanx.run.progress.display import make_progress, waiting
@@ -54,9 +55,7 @@ def run_each(
 ) -> Posteriors:
     """Return the posteriors of many data sets; see `phx.mcmc`."""
     began = time.perf_counter()
-    others = {name: getattr(run, name) for name in ("tuning", "until", "checkpoint")}
-    others |= {"save_warmup": run.save_warmup or None}
-    checks.check_alone("each", missing=options.missing, **others)
+    _check(options, run)
     num_chains, matmul_precision = options.num_chains, options.matmul_precision
     run = run.checked(num_chains, options.keep)
     on_sets = ModelOnSets.of(model, data, each, options.mesh, options.names, evenly=run.store is not None)
@@ -74,10 +73,7 @@ def run_each(
     initial = initial_of(init, target, blocks.num_chains, seed, lambda *_: {})
     plan = plan_memory(executables, arrays, blocks.num_chains * (run.room if run.store is None else 2 * blocks.slots))
     check_plan(plan)
-    record = replace(
-        describe(target, kernel, num_chains, matmul_precision), **on_sets.names, seed=seed, init=initial.described,
-        num_warmup=run.warmup, num_samples=run.num_samples, started=datetime.now().isoformat(timespec="seconds"),
-    )  # fmt: skip
+    record = _record(on_sets, describe(target, kernel, num_chains, matmul_precision), run, initial, seed)
     looks = [] if run.on_block is None else [run.on_block]
     compile_seconds, clock = time.perf_counter() - began, Clock(record.started)
     with (
@@ -104,12 +100,35 @@ def run_each(
             draws, stats = map(Sets(sets.names, going.engine.failed).by_set, draws_to.read())
             draws_to.end(record, timing, {})
     return Posteriors(
-        draws={name: draws[name] for name in stored if name in draws}, stats=stats, sets=sets.names,
+        draws={name: draws[name] for name in stored if name in draws},
+        stats=stats,
+        sets=sets.names,
         failed={sets.names[n]: reason for n, reason in sorted(going.engine.failed.items()) if n < sets.count},
         reduced=_reduced(executables.reducing, going.reduced, filled, sets.count),
-        timing=timing, record=record,
+        timing=timing,
+        record=record,
         target_of=lambda number: on_sets.target_of(number, num_chains),
-    )  # fmt: skip
+    )
+
+
+def _check(options: SamplerOptions, run: RunOptions) -> None:
+    """Raise for options that runs on many data sets do not take."""
+    others = {name: getattr(run, name) for name in ("tuning", "until", "checkpoint")}
+    others |= {"save_warmup": run.save_warmup or None}
+    checks.check_alone("each", missing=options.missing, **others)
+
+
+def _record(on_sets: ModelOnSets, described: RunRecord, run: RunOptions, initial: Initial, seed: int) -> RunRecord:
+    """Return the record of a run, at its beginning."""
+    return replace(
+        described,
+        **on_sets.names,
+        seed=seed,
+        init=initial.described,
+        num_warmup=run.warmup,
+        num_samples=run.num_samples,
+        started=datetime.now().isoformat(timespec="seconds"),
+    )
 
 
 def _identity_of(seed: int) -> Identity:
@@ -132,9 +151,17 @@ def _compiled(
 ) -> tuple[Executables, int]:
     """Return the compiled blocks, and how many programs were compiled for them."""
     key = executable_cache.key_of(
-        on_sets.whole, blocks.kernel, reductions, on_sets.mesh, on_sets.arguments, on_sets.own, blocks.num_chains,
-        blocks.groups, blocks.names, matmul_precision,
-    )  # fmt: skip
+        on_sets.whole,
+        blocks.kernel,
+        reductions,
+        on_sets.mesh,
+        on_sets.arguments,
+        on_sets.own,
+        blocks.num_chains,
+        blocks.groups,
+        blocks.names,
+        matmul_precision,
+    )
     known = executable_cache.EXECUTABLES.look_up(key)
     if known is not None:
         return known.serving(on_sets.program, reductions), 0

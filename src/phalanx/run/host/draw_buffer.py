@@ -90,9 +90,13 @@ class DrawBuffer:
         return np.maximum(self.total - stored.counts, 0)
 
     def with_block(
-        self, stored: Stored, values: Mapping[str, Array], block: HostBlock, counts: Integer[np.ndarray, "chains"],
+        self,
+        stored: Stored,
+        values: Mapping[str, Array],
+        block: HostBlock,
+        counts: Integer[np.ndarray, "chains"],
         divergences: int,
-    ) -> Stored:  # fmt: skip
+    ) -> Stored:
         """Return the stored draws after a block, which are copied by `Stored.settle`.
 
         Args:
@@ -125,17 +129,22 @@ class DrawBuffer:
         return Stored(draws, stats, stored.counts + counts, stored.divergences + divergences, stored.moved, late)
 
     def _written(
-        self, array: Shaped[np.ndarray, "held room *shape"] | None, indices: DrawIndices,
-        rows: Shaped[np.ndarray, "slots held *shape"], needed: int,
-    ) -> Shaped[np.ndarray, "held new_room *shape"]:  # fmt: skip
+        self,
+        array: Shaped[np.ndarray, "held room *shape"] | None,
+        indices: DrawIndices,
+        rows: Shaped[np.ndarray, "slots held *shape"],
+        needed: int,
+    ) -> Shaped[np.ndarray, "held new_room *shape"]:
         into = self._with_room(array, needed, rows)
         indices.write(rows, into)
         return into
 
     def _with_room(
-        self, array: Shaped[np.ndarray, "held room *shape"] | None, needed: int,
+        self,
+        array: Shaped[np.ndarray, "held room *shape"] | None,
+        needed: int,
         rows: Shaped[np.ndarray, "slots held *shape"],
-    ) -> Shaped[np.ndarray, "held new_room *shape"]:  # fmt: skip
+    ) -> Shaped[np.ndarray, "held new_room *shape"]:
         """Return an array with room for at least `needed` draws of each chain."""
         has = 0 if array is None else array.shape[1]
         if array is not None and has >= needed:

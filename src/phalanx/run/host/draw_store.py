@@ -61,9 +61,14 @@ class DrawStore:
     """
 
     def __init__(
-        self, path: str | PathLike[str], room: int, record: RunRecord, names: tuple[str, ...], held: HeldChains,
+        self,
+        path: str | PathLike[str],
+        room: int,
+        record: RunRecord,
+        names: tuple[str, ...],
+        held: HeldChains,
         sets: Sets | None = None,
-    ):  # fmt: skip
+    ):
         self.called, self._record = f"store={str(path)!r}", record
         check_dimensions(self.called, names)
         self._names = stored_names(names, Path(path))
@@ -72,8 +77,9 @@ class DrawStore:
         of_dims = stored_names([*record.coords, *named], Path(path))
         dims = {
             self._names[name]: tuple(dim and of_dims[dim] for dim in axes)
-            for name, axes in record.dims.items() if name in self._names
-        }  # fmt: skip
+            for name, axes in record.dims.items()
+            if name in self._names
+        }
         coords = {of_dims[dim]: as_coordinate(words) for dim, words in record.coords.items()}
         coords |= {} if sets is None else {"chain": sets.labels(held.num_chains // len(sets.names))}
         self.sets = sets

@@ -60,9 +60,13 @@ class HostBlock:
 
     @classmethod
     def held(
-        cls, sinks: SinkState, layout: RowLayout, counts: Integer[np.ndarray, "all_chains"], held: HeldChains,
+        cls,
+        sinks: SinkState,
+        layout: RowLayout,
+        counts: Integer[np.ndarray, "all_chains"],
+        held: HeldChains,
         known: Integer[np.ndarray, "all_chains"] | None = None,
-    ) -> HostBlock:  # fmt: skip
+    ) -> HostBlock:
         """Return the recorder's draws of the chains that this process holds.
 
         Args:

@@ -107,9 +107,10 @@ class StorePhase:
             mean_steps = totals.steps / totals.draws / self._thin
         state = state._replace(
             stored=self._buffer.with_block(state.stored, values, block, counts - known, totals.divergences),
-            mean_steps=mean_steps, sampling=state.sampling.more(evaluations=totals.steps),
+            mean_steps=mean_steps,
+            sampling=state.sampling.more(evaluations=totals.steps),
             sinks=state.sinks if self._reduces else None,
-        )  # fmt: skip
+        )
         if self._reduces and counts.min() >= blocks.slots:
             state = state._replace(reduced=self._engine.reduced(state, blocks.slots), sinks=None)
             self._start += blocks.slots

@@ -205,17 +205,20 @@ class WarmUpPhase:
             chains = self._engine.recentred(chains, recentring.centring)
         noted = self._noted(used, schedule.iterations, sums, schedule.tuning, relocations)
         state = state._replace(
-            chains=chains, centring=self._engine.centring, tuning=schedule.tuning,
+            chains=chains,
+            centring=self._engine.centring,
+            tuning=schedule.tuning,
             mean_steps=float(np.mean(sums.mean("num_steps"))),
-            warming=warming._replace(schedule=schedule), rounds=(*state.rounds, noted),
+            warming=warming._replace(schedule=schedule),
+            rounds=(*state.rounds, noted),
             relocations=(*state.relocations, *((r.chain, r.beside, r.log_fraction) for r in relocations)),
             warmup=state.warmup.more(evaluations=int(np.sum(sums.stats["num_steps"])) + located),
-        )  # fmt: skip
+        )
         return self._next_round(state)
 
     def _noted(
         self, used: PyTree, iterations: int, sums: Sums, tuning: PyTree, relocations: list[Relocation]
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Return the round's entry in the record; `used` is its tuning, `tuning` that of the next round."""
         noted = {
             "iteration": iterations,

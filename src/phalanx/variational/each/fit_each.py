@@ -178,13 +178,25 @@ class _Result:
     """Parameters, bounds and draws of all data sets, and the fit of one."""
 
     def __init__(
-        self, guide: Any, on_sets: ModelOnSets, course: SetsCourse, programs: LanePrograms, failed: Mapping[int, str],
-        unsettled: Mapping[int, str], timing: Timing, record: Any, options: FitOptions,
-    ):  # fmt: skip
+        self,
+        guide: Any,
+        on_sets: ModelOnSets,
+        course: SetsCourse,
+        programs: LanePrograms,
+        failed: Mapping[int, str],
+        unsettled: Mapping[int, str],
+        timing: Timing,
+        record: Any,
+        options: FitOptions,
+    ):
         self.guide, self.on_sets, self.course, self.programs = guide, on_sets, course, programs
         self.failed, self.unsettled, self.timing, self.record, self.options = (
-            list(failed), unsettled, timing, record, options,
-        )  # fmt: skip
+            list(failed),
+            unsettled,
+            timing,
+            record,
+            options,
+        )
         self._lanes = np.arange(programs.lanes_for(on_sets.sets.count)) % on_sets.sets.count
         self._ends = course.free if options.averages else course.last
         self._free = jax.tree.map(lambda leaf: leaf[self._lanes], self._ends)
@@ -197,16 +209,29 @@ class _Result:
         pair = pair_of(self.on_sets.model, self.guide, data, self.programs.pair.problem.mesh, None, None)
         seed = (options.seed + number) % 2**32
         record = record_of(
-            pair, options.bound, options.num_steps, seed, self.record.started,
-            self.record.interrupted, names_for(pair.problem, options.dims, options.coords),
-        )  # fmt: skip
+            pair,
+            options.bound,
+            options.num_steps,
+            seed,
+            self.record.started,
+            self.record.interrupted,
+            names_for(pair.problem, options.dims, options.coords),
+        )
         free, params = (jax.tree.map(lambda leaf: leaf[number], of) for of in (self._ends, self.params))
         last = jax.tree.map(lambda leaf: leaf[number], self._last) if options.averages else None
         return Fit(
-            params, course.losses(number), self.timing, replace(record, matmul_precision=options.matmul_precision),
-            self.unsettled[number], int(course.steps[number]), int(course.failed[number]), free=free, pair=pair,
-            arrays=pair.problem.place_arrays(), last=last,
-        )  # fmt: skip
+            params,
+            course.losses(number),
+            self.timing,
+            replace(record, matmul_precision=options.matmul_precision),
+            self.unsettled[number],
+            int(course.steps[number]),
+            int(course.failed[number]),
+            free=free,
+            pair=pair,
+            arrays=pair.problem.place_arrays(),
+            last=last,
+        )
 
     @cached_property
     def _last(self) -> dict[str, Any]:

@@ -79,9 +79,10 @@ class SetsCourse(NamedTuple):
     def losses(self, number: int) -> Losses:
         """Return the bounds of a data set at each of its steps."""
         own = [
-            StepBounds(*(part[:, lanes[0]] for part in block.made)) for block in self.bounds
+            StepBounds(*(part[:, lanes[0]] for part in block.made))
+            for block in self.bounds
             if len(lanes := np.flatnonzero(block.sets == number))
-        ]  # fmt: skip
+        ]
         return Losses(*(part[: self.steps[number]] for part in Losses.of(own)))
 
 
@@ -142,9 +143,20 @@ class LearningOfSets:
         moves = (np.arange(len(sets)) < count) & ~np.isin(sets, list(without))
         of_sets = jax.tree.map(lambda leaf: to_host(leaf)[:count].copy(), free)
         return SetsCourse(
-            0, jax.vmap(self.steps.begin)(free), sets, moves, arrays, (self.settling,) * count, of_sets, of_sets,
-            (None, None), np.zeros(count, int), np.zeros(count, int), np.full(count, np.nan), np.full(count, np.nan),
-        )  # fmt: skip
+            0,
+            jax.vmap(self.steps.begin)(free),
+            sets,
+            moves,
+            arrays,
+            (self.settling,) * count,
+            of_sets,
+            of_sets,
+            (None, None),
+            np.zeros(count, int),
+            np.zeros(count, int),
+            np.full(count, np.nan),
+            np.full(count, np.nan),
+        )
 
     def step(self, state: SetsCourse, say: Callable[[str], None]) -> Iterator[SetsCourse]:
         """Make a block of steps, and compare the windows that have ended."""
@@ -253,9 +265,10 @@ class LearningOfSets:
         failed = course.failed.copy()
         failed[course.sets[course.moves]] = to_host(course.state.failed)[course.moves]
         return course._replace(
-            moves=course.moves & ~(gave_up | settled | over), failed=failed,
+            moves=course.moves & ~(gave_up | settled | over),
+            failed=failed,
             gave_up=course.gave_up | {int(number) for number in course.sets[gave_up]},
-        )  # fmt: skip
+        )
 
     def _with_fewer_lanes(self, course: SetsCourse) -> SetsCourse:
         """Return the state without the lanes that have ended, if few still move."""

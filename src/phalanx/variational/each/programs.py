@@ -66,10 +66,11 @@ class LanePrograms:
         """Return the arrays on the mesh: a lane has those of the data set with its number."""
         own, mesh = self.on_sets.own, self.on_sets.mesh
         return tuple(
-            jax.device_put(np.asarray(array)[numbers], NamedSharding(mesh, OF_LANES)) if number in own
+            jax.device_put(np.asarray(array)[numbers], NamedSharding(mesh, OF_LANES))
+            if number in own
             else jax.device_put(array, NamedSharding(mesh, SHARED))
             for number, array in enumerate(self.on_sets.arrays)
-        )  # fmt: skip
+        )
 
     def begun(
         self, seeds: UInt32[np.ndarray, "lanes"], arrays: Sequence[Array], given: Params
@@ -92,9 +93,13 @@ class LanePrograms:
         return np.asarray(self._call(of_lanes, (self._specs,), OF_LANES, arrays))
 
     def block(
-        self, steps: Steps, state: FitState, seeds: UInt32[np.ndarray, "lanes"], arrays: Sequence[Array],
+        self,
+        steps: Steps,
+        state: FitState,
+        seeds: UInt32[np.ndarray, "lanes"],
+        arrays: Sequence[Array],
         order: LaneOrder,
-    ) -> tuple[FitState, StepBounds]:  # fmt: skip
+    ) -> tuple[FitState, StepBounds]:
         """Make steps; return the state, and bounds `(step, lane)`, NaN of lanes that do not move."""
         room = room_of(len(seeds))
 
@@ -150,9 +155,12 @@ class LanePrograms:
         return self._call(of_lanes, (OF_LANES,), OF_LANES, free)
 
     def draws(
-        self, free: Params, seeds: UInt32[np.ndarray, "lanes"], numbers: UInt32[np.ndarray, "draw"],
+        self,
+        free: Params,
+        seeds: UInt32[np.ndarray, "lanes"],
+        numbers: UInt32[np.ndarray, "draw"],
         arrays: Sequence[Array],
-    ) -> Drawn:  # fmt: skip
+    ) -> Drawn:
         """Return draws of these numbers from the guide of each lane, arrays `(lane, draw, ...)`."""
 
         def of_lanes(free: Params, seeds: Array, numbers: Array, arrays: Sequence[Array]) -> Drawn:
@@ -177,9 +185,14 @@ class LanePrograms:
         return tuple(OF_LANES if number in self.on_sets.own else SHARED for number in range(len(arrays)))
 
     def _call(
-        self, f: Callable[..., Any], in_specs: PyTree, out_specs: PyTree, *arguments: PyTree, what: Any = None,
+        self,
+        f: Callable[..., Any],
+        in_specs: PyTree,
+        out_specs: PyTree,
+        *arguments: PyTree,
+        what: Any = None,
         identity: Callable[[], Hashable | None] | None = None,
-    ) -> PyTree:  # fmt: skip
+    ) -> PyTree:
         """Call a program, which is compiled once for each shape of its arguments and for each `what`.
 
         The pair determines it, unless there is another `identity`.

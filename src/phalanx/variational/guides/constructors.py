@@ -17,9 +17,22 @@ from phalanx.variational.guides.structured import Structured
 from phalanx.variational.objective import elbo, forward_kl, importance_weighted, objective
 
 __all__ = [
-    "Beginning", "Guide", "Parameter", "Traits", "elbo", "flow", "forward_kl", "full_rank", "importance_weighted",
-    "laplace", "low_rank", "mean_field", "objective", "pathfinder", "structured",
-]  # fmt: skip
+    "Beginning",
+    "Guide",
+    "Parameter",
+    "Traits",
+    "elbo",
+    "flow",
+    "forward_kl",
+    "full_rank",
+    "importance_weighted",
+    "laplace",
+    "low_rank",
+    "mean_field",
+    "objective",
+    "pathfinder",
+    "structured",
+]
 
 
 def _check(model: object, **positive: float | None) -> None:

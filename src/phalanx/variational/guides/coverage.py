@@ -18,7 +18,7 @@ from numpyro.distributions import (
     Independent,
     MaskedDistribution,
     constraints,
-)  # fmt: skip
+)
 
 from phalanx.diagnostics import Finding
 from phalanx.distributions.supports import AnyOf, support_of

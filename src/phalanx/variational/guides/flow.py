@@ -29,7 +29,7 @@ from phalanx.variational.guides.coordinates import (
     of_vector,
     size_of,
     vector_of,
-)  # fmt: skip
+)
 from phalanx.variational.guides.gaussian import MeanField, locs_and_scales, standard_log_prob
 from phalanx.variational.guides.guide import Guide, Pushed, Traits
 from phalanx.variational.guides.learned import Params

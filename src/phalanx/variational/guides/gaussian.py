@@ -29,7 +29,7 @@ from phalanx.variational.guides.coordinates import (
     of_vector,
     row_spec,
     size_of,
-)  # fmt: skip
+)
 from phalanx.variational.guides.guide import Guide, Pushed, Traits
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.start import TOP, Beginning, ModelStart

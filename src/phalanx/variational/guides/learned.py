@@ -74,8 +74,9 @@ class Learned:
     def _laid_out(self, mesh: Mesh, name: str, value: PyTree) -> PyTree:
         return tree_map_with_path(
             lambda path, leaf, spec: _sharding(mesh, f"{name!r}{keystr(path)}", spec, leaf),
-            value, layout_of(value, self.parameters[name].spec, f"Parameter {name!r}"),
-        )  # fmt: skip
+            value,
+            layout_of(value, self.parameters[name].spec, f"Parameter {name!r}"),
+        )
 
     def _each(self, name: str, apply: Callable[[Transform, Array], ArrayLike], value: PyTree) -> PyTree:
         transform = bijection_onto(self.parameters[name].constraint)

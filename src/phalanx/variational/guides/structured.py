@@ -30,7 +30,7 @@ from phalanx.variational.guides.gaussian import (
     standard_log_prob,
     standardized,
     transport_of_draws,
-)  # fmt: skip
+)
 from phalanx.variational.guides.guide import Guide, Pushed, Traits
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.guides.start import Beginning, ModelStart

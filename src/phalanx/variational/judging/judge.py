@@ -64,9 +64,11 @@ class Moment(NamedTuple):
 
 
 def moments(
-    values: Mapping[str, np.ndarray], weights: Float64[np.ndarray, "draw"], resampled: bool = False,
+    values: Mapping[str, np.ndarray],
+    weights: Float64[np.ndarray, "draw"],
+    resampled: bool = False,
     labels: Names | None = None,
-) -> Iterator[Moment]:  # fmt: skip
+) -> Iterator[Moment]:
     """Yield the moments of every element of draws `(draw, ...)`, under the guide and by self-normalised weights.
 
     If draws are resampled by the weights, the guide's moments are the weighted ones, with their errors. `labels` name
@@ -130,9 +132,11 @@ def _beyond(
 
 
 def _moments(
-    names: Sequence[str], mean: Float64[np.ndarray, "element"], plain: Float64[np.ndarray, "element"],
+    names: Sequence[str],
+    mean: Float64[np.ndarray, "element"],
+    plain: Float64[np.ndarray, "element"],
     *others: Float64[np.ndarray, "element"],
-) -> Iterator[Moment]:  # fmt: skip
+) -> Iterator[Moment]:
     """Yield the moments of named elements, given shift, its error, the unit, the ratio and the fields after."""
     shift, error, sd, *ratios = others
     for i, label in enumerate(names):
@@ -197,10 +201,18 @@ class Compared(NamedTuple):
 
 
 def judge_fit(
-    weights: Weights, values: Mapping[str, np.ndarray], *, settled: str, steps: int, failed: int,
-    findings: Sequence[Finding] = (), resampled: bool = False, moves: Callable[[], Moved] | None = None,
-    search: Callable[[], ModeSearch] | None = None, labels: Names | None = None,
-) -> Verdict:  # fmt: skip
+    weights: Weights,
+    values: Mapping[str, np.ndarray],
+    *,
+    settled: str,
+    steps: int,
+    failed: int,
+    findings: Sequence[Finding] = (),
+    resampled: bool = False,
+    moves: Callable[[], Moved] | None = None,
+    search: Callable[[], ModeSearch] | None = None,
+    labels: Names | None = None,
+) -> Verdict:
     r"""Return the verdict on a fit.
 
     A fit is good if all of the following hold. The tail of its importance weights is light enough for the number of
@@ -278,9 +290,12 @@ def _of_undefined(weights: Weights) -> Finding | str:
 
 
 def _of_draws(
-    weights: Weights, values: Mapping[str, np.ndarray], resampled: bool, moves: Callable[[], Moved] | None,
+    weights: Weights,
+    values: Mapping[str, np.ndarray],
+    resampled: bool,
+    moves: Callable[[], Moved] | None,
     labels: Names | None,
-) -> list[Finding | str]:  # fmt: skip
+) -> list[Finding | str]:
     """Return the findings of weights and moves about the draws."""
     k_hat, bound, total = weights.smoothed.k_hat, threshold(len(weights.log)), len(weights.log)
     if not np.isfinite(weights.log.max()) or not k_hat <= bound:

@@ -49,9 +49,13 @@ class LinearResponse(NamedTuple):
 
 
 def covariance_of(
-    drawing: Drawing, names: str | Sequence[str] | None, latents: Sequence[str], num_draws: int, seed: int,
+    drawing: Drawing,
+    names: str | Sequence[str] | None,
+    latents: Sequence[str],
+    num_draws: int,
+    seed: int,
     labels: Names | None = None,
-) -> LinearResponse:  # fmt: skip
+) -> LinearResponse:
     """Return the covariance of variables, whose entries have these labels; see `Fit.covariance`."""
     check_same("fit.covariance")
     pair, free = drawing.pair, drawing.free

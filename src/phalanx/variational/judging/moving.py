@@ -110,9 +110,12 @@ class Mover:
         return min(self.drawing.room, self.count)  # densities of a batch are evaluated in lanes
 
     def move(
-        self, seed: int, values: dict[str, np.ndarray], log: Float[np.ndarray, "draw"],
+        self,
+        seed: int,
+        values: dict[str, np.ndarray],
+        log: Float[np.ndarray, "draw"],
         weights: Float[np.ndarray, "draw"],
-    ) -> Moved:  # fmt: skip
+    ) -> Moved:
         """Move draws chosen by weights from a guide's draws.
 
         Args:

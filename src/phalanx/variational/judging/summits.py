@@ -54,9 +54,12 @@ BESIDE, TOGETHER = (0.02, 0.2), 64
 
 
 def is_summit(
-    log_density: LogDensity, densities: Densities, top: Top, log_p: Float[Array, ""],
+    log_density: LogDensity,
+    densities: Densities,
+    top: Top,
+    log_p: Float[Array, ""],
     longest: Float[Array, "coordinate"],
-) -> Bool[Array, ""]:  # fmt: skip
+) -> Bool[Array, ""]:
     """Return whether the density falls on both sides along each coordinate and each soft principal direction.
 
     `longest` is the farthest that each coordinate is followed: a logarithm of 30 is next to the edge of the support. At
@@ -88,9 +91,12 @@ def is_summit_of_many(
 
 
 def _falls(
-    densities: Densities, position: Float[Array, "coordinate"], log_p: Float[Array, ""],
-    directions: Float[Array, "direction coordinate"], longest: Float[Array, "coordinate"],
-) -> Bool[Array, ""]:  # fmt: skip
+    densities: Densities,
+    position: Float[Array, "coordinate"],
+    log_p: Float[Array, ""],
+    directions: Float[Array, "direction coordinate"],
+    longest: Float[Array, "coordinate"],
+) -> Bool[Array, ""]:
     directions = directions / jnp.maximum(1.0, jnp.max(jnp.abs(directions) / longest[None], 1, keepdims=True))
     top = densities(position)
 

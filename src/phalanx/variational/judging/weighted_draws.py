@@ -85,10 +85,17 @@ class WeightedDraws:
         which = JUDGE_SEED, num_draws
         weights, values = self.weighted(*which)
         return judge_fit(
-            weights, values, settled=settled, steps=steps, failed=failed, resampled=resampled, findings=findings,
-            moves=partial(self.moved, *which) if self.can_move else None, search=partial(self.searched, *which),
+            weights,
+            values,
+            settled=settled,
+            steps=steps,
+            failed=failed,
+            resampled=resampled,
+            findings=findings,
+            moves=partial(self.moved, *which) if self.can_move else None,
+            search=partial(self.searched, *which),
             labels=self.labels,
-        )  # fmt: skip
+        )
 
     def evidence(self, seed: int, num_draws: int) -> Evidence:
         """Return the evidence; it is not reliable if moves or a search find regions that the guide misses."""

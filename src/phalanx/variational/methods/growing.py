@@ -135,21 +135,36 @@ class Growing:
         # replicated: a vector of all parameters, some of them sharded, cannot be sharded by rows
         everywhere = NamedSharding(self.fixed.pair.problem.mesh, PartitionSpec())
         self._begin = self.compiler(
-            self._begun, start, draws, self.arrays, out_shardings=lambda _: everywhere, rarely=True,
+            self._begun,
+            start,
+            draws,
+            self.arrays,
+            out_shardings=lambda _: everywhere,
+            rarely=True,
             identity=self._identity("begin climbs"),
-        )  # fmt: skip
+        )
         climb, _ = self._begin(start, draws, self.arrays)
         self._block = self.compiler(
-            self._climbed, climb, start, draws, count, self.arrays, out_shardings=lambda _: everywhere,
+            self._climbed,
+            climb,
+            start,
+            draws,
+            count,
+            self.arrays,
+            out_shardings=lambda _: everywhere,
             identity=self._identity("climb"),
-        )  # fmt: skip
+        )
         if self.doubles:
             size = sum(leaf.size for leaf in jax.tree.leaves(start))
             compared = max(16, min(COMPARED, NUMBERS // size))
             self._quartiles = self.compiler(
-                quartiles_of(self.fixed.pair, compared), start, self.seed, self.arrays, rarely=True,
+                quartiles_of(self.fixed.pair, compared),
+                start,
+                self.seed,
+                self.arrays,
+                rarely=True,
                 identity=self._identity("quartiles", compared),
-            )  # fmt: skip
+            )
             self._gain = self.compiler(
                 self.fixed.gain, start, start, draws, self.arrays, rarely=True, identity=self._identity("gain")
             )
@@ -198,8 +213,12 @@ class Growing:
         """Return the progress of the climb."""
         made = state.made[-1]
         return FitReport(
-            "fitting", state.step, self.num_steps, elbo=float(made.bound[-1]), error=float(made.error[-1]),
-        )  # fmt: skip
+            "fitting",
+            state.step,
+            self.num_steps,
+            elbo=float(made.bound[-1]),
+            error=float(made.error[-1]),
+        )
 
     def _identity(self, name: str, *what: Hashable) -> Hashable | None:
         return key_of(self.fixed.pair, name, self.fixed.chunk, *what)
@@ -212,9 +231,13 @@ class Growing:
         if not np.isfinite(at.climb.value) or not np.isfinite(at.climb.gradient).all():
             raise FitError(self._blame(state), state.free)
         return state._replace(
-            climb=at, anchor=state.free, draws=draws, error=error, before=state.gradients,
+            climb=at,
+            anchor=state.free,
+            draws=draws,
+            error=error,
+            before=state.gradients,
             gradients=state.gradients + state.chunks * self.fixed.chunk,
-        )  # fmt: skip
+        )
 
     def _ended(self, state: Growth, before: dict[str, Any]) -> Growth:
         """Return the state after a climb: the end of the fit, or room for a climb with more draws."""

@@ -120,9 +120,15 @@ class Settling:
         near = self._near + 1 if self.compared and still and 1.0 < change <= NEAR else 0
         lower = agrees or (near >= PATIENT and across <= max(change, self._change))
         found = replace(
-            self, rate=self.rate * (0.5 if lower else 1.0), agreements=self.agreements + 1 if agrees else 0,
-            compared=True, _before=now, _near=0 if lower else near, _change=change, _alike=across <= 1.0,
-        )  # fmt: skip
+            self,
+            rate=self.rate * (0.5 if lower else 1.0),
+            agreements=self.agreements + 1 if agrees else 0,
+            compared=True,
+            _before=now,
+            _near=0 if lower else near,
+            _change=change,
+            _alike=across <= 1.0,
+        )
         if found.settled:
             return found
         return replace(found, window=_window(step, length if agrees else math.ceil(GROWTH * length), self.num_steps))

@@ -129,9 +129,13 @@ class Stochastic:
         made = StepBounds(everywhere, everywhere)
         self._block = self.compiler(
             self.steps.block if self.stream is None else self.steps.single,
-            state, self.seed, self.arrays, StepOrder(np.int32(0), np.float32(self.rate), np.bool_(False)),
-            out_shardings=lambda _: (self._layout, made), identity=self.steps.identity(state),
-        )  # fmt: skip
+            state,
+            self.seed,
+            self.arrays,
+            StepOrder(np.int32(0), np.float32(self.rate), np.bool_(False)),
+            out_shardings=lambda _: (self._layout, made),
+            identity=self.steps.identity(state),
+        )
         if self.settling.stops:
             count, pair = draws_to_compare(state.free), self.steps.pair
             arguments, identity = (state.free, self.seed, self.arrays), key_of(pair, "quartiles", count)
@@ -215,12 +219,16 @@ class Stochastic:
             free = state.free
         ordered = self.stream is not None and self.stream.is_ordered
         return FitOutcome(
-            dict(free), Losses.of((*state.made, *state.fresh)), step, step * self.steps.num_particles,
-            int(state.state.failed), seen=self.first_batch + step if ordered else 0,
+            dict(free),
+            Losses.of((*state.made, *state.fresh)),
+            step,
+            step * self.steps.num_particles,
+            int(state.state.failed),
+            seen=self.first_batch + step if ordered else 0,
             last=None if free is last else last,
             looks=self.watch.looks if self.watch else (),
             unsettled=why_unsettled(state.settling, state.step, self.falls, stopped),
-        )  # fmt: skip
+        )
 
     def report(self, state: Course) -> FitReport:
         """Return the progress of the fit, with bounds averaged over the last block."""
@@ -230,14 +238,22 @@ class Stochastic:
         if (watch := self.watch) is not None and self.training is not None:
             looks, scale = watch.looks, watch.scale
             watched = {
-                "bits": scale.bits(scale.loss(elbo)), "held_out_bits": looks[-1].held_out_bits if looks else nan,
-                "rows_per_second": watch.rows_per_second, "utilisation": watch.utilisation,
-            }  # fmt: skip
+                "bits": scale.bits(scale.loss(elbo)),
+                "held_out_bits": looks[-1].held_out_bits if looks else nan,
+                "rows_per_second": watch.rows_per_second,
+                "utilisation": watch.utilisation,
+            }
         return FitReport(
-            "fitting", state.step, self._num_steps, int(state.state.failed),
-            elbo=elbo, error=error, learning_rate=self._learning_rate(state),
-            bound=bound_name(self.steps.pair), **watched,
-        )  # fmt: skip
+            "fitting",
+            state.step,
+            self._num_steps,
+            int(state.state.failed),
+            elbo=elbo,
+            error=error,
+            learning_rate=self._learning_rate(state),
+            bound=bound_name(self.steps.pair),
+            **watched,
+        )
 
     def _learning_rate(self, state: Course) -> float | None:
         """Return the rate of the last step; None if the optimiser does not show it."""

@@ -15,9 +15,14 @@ from phalanx.variational.problem import Problem
 
 
 def record_of(
-    pair: Pair, objective: Objective, num_steps: int, seed: int, started: str, interrupted: bool,
+    pair: Pair,
+    objective: Objective,
+    num_steps: int,
+    seed: int,
+    started: str,
+    interrupted: bool,
     names: Mapping[str, Any],
-) -> RunRecord:  # fmt: skip
+) -> RunRecord:
     """Return the record of a fit; `num_warmup` is its greatest number of steps, and `names` come from `names_for`."""
     problem, arguments, name = pair.problem, pair.problem.arguments, pair.guide.name
     return RunRecord(

@@ -45,18 +45,26 @@ COMPARISON = Comparison(
 
 
 def fit_identity(
-    steps: Steps, state: FitState, seed: int, rate: float, precision: str, held_out: Mapping[str, Any] | Batches | None,
+    steps: Steps,
+    state: FitState,
+    seed: int,
+    rate: float,
+    precision: str,
+    held_out: Mapping[str, Any] | Batches | None,
     more: Mapping[str, Any],
-) -> Identity:  # fmt: skip
+) -> Identity:
     """Return the identity of a fit, with more values that a message can show."""
     problem = steps.pair.problem
     minibatch = problem.minibatch
     said = {
-        "seed": int(seed), "num_particles": steps.num_particles, "matmul_precision": precision,
+        "seed": int(seed),
+        "num_particles": steps.num_particles,
+        "matmul_precision": precision,
         "batch_size": None if minibatch is None else minibatch.size,
         "num_rows": None if minibatch is None else minibatch.total,
-        "data": ", ".join(map(_shaped, problem.arguments.names, problem.arguments.whole_shapes())), **more,
-    }  # fmt: skip
+        "data": ", ".join(map(_shaped, problem.arguments.names, problem.arguments.whole_shapes())),
+        **more,
+    }
     contents = {"data": content_of(problem.arguments), "held_out": _held_out(problem, held_out)}
     return identity_of(said, contents, _traces(steps, state, rate))
 

@@ -164,8 +164,10 @@ class Stream:
 
     def _check(self, arguments: Arguments) -> None:
         known = self._problem.arguments
-        first, here = ([(n, a.shape, np.dtype(a.dtype)) for n, a in zip(x.names, x.arrays, strict=True)]
-                       for x in (known, arguments))  # fmt: skip
+        first, here = (
+            [(n, a.shape, np.dtype(a.dtype)) for n, a in zip(x.names, x.arrays, strict=True)]
+            for x in (known, arguments)
+        )
         for (name, *was), (other, *found) in zip(first, here, strict=False):
             if name == other and was != found:
                 raise ValueError(

@@ -23,9 +23,16 @@ from phalanx.variational.monitoring.options import Training
 from phalanx.variational.monitoring.same_fit import COMPARISON, fit_identity
 
 PEAKS = {
-    "H200": 989e12, "H100": 989e12, "A100": 312e12, "TPU v4": 275e12, "TPU v5 lite": 197e12, "TPU v5e": 197e12,
-    "TPU v5p": 459e12, "TPU v6 lite": 918e12, "TPU v6e": 918e12,
-}  # fmt: skip
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+}
 """Operations per second in dense bfloat16, by a part of the device's kind; from the vendors' data sheets."""
 
 
@@ -73,9 +80,17 @@ class FitWatch:
     """
 
     def __init__(
-        self, training: Training | None, policy: SavePolicy | None, settling: Settling, steps: Steps, state: FitState,
-        seed: np.uint32, arrays: tuple[Array, ...], rate: float, compiler: Compiler,
-    ):  # fmt: skip
+        self,
+        training: Training | None,
+        policy: SavePolicy | None,
+        settling: Settling,
+        steps: Steps,
+        state: FitState,
+        seed: np.uint32,
+        arrays: tuple[Array, ...],
+        rate: float,
+        compiler: Compiler,
+    ):
         self._training, self.scale = training, Scale.of(steps.pair.problem)
         held_out, log = (None, None) if training is None else (training.held_out, training.log)
         # where windows end depends on the number of steps; a state without averages has fewer arrays
@@ -84,9 +99,12 @@ class FitWatch:
         more = more if training is None else {}
         self._held_out = None if held_out is None else HeldOut.of(steps, held_out, seed, state.free, compiler)
         self._watch: Watch[Look] = Watch(
-            log, Look._asdict, None if policy is None else fit_checkpoint(policy),
-            lambda: fit_identity(steps, state, int(seed), rate, compiler.precision, held_out, more), COMPARISON,
-        )  # fmt: skip
+            log,
+            Look._asdict,
+            None if policy is None else fit_checkpoint(policy),
+            lambda: fit_identity(steps, state, int(seed), rate, compiler.precision, held_out, more),
+            COMPARISON,
+        )
         minibatch = steps.pair.problem.minibatch
         self._rows = self.scale.rows if minibatch is None else minibatch.size
         self.best: Params | None = None
