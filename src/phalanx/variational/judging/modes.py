@@ -119,7 +119,7 @@ class Modes:
         found = [*self._climbed(chosen, log_evidence), *self._exchanged(draws, images, log_evidence)]
         tries = f"{3 * PER_KIND} climbs from dispersed starts"
         if images:
-            tries += f" and {len(images)} exchanges of elements"
+            tries += f" and {len(images)} exchanges of elements or signs"
         said = f"{tries} led to no other mode. {blind}, and climbs find only the modes where they end."
         return ModeSearch(tuple(sorted(found, key=lambda mode: -mode.mass)), said)
 
@@ -301,7 +301,7 @@ def _laplace(
 
 
 def _images(draws: Mapping[str, np.ndarray], labels: Names) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Yield images of draws under exchanges of elements, each after its description."""
+    """Yield images of draws under exchanges of elements and changes of sign, each after its description."""
     sizes = sorted({size for v in draws.values() for size in v.shape[1:] if size > 1})
     for size in sizes[:4]:
         every = [name for name, v in draws.items() if size in v.shape[1:]]
@@ -315,6 +315,9 @@ def _images(draws: Mapping[str, np.ndarray], labels: Names) -> Iterator[tuple[st
             words = [entries for name in names for entries in labels.get(name, ()) if entries and len(entries) == size]
             a, b = (words[0][j], words[0][i]) if words else (j, i)
             yield f"elements {a} and {b} of {', '.join(names)} exchanged", exchanged
+    floats = [name for name, v in draws.items() if np.issubdtype(v.dtype, np.floating) and (v < 0).any()]
+    for names in [[name] for name in floats[:4]] + ([floats] if len(floats) > 1 else []):
+        yield f"{', '.join(names)} with the opposite sign", {n: -v if n in names else v for n, v in draws.items()}
 
 
 def _reordered(values: np.ndarray, size: int, order: np.ndarray) -> np.ndarray:
