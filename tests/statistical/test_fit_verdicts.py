@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
@@ -147,6 +148,26 @@ def test_only_exchanges_of_elements_name_equal_modes(benchmark, monkeypatch):
     after = fit.verdict()
     fit._weighted_draws._kept.pop("modes")
     assert after.grade == "not good" and "exchanged" not in str(after)
+
+
+@pytest.mark.slow
+def test_only_changes_of_sign_name_the_other_half_of_a_factor_model(monkeypatch):
+    # climbs end at the joint maximum of loadings and scores, whose mass is not that of the mode
+    random = np.random.default_rng(0)
+    loadings = random.normal(size=5) + 2.0 * np.sign(random.normal(size=5))
+    y = random.normal(size=(60, 1)) * loadings + 0.5 * random.normal(size=(60, 5))
+
+    def model(y):
+        loadings = phx.sample("loadings", dist.Normal(0.0, 3.0).expand([5]))
+        scores = phx.sample("scores", dist.Normal(0.0, 1.0).expand([60, 1]))
+        phx.sample("y", dist.Normal(scores * loadings[None], 0.5), obs=y)
+
+    fit = phx.fit(model, phx.guides.flow(), {"y": y.astype(np.float32)}, seed=1, progress=False)
+    verdict = fit.verdict()
+    assert verdict.grade == "not good" and "loadings, scores with the opposite sign" in str(verdict)
+    fit._weighted_draws._kept.pop("modes")
+    monkeypatch.setattr(f"{JUDGING}.modes.Modes._exchanged", nothing)
+    assert fit.verdict().grade in GRADES[1:]  # half of the posterior is missed
 
 
 def test_the_table_makes_verdicts_wrong():
