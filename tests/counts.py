@@ -102,8 +102,8 @@ SIZES: dict[str, Callable[[Module], int]] = {
 
 SHAPES: dict[str, tuple[Callable[[Module], Places], int]] = {
     "places that the formatter skips": (unformatted, 0),
-    "assignments of a tuple to a tuple": (packed, 1015),
-    "functions that only forward": (forwarding, 210),
+    "assignments of a tuple to a tuple": (packed, 1010),
+    "functions that only forward": (forwarding, 209),
     f"functions of more than {LONG} lines of code": (long, 0),
 }
 """Kinds of places by name, and the limit of their number."""

@@ -48,8 +48,7 @@ def fit(
     chosen, program = by_name.guide(guide), load(model)
     request = Request.of(program, data or [], data_shards, missing)
     folder = options.folder_for(out, name)
-    if not quiet:
-        say(request.introduction, Path(model).name)
+    request.introduce(model, quiet)
     with naming_lines_of(path), explain_interrupt("no step was made, so no file was written."):
         fitted = fit_guide(
             program,

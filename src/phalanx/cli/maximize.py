@@ -35,8 +35,7 @@ def maximize(
     begins = None if init is None else read_values(init, "--init")
     request = Request.of(program, data or [], data_shards)
     folder = options.folder_for(out, name)
-    if not quiet:
-        say(request.introduction, Path(model).name)
+    request.introduce(model, quiet)
     with naming_lines_of(path), explain_interrupt("no maximum was found, so no file was written."):
         found = find_maximum(
             program, request.arguments, mesh=request.mesh, init=begins, seed=seed, matmul_precision=precision.value

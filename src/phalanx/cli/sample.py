@@ -111,9 +111,9 @@ def sample(
     """Run your model: print the summary and a verdict; write draws, report, pictures and tables to a folder."""
     condition = _condition(until_r_hat, until_ess, seconds)
     options.start_devices(devices)  # before the user's files, which may create arrays
-    tuning = {"target_acceptance": target_acceptance, "max_depth": max_depth, "step_size": step_size}
-    sampler = {
-        "kernel": by_name.kernel(kernel, **tuning, batch_size=batch_size),
+    hyperparameters = {"target_acceptance": target_acceptance, "max_depth": max_depth, "step_size": step_size}
+    arguments = {
+        "kernel": by_name.kernel(kernel, **hyperparameters, batch_size=batch_size),
         "reducers": by_name.reducers_named(reducer),
         "num_chains": 4 if chains is None else chains,
         "num_warmup": warmup,
@@ -127,16 +127,16 @@ def sample(
         "matmul_precision": precision.value,
         "progress": not quiet,
     }
-    checks, figures = by_name.functions("check", check), by_name.functions("figure", figure)
+    checks = list(by_name.functions("check", check).values())
+    figures = by_name.functions("figure", figure)
     program = load(model)
-    sampler["init"] = None if init is None else initial(init)
+    arguments["init"] = None if init is None else initial(init)
     request = Request.of(program, data or [], data_shards, missing)
     folder = options.folder_for(out, split_reference(model)[1])
-    if not quiet:
-        say(request.introduction, Path(model).name)
-    posterior = _run(model, program, request, folder, sampler, checkpoint, store)
-    _write(posterior, folder, [*checks.values()], figures, store, quiet)
-    _end(posterior, folder, [*checks.values()], strict)
+    request.introduce(model, quiet)
+    posterior = _run(model, program, request, folder, arguments, checkpoint, store)
+    _write(posterior, folder, checks, figures, store, quiet)
+    _end(posterior, folder, checks, strict)
 
 
 def _condition(r_hat: float | None, ess: float | None, seconds: float | None) -> Until | None:
@@ -150,7 +150,7 @@ def _run(
     program: Program,
     request: Request,
     folder: Path,
-    sampler: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     checkpoint: bool,
     store: bool,
 ) -> Posterior:
@@ -164,7 +164,7 @@ def _run(
             mesh=request.mesh,
             checkpoint=folder / CHECKPOINT if checkpoint else None,
             store=folder / STORE if store else None,
-            **sampler,
+            **arguments,
         )
 
 

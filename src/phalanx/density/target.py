@@ -193,7 +193,8 @@ class Target(ModelOnMesh):
     def of_groups(self, own: Sequence[int], groups: int) -> Target:
         """Return the target of groups of chains, each of which has its own arrays with the numbers in `own`."""
         other = copy.copy(self)
-        other.own, other.groups = tuple(own), groups
+        other.own = tuple(own)
+        other.groups = groups
         return other
 
     def array_specs(self) -> tuple[PartitionSpec, ...]:

@@ -99,8 +99,8 @@ def smc(
         seed: a whole number. The same seed gives the same particles: bit for bit on the same number of devices, up to
             rounding on others.
         mesh: the devices, from `phx.make_mesh`, by default as for `phx.mcmc`.
-        keep: names of the variables to store, or one name. None means all latent variables and the deterministic values
-            of at most 10,000 elements.
+        keep: names of the variables to store, or one name. None means those that an attribute `keep` of the model names
+            or else all latent variables and the deterministic values of at most 10,000 elements.
         dims: names of the axes of variables and data, as for `phx.mcmc`.
         coords: names of the entries along dimensions, as for `phx.mcmc`.
         matmul_precision: precision of matrix products: "float32", "tensorfloat32" or "bfloat16".

@@ -75,7 +75,8 @@ class RunCheckpoint(Checkpoint):
 
     def __init__(self, policy: SavePolicy, held: HeldChains, store: DrawStore | None = None):
         super().__init__(policy, "run", f"checkpoint={str(policy.folder)!r}")
-        self._folder, self._store = RunFolder(self.saves), store
+        self._folder = RunFolder(self.saves)
+        self._store = store
         self._held, self._words = held, SharedWords(self.called)
         self._identity: Mapping[str, Any] = {}
         self._contents: Mapping[str, str] = {}
@@ -90,7 +91,8 @@ class RunCheckpoint(Checkpoint):
         Raises:
             ValueError: when the folder holds another run, or all saves are damaged.
         """
-        self._identity, self._contents = identity, contents
+        self._identity = identity
+        self._contents = contents
         found = self._folder.read(None if self._held.is_whole else self._held)
         if found is None:
             return None

@@ -120,12 +120,12 @@ def _method(
         held = FixedDraws.of(pair, options.num_particles)
         return Growing(held, seed, arrays, options.num_steps, options.stops, compiler)
     if isinstance(options.optimizer, str) and options.optimizer == checks.BATCH_AND_MATCH:
-        matching = Steps(pair, options.bound, None, options.num_particles, match_scores)
+        matching = Steps(pair, options.objective, None, options.num_particles, match_scores)
         settling = Settling.begin(options.num_steps, options.stops, FIRST_MATCHES)
         begins = partial(FitState.of, optimizer=())
         return Stochastic(matching, begins, shapes, seed, arrays, 1.0, settling, compiler, averages=options.averages)
     steps, rate, falls = steps_of(
-        for_steps(pair), options.bound, options.optimizer, options.num_particles, options.num_steps, shapes
+        for_steps(pair), options.objective, options.optimizer, options.num_particles, options.num_steps, shapes
     )
     return Stochastic(
         steps,

@@ -27,7 +27,7 @@ from phalanx.variational.compiled_fit import CompiledFit
 from phalanx.variational.guides.guide import Guide
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.monitoring.recording import record_of
-from phalanx.variational.objective import Objective
+from phalanx.variational.objective import Objective, elbo
 from phalanx.variational.options import FitOptions
 from phalanx.variational.result import Fit, FitOutcome
 from phalanx.variational.traced_fit import TracedFit
@@ -152,7 +152,7 @@ def fit(
         num_particles,
         batch_size,
         num_rows,
-        objective,
+        elbo() if objective is None else objective,
         mesh,
         seed,
         until,
@@ -202,7 +202,7 @@ def _result(traced: TracedFit, compiled: CompiledFit, outcome: FitOutcome, timin
     """Return the fit, with the values of the learned parameters."""
     pair, options = traced.pair, compiled.options
     interrupted = compiled.loop.stopped is Stop.INTERRUPTED
-    record = record_of(pair, options.bound, options.num_steps, options.seed, started, interrupted, traced.names)
+    record = record_of(pair, options.objective, options.num_steps, options.seed, started, interrupted, traced.names)
 
     def values(free: Any) -> Any:
         return jax.tree.map(np.asarray, compiled.values(free))

@@ -17,7 +17,7 @@ from phalanx.store.policy import SavePolicy
 from phalanx.variational import checks
 from phalanx.variational.beginning import Init
 from phalanx.variational.monitoring.options import Training
-from phalanx.variational.objective import Objective, elbo
+from phalanx.variational.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class FitOptions:
 
     Attributes:
         stops: whether the fit stops when the guide no longer changes; only valid after `checked`.
+        averages: whether the parameters are averages over steps; only valid after `checked`.
     """
 
     optimizer: Any
@@ -33,7 +34,7 @@ class FitOptions:
     num_particles: int
     batch_size: int | None
     num_rows: int | None
-    objective: Objective | None
+    objective: Objective
     mesh: Mesh | None
     seed: int
     until: Until | bool | None
@@ -48,9 +49,10 @@ class FitOptions:
     on_block: Callable[[Report], Any] | None
     progress: bool
     stops: bool = False
+    averages: bool = False
 
     def checked(self, guide: object) -> FitOptions:
-        """Check the options for this guide; return them with Python's numbers, and with defaults in place of None.
+        """Check the options for this guide; return them with Python's numbers, and with `stops` and `averages`.
 
         Raises:
             TypeError, ValueError: when one is out of range; the message names it.
@@ -59,7 +61,6 @@ class FitOptions:
         policy = checks.check_saves(self.checkpoint, self.training)
         checks.check_training(self.training, self.optimizer, self.num_steps, policy is not None)
         checks.check_average(self.average, self.optimizer, self.training, self.num_steps)
-        objective = elbo() if self.objective is None else self.objective
         optimizer = checks.number_of(self.optimizer)
         num_particles = 1 if guide is None else self.num_particles
         check_arguments(
@@ -73,31 +74,19 @@ class FitOptions:
             mesh=self.mesh,
         )
         checks.check_optimizer(optimizer)
-        checks.check_objective(objective)
+        checks.check_objective(self.objective)
         checks.check_until(self.until)
         average = guide is not None if self.average is None else self.average
         return replace(
             self,
             optimizer=optimizer,
-            objective=objective,
             num_steps=int(self.num_steps),
             num_particles=int(num_particles),
             seed=int(self.seed),
-            average=average and self.training is None,
             checkpoint=policy,
+            averages=bool(average) and self.training is None,
             stops=guide is not None and self.training is None and self.until is not False,
         )
-
-    @property
-    def bound(self) -> Objective:
-        """The objective; only valid after `checked`."""
-        assert self.objective is not None
-        return self.objective
-
-    @property
-    def averages(self) -> bool:
-        """Whether the parameters are averages over steps; only valid after `checked`."""
-        return bool(self.average)
 
     @property
     def policy(self) -> SavePolicy | None:

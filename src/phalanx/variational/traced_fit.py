@@ -70,7 +70,7 @@ class TracedFit:
         names = names_for(pair.problem, options.dims, options.coords)
         if options.num_steps:
             check_bounded(pair)
-        checks.check_estimator(options.bound, alignment_of(pair).scored, options.num_particles)
-        checks.check_fixed(options.optimizer, options.bound, pair)
-        checks.check_matching(options.optimizer, options.bound, pair)
+        checks.check_estimator(options.objective, alignment_of(pair).scored, options.num_particles)
+        checks.check_fixed(options.optimizer, options.objective, pair)
+        checks.check_matching(options.optimizer, options.objective, pair)
         return cls(pair, stream, names, tuple(filter(None, notices)))

@@ -49,6 +49,11 @@ class Request(NamedTuple):
             arguments, sharded = shard_rows(arguments, mesh)
         return cls(arguments, mesh, _introduce(paths, arguments, sharded, matched.left_out))
 
+    def introduce(self, model: str, quiet: bool) -> None:
+        """Print the introduction below the name of the model's file, unless the command is quiet."""
+        if not quiet:
+            say(self.introduction, Path(model).name)
+
 
 class FileData(dict[str, Any]):
     """Values by name, and the file of each.

@@ -389,7 +389,8 @@ class Blocks:
 
     def no_sums(self) -> Sums:
         """Return sums over no draws; of groups, with an entry for each."""
-        sizes, groups = self.layout.whole_lengths, self.groups
+        sizes = self.layout.whole_lengths
+        groups = self.groups
         if groups is None:
             return Sums.nothing(sizes)
         none = tuple(

@@ -89,7 +89,7 @@ class CompiledSets:
             failed = _misfits(flags, count) | failed
             shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), free)
             steps, rate, falls = steps_of(
-                pair, options.bound, options.optimizer, options.num_particles, options.num_steps, shapes
+                pair, options.objective, options.optimizer, options.num_particles, options.num_steps, shapes
             )
             method = LearningOfSets(programs, steps, seeds, rate, Settling.begin(options.num_steps, options.stops))
             loop = Loop(method, method.begin(dict(free), lanes, arrays, frozenset(failed)))
@@ -143,7 +143,7 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
     )
     names_of_pair = names_for(pair.problem, options.dims, options.coords)
     record = record_of(
-        pair, options.bound, options.num_steps, options.seed, started, stopped is not None, names_of_pair
+        pair, options.objective, options.num_steps, options.seed, started, stopped is not None, names_of_pair
     )
     result = _Result(guide, on_sets, course, compiled.programs, failed, whole, timing, record, options)
     sets = on_sets.sets.names
@@ -170,7 +170,7 @@ def _pair_on_sets(guide: Any, on_sets: ModelOnSets, options: FitOptions) -> Pair
     checks.check_particles(options.num_particles, pair)
     checks.check_learned(pair.learned, pair.guide.name)
     check_bounded(pair)
-    checks.check_estimator(options.bound, alignment_of(pair).scored, options.num_particles)
+    checks.check_estimator(options.objective, alignment_of(pair).scored, options.num_particles)
     return pair
 
 
@@ -210,7 +210,7 @@ class _Result:
         seed = (options.seed + number) % 2**32
         record = record_of(
             pair,
-            options.bound,
+            options.objective,
             options.num_steps,
             seed,
             self.record.started,
