@@ -55,6 +55,16 @@ def assert_same(posterior: phx.Posterior, other: phx.Posterior) -> None:
         np.testing.assert_allclose(draws, other.draws[name], rtol=1e-2, atol=1e-2 * float(np.std(draws)))
 
 
+def test_a_warm_up_at_a_fixed_step_size_records_no_draws():
+    data, options = regressions(3), {"kernel": phx.rwmh(step_size=0.3), "num_warmup": 60, "num_samples": 20}
+    options |= {"keep": [], "reducers": {"moments": phx.reducers.moments()}, "progress": False}
+    together = run_each(line, data, each={"x": 0, "y": 0}, seed=4, **options).reduced["moments"]["slope"]
+    for number in range(3):
+        of_one = {name: array[number] for name, array in data.items()}
+        alone: Any = phx.mcmc(line, of_one, seed=4 + number, **options).reduced["moments"]["slope"]
+        np.testing.assert_allclose(together.mean[number], alone.mean, rtol=1e-2, atol=1e-2)
+
+
 def test_data_sets_need_not_divide_over_the_devices(mesh_of):
     data = regressions(5)
     data["y"][4, 0] = np.inf  # copies of it fill the devices up
