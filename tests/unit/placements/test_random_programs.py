@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 import pytest
 from tests.unit.placements.comparison import compare_gradients
@@ -13,6 +12,10 @@ from phalanx.placements import pad_rows
 ROWS = {"data": 0}
 SIZES = [{"data": 2}, {"data": 4}, {"data": 2, "model": 2}]
 QUICK, ALL = 200, 2000
+
+CRASHES = {1703}
+"""Programs at which XLA's compiler ends the process on one device, without Phalanx: a product of a batch of solutions,
+`x = jnp.linalg.solve(a, b)[..., 0]` with 203 matrices, with its transpose, `x @ x.T` (JAX 0.10.1, CPU)."""
 
 
 def number_of_rows(seed: int, devices: int) -> int:
@@ -30,12 +33,15 @@ def case_of(seed):
     return arguments_of(seed, number_of_rows(seed, sizes["data"])), [{}, weights, ROWS, ROWS, ROWS, ROWS], sizes
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=() if seed < QUICK else pytest.mark.slow) for seed in range(ALL)]
-)
+def case(seed):
+    marks = [pytest.mark.slow] if seed >= QUICK else []
+    if seed in CRASHES:
+        marks.append(pytest.mark.skip(reason="XLA's compiler crashes on this program, on one device too"))
+    return pytest.param(seed, marks=marks)
+
+
+@pytest.mark.parametrize("seed", [case(seed) for seed in range(ALL)])
 def test_a_random_program_is_that_of_one_device(seed):
-    if seed % 100 == 0:  # thousands of compiled programs would exhaust the memory maps of the process
-        jax.clear_caches()
     arguments, divided, sizes = case_of(seed)
     pad = pad_with_the_first if seed % 2 else pad_rows  # any real row may stand in a padded one
     comparison = compare_gradients(program_of(seed), arguments, divided, sizes, parameters=3, pad=pad)
