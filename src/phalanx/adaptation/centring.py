@@ -52,7 +52,8 @@ def learn_centring(
     """
     flat = [x.reshape(len(x), -1) for x in (residual, location, log_scale)]
     finite = np.logical_and.reduce([np.isfinite(x).all(1) for x in flat])
-    count, size = int(finite.sum()), flat[0].shape[1]
+    count = int(finite.sum())
+    size = flat[0].shape[1]
     if count < FEWEST:
         return before
     is_shared = np.ndim(before) == 1
@@ -67,7 +68,8 @@ def learn_centring(
         arrays[2] -= unit[part]
         spreads[:, part] = [_log_spread(weight, *arrays) for weight in GRID]
     if is_shared:
-        spreads, unit = spreads.mean(1), unit[0]
+        spreads = spreads.mean(1)
+        unit = unit[0]
     best = (spreads <= spreads.min(0) + AS_GOOD).argmax(0)
     return np.stack([GRID[best], unit]).reshape(before.shape).astype(before.dtype)
 

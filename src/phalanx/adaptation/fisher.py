@@ -90,7 +90,8 @@ def correlations(
         Directions and variances; never indefinite.
     """
     scale = np.sqrt(variance)
-    x, g = position / scale, gradient * scale
+    x = position / scale
+    g = gradient * scale
     found = _correlations(x, g, rank, always)
     if always or not found.correlated or _generalises(x, g, rank):
         return found
@@ -102,7 +103,8 @@ def _correlations(
 ) -> Correlations:
     """Return the correlations of scaled draws and gradients, without a check on held-out draws."""
     count, size = x.shape
-    x, g = x - x.mean(0), g - g.mean(0)
+    x = x - x.mean(0)
+    g = g - g.mean(0)
     basis = np.eye(size) if size <= FULL and count >= 2 * size else _span(x, g, rank)
     if basis is None:
         return uncorrelated(size, rank)
@@ -153,8 +155,10 @@ def _few(
     along = np.clip(along, 1 / half, half)
     far = np.argsort(-np.abs(np.log(along)))[:rank]
     far = far[np.abs(np.log(along[far])) > np.log(ENTRY)]
-    directions, variances = np.zeros((size, rank)), np.ones(rank)
-    directions[:, : len(far)], variances[: len(far)] = vectors[:, far], along[far]
+    directions = np.zeros((size, rank))
+    variances = np.ones(rank)
+    directions[:, : len(far)] = vectors[:, far]
+    variances[: len(far)] = along[far]
     spread = max(along[far].max(initial=1.0), 1.0) / min(along[far].min(initial=1.0), 1.0)
     return Correlations(directions, variances, 1.0, bool(len(far)) and (always or spread > PAYS))
 
@@ -193,7 +197,8 @@ def _geometric_mean(
     r"""Return eigenvalues and vectors of $A \# B^{-1} = B^{-1/2} (B^{1/2} A B^{1/2})^{1/2} B^{-1/2}$."""
     values, vectors = eigh(b)
     values = np.maximum(values, values.max() * np.finfo(np.float64).eps)
-    root, inverse = (vectors * np.sqrt(values)) @ vectors.T, (vectors / np.sqrt(values)) @ vectors.T
+    root = (vectors * np.sqrt(values)) @ vectors.T
+    inverse = (vectors / np.sqrt(values)) @ vectors.T
     middle, between = eigh(root @ a @ root)
     half = inverse @ between * np.maximum(middle, 0.0) ** 0.25
     mean = half @ half.T

@@ -102,7 +102,9 @@ class LateAdjustment(Tuner):
 
     def apply(self, state: LateAdjustmentState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set what is tuned."""
-        dtype, adjusted, most = tuning.step_size.dtype, state.adjusted, int(tuning.max_steps)
+        dtype = tuning.step_size.dtype
+        adjusted = state.adjusted
+        most = int(tuning.max_steps)
         length = state.trajectory_length
         if not self.tunes_step_size:
             step_size = tuning.step_size

@@ -88,7 +88,8 @@ class Metric(Tuner):
 
     def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> MetricState:
         """Return the metric of an earlier run if given; else unit mass or, in warm-up, scales from first gradients."""
-        sizes, dtype = [part.mean.shape[-1] for part in beginning.position], tuning.step_size.dtype
+        sizes = [part.mean.shape[-1] for part in beginning.position]
+        dtype = tuning.step_size.dtype
         if tuning.metric is not None:
             return _known(tuning.metric, sizes)
         ones = tuple(np.ones_like(part.mean) for part in beginning.position)
@@ -105,7 +106,8 @@ class Metric(Tuner):
 
     def next_window(self, state: MetricState, sample: Sample | None, stage: Stage) -> MetricState:
         """Adopt the metric that the window's draws suggest, and begin the next window."""
-        variance, found = _scales(state, state.seen), state.correlations
+        variance = _scales(state, state.seen)
+        found = state.correlations
         sizes = [part.shape[-1] for part in variance]
         rank = self._rank(sizes[0])
         if rank and sample is not None:

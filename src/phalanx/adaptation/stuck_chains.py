@@ -58,7 +58,8 @@ class NormalFit(NamedTuple):
     @classmethod
     def of(cls, rows: Float64[np.ndarray, "draw coordinate"], dense: bool) -> NormalFit:
         """Fit to draws, with correlations if `dense`."""
-        mean, scale = rows.mean(0), rows.std(0, ddof=1)
+        mean = rows.mean(0)
+        scale = rows.std(0, ddof=1)
         return cls(mean, scale[:, None] * np.linalg.cholesky(np.corrcoef(rows, rowvar=False)) if dense else scale)
 
     @property
@@ -127,7 +128,8 @@ def _independent(standard: Float64[np.ndarray, "draw coordinate"], chain: Intege
     hardly moves has no more independent draws than moves.
     """
     spread = standard.var(0)
-    squares, moves = [], []
+    squares = []
+    moves = []
     for number in np.unique(chain):
         rows = standard[chain == number]
         half = len(rows) // 2
@@ -194,7 +196,8 @@ class StuckChains:
     """
 
     def __init__(self, num_chains: int, host_target: HostTarget):
-        self._num_chains, self._host_target = num_chains, host_target
+        self._num_chains = num_chains
+        self._host_target = host_target
         self.compares = num_chains > 1 and SETTLED * num_chains * len(host_target.columns) <= MOST_NUMBERS
         """True if chains are checked: there are several, and there is room for enough draws of all."""
 
@@ -209,7 +212,8 @@ class StuckChains:
             return []
         regions = [_of_chains(draws, chains) for chains in places]
         guesses = [_guess(region) for region in regions]
-        most, margin = np.array([log_mass_at_most(region) for region in regions]), self._margin(draws)
+        most = np.array([log_mass_at_most(region) for region in regions])
+        margin = self._margin(draws)
         if not (most < max(guess for _, guess in guesses) - margin).any():
             return []
         home, least = self._home(guesses, np.random.default_rng([self._host_target.seed, window]))
@@ -232,9 +236,11 @@ class StuckChains:
         def means(values: Shaped[np.ndarray, "draw *shape"]) -> Shaped[np.ndarray, "chain *shape"]:
             return (np.add.reduceat(values, first, axis=0, dtype=np.float64).T / counts).T
 
-        mean, height = means(draws.rows), means(draws.log_density)
+        mean = means(draws.rows)
+        height = means(draws.log_density)
         variance = means(np.square(draws.rows - np.repeat(mean, counts, axis=0)))
-        places, left = [], np.argsort(-np.nan_to_num(height, nan=-math.inf), kind="stable")
+        places = []
+        left = np.argsort(-np.nan_to_num(height, nan=-math.inf), kind="stable")
         while len(left):
             with np.errstate(all="ignore"):
                 apart = np.square(mean[left] - mean[left[0]]) / (variance[left] + variance[left[0]])
@@ -246,7 +252,8 @@ class StuckChains:
     def _home(self, guesses: list[tuple[NormalFit | None, float]], random: np.random.Generator) -> tuple[int, float]:
         """Return the region with the largest bound from below on its mass, and that bound."""
         largest = sorted(range(len(guesses)), key=lambda i: -guesses[i][1])[:LARGEST]
-        evaluate, bounds = self._host_target.log_density, {}
+        evaluate = self._host_target.log_density
+        bounds = {}
         for i in largest:
             fit = guesses[i][0]
             bounds[i] = -math.inf if fit is None else log_mass_at_least(fit, evaluate, random, POINTS)

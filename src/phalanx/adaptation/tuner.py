@@ -49,7 +49,8 @@ class VectorMoments(NamedTuple):
     def merge(self, other: VectorMoments) -> VectorMoments:
         """Return the moments of both sets of draws."""
         count = self.count + other.count
-        apart, share = other.mean - self.mean, _each(other.count / np.maximum(count, 1))
+        apart = other.mean - self.mean
+        share = _each(other.count / np.maximum(count, 1))
         spread = _each(self.count) * share * np.square(apart)
         return VectorMoments(count, self.mean + share * apart, self.squares + other.squares + spread)
 

@@ -67,7 +67,9 @@ class WarmUp:
         stuck: StuckChains | None = None,
         runs_ahead: bool = False,
     ):
-        self._tuners, self._first, self._stuck = tuners, tuning, stuck
+        self._tuners = tuners
+        self._first = tuning
+        self._stuck = stuck
         # compiled blocks take a second step size for chains that are ahead, but no other second hyperparameter
         self._runs_ahead = runs_ahead and all(name == "step_size" for tuner in tuners for name in tuner.sets)
         self._renews = any(tuner.renews for tuner in tuners)
@@ -115,7 +117,8 @@ class WarmUp:
 
     def later(self, state: WarmUpState) -> PyTree:
         """Return the hyperparameters that the tuners set now, for the round after the next if chains run ahead."""
-        tuning, stage = self._first, self._stage(state.window)
+        tuning = self._first
+        stage = self._stage(state.window)
         for tuner, known in zip(self._tuners, state.states, strict=True):
             tuning = tuner.apply(known, tuning, stage)
         return tuning
@@ -164,12 +167,14 @@ class WarmUp:
             recentred: the same in the coordinates of the next window, if those differ.
         """
         searching, (length, ahead) = self.searching(state), (self.length(state), self.ahead(state))
-        later, stage = self.later(state) if ahead else None, self._stage(state.window)
+        later = self.later(state) if ahead else None
+        stage = self._stage(state.window)
         states = tuple(
             tuner.update(known, sums, state.tuning, stage) if not searching or np.any(tuner.searches(known)) else known
             for tuner, known in zip(self._tuners, state.states, strict=True)
         )
-        state, relocations = state._replace(states=states), []
+        state = state._replace(states=states)
+        relocations = []
         if not searching:
             state = state._replace(iterations=state.iterations + length, made=state.made + length)
             if state.made == self._windows[state.window]:
@@ -237,7 +242,8 @@ def windows(num_warmup: int, learns_metric: bool, least_last: int = LAST_LEAST) 
     if not learns_metric:
         return [n for n in (num_warmup // 2, num_warmup - num_warmup // 2) if n]
     last = max(round(LAST_FRACTION * num_warmup), least_last)
-    left, lengths = num_warmup - last, []
+    left = num_warmup - last
+    lengths = []
     while left > 0:
         length = max(FIRST, sum(lengths))
         # a remainder shorter than this window joins it

@@ -45,7 +45,8 @@ def fit(
     """Fit a guide to your model: print the summary and a verdict; write fit, draws, report and table to a folder."""
     path, name = split_reference(model)
     options.start_devices(devices)
-    chosen, program = by_name.guide(guide), load(model)
+    chosen = by_name.guide(guide)
+    program = load(model)
     request = Request.of(program, data or [], data_shards, missing)
     folder = options.folder_for(out, name)
     request.introduce(model, quiet)

@@ -84,7 +84,8 @@ def report(
     other = None if beside is None else opened(beside)
     if (found := _saved_fit(path)) is None:
         posterior = _with_model(opened(path), model, data)
-        page, verdict = posterior.report(out, names=names or None, beside=other), posterior.verdict()
+        page = posterior.report(out, names=names or None, beside=other)
+        verdict = posterior.verdict()
     else:
         fit, draws = found
         verdict = fit.verdict()
@@ -102,7 +103,8 @@ def _with_model(posterior: Posterior, reference: str | None, paths: list[Path] |
     """Return the posterior with the model of a file, if one is named, and its data; the run's numbers fill in."""
     if reference is None:
         return posterior
-    program, found = load(reference), read_files(paths or [])
+    program = load(reference)
+    found = read_files(paths or [])
     known = FileData({**posterior.record.scalars, **found}, found.files)
     with naming_lines_of(split_reference(reference)[0]):
         return with_model(posterior, program, match_data(program, known).arguments)
@@ -188,7 +190,8 @@ def read_command(path: Path) -> tuple[str, list[str]]:
         )
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        folder, arguments = found["folder"], found["arguments"]
+        folder = found["folder"]
+        arguments = found["arguments"]
         if not isinstance(folder, str) or not all(isinstance(one, str) for one in arguments):
             raise TypeError("it holds something other than words")
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -53,7 +53,8 @@ def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Classification:
         raise ValueError(f"digits: seed must be a whole number from 0 to 2**32 - 1; got {seed!r}.")
     # RandomState, because NumPy has frozen its streams: a Generator may shuffle differently in another release.
     order = np.random.RandomState(seed).permutation(len(images))
-    test, train = order[:num_test], order[num_test:]
+    test = order[:num_test]
+    train = order[num_test:]
     return Classification(
         train_images=images[train],
         train_labels=labels[train],

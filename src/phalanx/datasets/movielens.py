@@ -15,8 +15,12 @@ import numpy as np
 from phalanx.datasets.folder import check, find_folder, read_archive
 
 ORIGIN = "https://grouplens.org/datasets/movielens/1m (ml-1m/ratings.dat and ml-1m/movies.dat)"
-ARCHIVE, RATINGS, FILMS = "ratings.npz", "ratings.dat", "movies.dat"
-USERS, FILMS_RATED, ROWS = 6040, 3706, 1_000_209
+ARCHIVE = "ratings.npz"
+RATINGS = "ratings.dat"
+FILMS = "movies.dat"
+USERS = 6040
+FILMS_RATED = 3706
+ROWS = 1_000_209
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ def main(options: DemoOptions) -> phx.Posterior:
         matmul_precision=options.precision,
     )
     flat = posterior.draws["x"].reshape(-1, 2).astype(np.float64)
-    mean, covariance = flat.mean(0), np.cov(flat.T)
+    mean = flat.mean(0)
+    covariance = np.cov(flat.T)
     headline = {
         "mean": mean.tolist(),
         "exact_mean": MEAN.tolist(),

@@ -120,7 +120,10 @@ def predict(
         each = jax.nn.softmax(jnp.einsum("np,dpc->dnc", images, w) + b[:, None], axis=-1)
         return each.sum(0), jnp.mean(each.argmax(-1) == labels[None], axis=-1)
 
-    total, accuracies, counts, running = np.zeros((len(labels), biases.shape[-1])), [], [], []
+    total = np.zeros((len(labels), biases.shape[-1]))
+    accuracies = []
+    counts = []
+    running = []
     for first in range(0, len(biases), BATCH):
         summed, accuracy = probabilities(weights[first : first + BATCH], biases[first : first + BATCH])
         total += np.asarray(summed)
@@ -134,7 +137,8 @@ def accuracy_figure(prediction: AveragePrediction) -> Figure:
     """Draw the accuracy of single draws, and that of the Bayesian model average of increasing numbers of draws."""
     figure = style.new_figure(7.5, 3.6)
     axes = figure.subplots()
-    single, running = prediction.draw_accuracy, prediction.running_accuracy
+    single = prediction.draw_accuracy
+    running = prediction.running_accuracy
     draws = np.arange(1, len(single) + 1)
     axes.plot(draws, single, ".", color=style.SECOND, markersize=2, alpha=0.5, label="one draw")
     mean = single.mean()

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from jaxtyping import Int, Shaped
     from matplotlib.figure import Figure
 
-MEMBERS, RATE, MOMENTUM = 8, 0.1, 0.9
+MEMBERS = 8
+RATE = 0.1
+MOMENTUM = 0.9
 SHOWN = 16
 """Images in a picture."""
 
@@ -68,7 +70,8 @@ def main(options: DemoOptions) -> Prediction:
     members = MEMBERS if options.members is None else options.members
     batch, epochs = (128, 12) if len(data.train_images) >= LARGE else (32, 30)
     epochs = epochs if options.epochs is None else options.epochs
-    classes, side = int(data.train_labels.max()) + 1, data.train_images.shape[1]
+    classes = int(data.train_labels.max()) + 1
+    side = data.train_images.shape[1]
     words = WORDS.format(classes=classes, momentum=MOMENTUM, rate=RATE, batch=batch, members=members)
     introduce(f"A deep ensemble on {data.name}", words, f"{data.source}; {data.licence}")
     steps = epochs * -(-len(data.train_images) // batch)
@@ -78,7 +81,9 @@ def main(options: DemoOptions) -> Prediction:
     training = trained.train(
         (as_bytes(data.train_images), data.train_labels), batch_size=batch, num_epochs=epochs, seed=options.seed
     )
-    history, prediction, test_images = [], None, as_bytes(data.test_images)
+    history = []
+    prediction = None
+    test_images = as_bytes(data.test_images)
     precision = jax.default_matmul_precision(options.precision)
     with precision, Progress(console=console(), transient=True) as bar:
         task = bar.add_task("epochs", total=epochs)
@@ -117,7 +122,8 @@ def line(epoch: int, epochs: int, row: Row) -> str:
 def write(options: DemoOptions, data: phx.datasets.Classification, history: list[Row], prediction: Prediction) -> None:
     """Print the scores; write pictures and `result.json`."""
     labels = data.test_labels
-    whole, each = prediction.scores(labels), prediction.member_scores(labels)
+    whole = prediction.scores(labels)
+    each = prediction.member_scores(labels)
     mean = {name: float(np.mean([getattr(score, name) for score in each])) for name in whole._fields}
     to = console()
     for name, value in whole._asdict().items():

@@ -26,8 +26,13 @@ if TYPE_CHECKING:
     from jaxtyping import UInt8
     from matplotlib.figure import Figure
 
-WIDTH, LAYERS, HEADS, WINDOW = 64, 2, 2, 28
-BATCH, RATE, HELD_OUT = 16, 3e-3, 480
+WIDTH = 64
+LAYERS = 2
+HEADS = 2
+WINDOW = 28
+BATCH = 16
+RATE = 3e-3
+HELD_OUT = 480
 TEMPERATURES = (0.8, 0.9, 1.0)
 SHOWN = 10
 """Images in one row of a picture."""
@@ -53,7 +58,8 @@ def make_model(transformer: Network) -> Program:
 def main(options: DemoOptions) -> phx.Fit:
     """Train the transformer, sample and complete images, and write pictures and `result.json` to `options.out`."""
     optax = require("optax")
-    data, mesh = options.images(), options.data_and_model(BATCH)
+    data = options.images()
+    mesh = options.data_and_model(BATCH)
     train, test = (as_bytes(x).reshape(len(x), -1) for x in (data.train_images, data.test_images))
     rows, columns = data.train_images.shape[1:3]
     transformer = image_transformer(rows, columns, width=WIDTH, layers=LAYERS, heads=HEADS, window=WINDOW)
@@ -121,12 +127,16 @@ def write(
     run: dict[str, Any],
 ) -> None:
     """Print the test score; sample images, complete halves, and write pictures and `result.json`."""
-    weights, side, to = learned.params["transformer"], data.train_images.shape[1:3], console()
+    weights = learned.params["transformer"]
+    side = data.train_images.shape[1:3]
+    to = console()
     bits = bits_per_dimension(transformer, weights, test)
     words = f"{bits:.3f} bits per dimension on {len(test):,} test images of {data.name}, 8 bits (exact, not a bound)"
     to.print(words, style="bold", highlight=False)
-    sampler, key = pixel_sampler(transformer, levels), jax.random.key(options.seed)
-    blank, half = jnp.zeros((SHOWN, test.shape[1]), jnp.uint8), test.shape[1] // 2
+    sampler = pixel_sampler(transformer, levels)
+    key = jax.random.key(options.seed)
+    blank = jnp.zeros((SHOWN, test.shape[1]), jnp.uint8)
+    half = test.shape[1] // 2
     sampler(weights, key, blank, 0, 1.0).block_until_ready()
     began = time.perf_counter()
     drawn = {f"T = {t}": np.asarray(sampler(weights, key, blank, 0, t)) for t in TEMPERATURES}

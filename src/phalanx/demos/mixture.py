@@ -34,7 +34,8 @@ SCALE = np.array([1.2, 1.0, 5.0, 2.8])
 WEIGHT = np.array([0.2, 0.3, 0.1, 0.4])
 
 STEP_SIZE = 0.1
-SAMPLES, CHAINS = 10**9, 10_000
+SAMPLES = 10**9
+CHAINS = 10_000
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SHOWN = 200_000
 """Draws in the picture."""
@@ -152,10 +153,12 @@ def main(options: DemoOptions) -> phx.Posterior:
 def headline_of(posterior: phx.Posterior, draws: int) -> tuple[dict[str, object], str]:
     """Return the main results of chains of `draws` draws, by name and in words."""
     reduced, (mean, variance) = posterior.reduced, exact_moments()
-    moments, r_hat = reduced["moments"]["x"], float(reduced["rhat"]["x"])
+    moments = reduced["moments"]["x"]
+    r_hat = float(reduced["rhat"]["x"])
     quantiles = [float(q) for q in reduced["quantiles"]["x"]]
     exact = [exact_quantile(q) for q in QUANTILES]
-    total, seconds = posterior.num_chains * draws, posterior.timing.sampling
+    total = posterior.num_chains * draws
+    seconds = posterior.timing.sampling
     judged = "Good to use: the chains agree."
     if not r_hat < HIGH_RHAT:  # with few draws each chain covers only a part of the mixture
         judged = (
@@ -198,16 +201,20 @@ def time_numpy(seed: int, chains: int, draws: int) -> tuple[float, float]:
         highest = terms.max(0)
         return highest + np.log(np.exp(terms - highest).sum(0))
 
-    generator, x = np.random.default_rng(seed), np.zeros(chains, np.float32)
+    generator = np.random.default_rng(seed)
+    x = np.zeros(chains, np.float32)
     height = log_density_in_numpy(x)
-    total, squares = np.zeros(chains), np.zeros(chains)
+    total = np.zeros(chains)
+    squares = np.zeros(chains)
     began = time.perf_counter()
     for _ in range(draws):
         proposal = x + STEP_SIZE * generator.standard_normal(chains, np.float32)
         proposed = log_density_in_numpy(proposal)
         accept = np.log1p(-generator.random(chains, np.float32)) < proposed - height
-        x, height = np.where(accept, proposal, x), np.where(accept, proposed, height)
-        total, squares = total + x, squares + x**2
+        x = np.where(accept, proposal, x)
+        height = np.where(accept, proposed, height)
+        total = total + x
+        squares = squares + x**2
     return 0.0, time.perf_counter() - began
 
 
@@ -220,7 +227,8 @@ def time_jax(seed: int, chains: int, draws: int) -> tuple[float, float]:
         proposal = x + STEP_SIZE * random.normal(propose, x.shape)
         proposed = log_density(proposal)
         accept = jnp.log(random.uniform(decide, x.shape)) < proposed - height
-        x, height = jnp.where(accept, proposal, x), jnp.where(accept, proposed, height)
+        x = jnp.where(accept, proposal, x)
+        height = jnp.where(accept, proposed, height)
         return key, x, height, total + x, squares + x**2
 
     x = jnp.zeros(chains)
@@ -262,7 +270,8 @@ def time_by_chains(ways: Mapping[str, Way], most: int) -> Points:
 def _points(ways: Mapping[str, Way], sizes: Sequence[tuple[int, int, int]]) -> Points:
     points: Points = {}
     for name, way in ways.items():
-        points[name], expected = [], 0.0
+        points[name] = []
+        expected = 0.0
         for size, chains, draws in sizes:
             if expected > BUDGET:
                 break
@@ -274,7 +283,8 @@ def _points(ways: Mapping[str, Way], sizes: Sequence[tuple[int, int, int]]) -> P
 
 def memory_by_samples(way: Way, most: int) -> list[tuple[int, float]]:
     """Return draws and resident MB after runs of 10,000 chains; empty if the system does not report memory."""
-    points, status = [], Path("/proc/self/statm")
+    points = []
+    status = Path("/proc/self/statm")
     for samples in (10**k for k in range(6, 10) if 10**k <= most):
         way(10_000, samples // 10_000)
         if status.exists():

@@ -93,7 +93,8 @@ def main(options: DemoOptions) -> phx.Posterior:
     sizes = options.sizes(chains=2, warmup=1000, draws=500)
     data = load(options)
     dimensions = DIMENSIONS_GENERATED if data.name == "movielens-generated" else DIMENSIONS
-    entries, two = hide(data.matrix, HIDDEN, options.seed), ends_of(data.matrix)
+    entries = hide(data.matrix, HIDDEN, options.seed)
+    two = ends_of(data.matrix)
     users, films = data.matrix.shape
     hidden = entries.columns.shape[1]
     mathematics = MATHEMATICS.format(users=users, films=films, dimensions=dimensions, hidden=hidden)
@@ -197,7 +198,8 @@ def headline(
         numbers |= {f"auc_{name.lower()}": auc, f"log_loss_{name.lower()}": log_loss}
         lines.append(f"hidden entries, {name}: AUC {auc:.4f}, log loss {log_loss:.4f}")
     for (which, user), share in zip(two.items(), shares, strict=True):
-        films, watched = int((share > 0).sum()), int(data.matrix[user].sum())
+        films = int((share > 0).sum())
+        watched = int(data.matrix[user].sum())
         numbers |= {f"films_recommended_{which}": films, f"effective_films_{which}": effective(share)}
         lines.append(
             f"user {user}, who watched {watched:,} films: {films} different films rank first in some draw, "

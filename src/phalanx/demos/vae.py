@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 COMPONENTS, NOTHING, EVERYTHING = 2, 0.0, 255.0
 """Logistic components of a pixel, and its range."""
 
-EPOCHS, EPOCHS_OF_FEW, BATCH, RATE, CLIP = 16, 100, 100, 1e-3, 200.0
+EPOCHS = 16
+EPOCHS_OF_FEW = 100
+BATCH = 100
+RATE = 1e-3
+CLIP = 200.0
 OFTEN = 100
 """Least steps between two evaluations."""
 
@@ -121,7 +125,8 @@ class VAE:
 
     def _flow(self, name: str, layer: Any, context: Array | None = None) -> list[Any]:
         """Return autoregressive layers, every other one in reverse order."""
-        forward, known = tuple(range(self.latent)), 0 if context is None else self.latent
+        forward = tuple(range(self.latent))
+        known = 0 if context is None else self.latent
 
         def begin(key: Array) -> list[Any]:
             return [layer.init(k, self.latent, (self.hidden,), known) for k in random.split(key, self.layers)]
@@ -138,14 +143,16 @@ class VAE:
 def make_network(inputs: int, outputs: int, hidden: int) -> Callable[[nnx.Rngs], nnx.Module]:
     """Return `make(rngs)` of a Flax NNX module whose hidden units are sharded over the mesh's `model` axis."""
     nnx = require("flax.nnx")
-    normal, zeros = nnx.initializers.lecun_normal(), nnx.initializers.zeros_init()
+    normal = nnx.initializers.lecun_normal()
+    zeros = nnx.initializers.zeros_init()
     small = nnx.initializers.variance_scaling(0.01, "fan_in", "truncated_normal")
 
     class Dense(nnx.Module):
         """Two layers; the hidden units are sharded in both, so that devices do not communicate between them."""
 
         def __init__(self, rngs: Any):
-            sharded, gathered = (None, "model"), ("model", None)
+            sharded = (None, "model")
+            gathered = ("model", None)
             self.first = nnx.Linear(
                 inputs,
                 hidden,
@@ -164,7 +171,8 @@ def make_network(inputs: int, outputs: int, hidden: int) -> Callable[[nnx.Rngs],
 def main(options: DemoOptions) -> phx.Fit:
     """Train the model, print its test scores, and write pictures, log, checkpoint and result to `options.out`."""
     optax = require("optax")
-    data, mesh = options.images(), options.data_and_model(BATCH)
+    data = options.images()
+    mesh = options.data_and_model(BATCH)
     train, held_out, test = images_of(data, options)
     vae = VAE(train.shape[1], binary=options.binary)
     default = EPOCHS if len(train) >= LARGE else EPOCHS_OF_FEW

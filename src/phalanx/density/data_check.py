@@ -147,9 +147,11 @@ def _refuse(lookup: Lookup, line: SourceLine, arguments: Arguments, inputs: Sequ
     assert lookup.outside is not None
     least, most = (int(x) for x in lookup.outside[1:])
     names = [arguments.names[number] for number in sorted(lookup.sources)]
-    wrong, where = (most if most > lookup.last else least), f"it is computed from {', '.join(names)}"
+    wrong = most if most > lookup.last else least
+    where = f"it is computed from {', '.join(names)}"
     if len(names) == 1 and lookup.index is not None:
-        values, flat = np.asarray(inputs[next(iter(lookup.sources))].get()), np.asarray(lookup.index).ravel()
+        values = np.asarray(inputs[next(iter(lookup.sources))].get())
+        flat = np.asarray(lookup.index).ravel()
         first = int(np.argmax((flat < 0) | (flat > lookup.last)))
         wrong = int(flat[first])
         if flat.size == values.size and int(given := values.ravel()[first]) in (wrong, wrong - lookup.size):

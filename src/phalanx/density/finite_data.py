@@ -85,7 +85,8 @@ def check_finite_data(
     if not suspects:
         return
     evaluate = jax.jit(partial(_faults, program, arguments, tuple(axes), gradient, any_latent))
-    whole, rows = arguments.arrays, [s.rows if s.axes else None for s in arguments.shardings]
+    whole = arguments.arrays
+    rows = [s.rows if s.axes else None for s in arguments.shardings]
     mended = [mend(a) if i in suspects else a for i, a in enumerate(whole)]
     for i in suspects:
         found = locate(whole[i], rows[i])

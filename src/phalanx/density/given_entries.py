@@ -44,7 +44,8 @@ class PartlyGiven(Distribution):
     arg_constraints: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, name: str, distribution: Distribution):
-        self.name, self.kind = name, kind_of(distribution)
+        self.name = name
+        self.kind = kind_of(distribution)
         self.support = support_of(distribution)
         super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
 

@@ -186,7 +186,9 @@ class LatentEntries(Distribution):
     pytree_aux_fields = ("count",)
 
     def __init__(self, distribution: Distribution, where: Array, count: int):
-        self.distribution, self.where, self.count = distribution, where, count
+        self.distribution = distribution
+        self.where = where
+        self.count = count
         support = support_of_entries(distribution)
         self.support = jax.tree.map(self._of_missing, support) if jax.tree.leaves(support) else support
         super().__init__((count,), (), validate_args=False)

@@ -47,7 +47,8 @@ class LabelSearch:
     @classmethod
     def of(cls, whole: TracedProgram) -> LabelSearch:
         """Return the search in a trace on the whole data."""
-        outputs, first = whole.at_zero.jaxpr.outvars, len(whole.position) + len(whole.terms)
+        outputs = whole.at_zero.jaxpr.outvars
+        first = len(whole.position) + len(whole.terms)
         values = {name: number for number, name in enumerate(sorted(whole.values), first)}
         terms = {name: number for number, (name, _) in enumerate(sorted(whole.terms), len(whole.position))}
         atoms = [*outputs[: len(whole.position)], *(outputs[number] for number in values.values())]
@@ -103,7 +104,8 @@ class _Labels(NamedTuple):
 def _check_labels(first: _Labels, second: _Labels) -> None:
     if first.argument == second.argument:
         return
-    a, b = first.entries, second.entries
+    a = first.entries
+    b = second.entries
     if first.levels and second.levels:
         code = {level: number for number, level in enumerate(first.levels)}
         if wrong := [w for n, w in enumerate(second.levels) if code.get(w, n) != n]:
@@ -228,7 +230,8 @@ class _LabelWalk(Interpreter[_Value]):
     """One pass over a program."""
 
     def __init__(self, axes: _Axes, variables: frozenset[Var]):
-        self.axes, self.variables = axes, variables
+        self.axes = axes
+        self.variables = variables
         self.constants: list[tuple[np.ndarray, _Value]] = []
         """Arguments that are compiled in, which a trace contains by their numbers alone."""
 
@@ -292,7 +295,8 @@ class _LabelWalk(Interpreter[_Value]):
 
     def _codes(self, eqn: JaxprEqn, inputs: Sequence[_Value]) -> tuple[_Code | None, ...]:
         """Return the codes that a result contains; JAX selects `i + size` for indices `i < 0`."""
-        name, code = eqn.primitive.name, inputs[0].code if inputs else None
+        name = eqn.primitive.name
+        code = inputs[0].code if inputs else None
         if name == "concatenate":
             return _columns(eqn, inputs)
         if code is None:
@@ -310,7 +314,8 @@ class _LabelWalk(Interpreter[_Value]):
 
     def _name_looked_up(self, eqn: JaxprEqn, x: _Value, *indices: _Value) -> None:
         """Give axes the levels of the codes by which single entries along them are looked up."""
-        picked, codes = range(len(x.axes)), [index.code for index in indices]
+        picked = range(len(x.axes))
+        codes = [index.code for index in indices]
         if eqn.primitive.name == "gather":
             picked = eqn.params["dimension_numbers"].start_index_map
             (index,) = indices
@@ -322,7 +327,8 @@ class _LabelWalk(Interpreter[_Value]):
 
 def _columns(eqn: JaxprEqn, inputs: Sequence[_Value]) -> tuple[_Code | None, ...]:
     """Return the codes of a concatenation: columns of index vectors keep theirs."""
-    along, shapes = eqn.params["dimension"], [aval_of(atom).shape for atom in eqn.invars]
+    along = eqn.params["dimension"]
+    shapes = [aval_of(atom).shape for atom in eqn.invars]
     sizes = [shape[along] for shape in shapes]
     if along < len(shapes[0]) - 1 or sum(sizes) > 32:
         return ()

@@ -66,7 +66,8 @@ class Observed:
     @classmethod
     def of(cls, distribution: Distribution, argument: str | None) -> Observed:
         """Build the state of a variable."""
-        support, whole = support_of_entries(distribution), entries_of_support(support_of(distribution))
+        support = support_of_entries(distribution)
+        whole = entries_of_support(support_of(distribution))
         is_discrete = whole is not None and whole.is_discrete
         is_whole = support is None or (is_discrete and bool(entries(distribution).event_shape))
         return cls(kind_of(distribution), is_discrete, is_whole, argument)
@@ -152,7 +153,8 @@ class MissingEntries:
         return run_unconstrained(under(self.program, watch), None, data, any_latent=True)
 
     def _check_variable(self, name: str, mask: np.ndarray) -> None:
-        seen, missing = self.seen[name], count(int(mask.sum()), "missing entry")
+        seen = self.seen[name]
+        missing = count(int(mask.sum()), "missing entry")
         if seen.is_whole:
             raise ValueError(
                 f"Variable {name!r} has {missing}, and the entries of an event of {seen.kind} have no support of their "

@@ -90,7 +90,8 @@ class Naming:
         Raises:
             ValueError: when coordinates have another length than their dimension.
         """
-        shapes, found = _shapes_of(arguments), dict(found)
+        shapes = _shapes_of(arguments)
+        found = dict(found)
         for name, words in names_of_missing(self.program, arguments).items():
             found[name] = tuple(Axis(words=of_axis) for of_axis in words)
         axes = self._axes(arguments)
@@ -153,7 +154,8 @@ def _shapes_of(arguments: Arguments) -> dict[str, tuple[int, ...]]:
 def _axes_in_plates(variable: RandomVariable) -> tuple[Axis, ...]:
     """Return the names of a variable's axes in NumPyro's plates."""
     event = 0 if variable.distribution is None else len(variable.distribution.event_shape)
-    axes, batch = [Axis()] * len(variable.shape), len(variable.shape) - event
+    axes = [Axis()] * len(variable.shape)
+    batch = len(variable.shape) - event
     for name, dim, size in variable.plates:
         if batch + dim >= 0 and variable.shape[batch + dim] == size:
             axes[batch + dim] = Axis(name.replace("/", "."))
@@ -182,7 +184,8 @@ def _resolved(
 
     A found name is left out if it is one of `taken`, or of dimensions with several sizes or several entries.
     """
-    sizes, words = defaultdict(set), defaultdict(set)
+    sizes = defaultdict(set)
+    words = defaultdict(set)
     for axis in axes:
         dim = axis.given or axis.found.dim
         sizes[dim].add(axis.size)

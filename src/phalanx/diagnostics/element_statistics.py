@@ -265,8 +265,10 @@ def _ties(
     count = ordered.shape[1]
     equal = np.zeros((len(ordered), count + 1), dtype=bool)  # to the value before; the last column stays False
     equal[:, 1:-1] = ordered[:, 1:] == ordered[:, :-1]
-    before, after = equal[:, :-1], equal[:, 1:]
-    first, last = np.flatnonzero(after & ~before), np.flatnonzero(before & ~after)
+    before = equal[:, :-1]
+    after = equal[:, 1:]
+    first = np.flatnonzero(after & ~before)
+    last = np.flatnonzero(before & ~after)
     return np.flatnonzero(before | after), np.repeat(first % count + last % count + 2, last - first + 1)
 
 

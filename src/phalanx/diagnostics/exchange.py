@@ -60,7 +60,8 @@ def in_arviz_names(stats: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def container(groups: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
     """Return data sets of xarray by group in the container of the installed ArviZ."""
-    arviz, attrs = require("arviz"), {**MADE_BY, **(attrs or {})}
+    arviz = require("arviz")
+    attrs = {**MADE_BY, **(attrs or {})}
     groups = {group: _without_slashes(data) for group, data in groups.items()}
     # Asking ArviZ 1.x for InferenceData, even with hasattr, raises a warning; its version does not.
     if arviz.__version__.startswith("0."):
@@ -98,7 +99,8 @@ def dataset(
         leading: names of the first axes, whose entries are numbered.
     """
     names = AxisNames() if names is None else names
-    variables, coords = {}, {}
+    variables = {}
+    coords = {}
     for name, values in arrays.items():
         shape = np.shape(values)
         own = shape[len(leading) :]

@@ -72,7 +72,8 @@ def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
         return Smoothed(log_weights, math.inf)
     shifted = log_weights - log_weights.max()
     order = np.argsort(shifted, kind="stable")
-    tail, below = order[-length:], shifted[order[-length - 1]]
+    tail = order[-length:]
+    below = shifted[order[-length - 1]]
     excess = np.exp(shifted[tail]) - np.exp(below)
     if below > -EQUAL or shifted.min() > -LITTLE:
         return Smoothed(log_weights, -math.inf)

@@ -133,5 +133,6 @@ class Ranks:
 
 def rank_of(truth: np.ndarray, draws: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Return the number of draws `(draw, ...)` below a value; its rank among equal draws is random."""
-    below, equal = (draws < truth).sum(0), (draws == truth).sum(0)
+    below = (draws < truth).sum(0)
+    equal = (draws == truth).sum(0)
     return below + generator.integers(0, equal + 1)

@@ -137,7 +137,8 @@ def row_of_angles(elements: ElementStatistics, prob: float) -> np.ndarray:
     """Return the rows of a batch of angles, in the order of the columns."""
     middle = np.angle(np.exp(1j * elements.values).mean(axis=(1, 2)))
     around = _to_circle(elements.values - middle[:, None, None])
-    sine, cosine = ElementStatistics(np.sin(around)), ElementStatistics(np.cos(around))
+    sine = ElementStatistics(np.sin(around))
+    cosine = ElementStatistics(np.cos(around))
     length = np.minimum(cosine.mean, 1.0)
     sd = np.sqrt(-2.0 * np.log(length))
     interval = _to_circle(middle[:, None] + ElementStatistics(around).hdi(prob))

@@ -127,7 +127,8 @@ class OntoCircle(ParameterFreeTransform):
 
     def __call__(self, x: Array) -> Array:
         """Map `(..., 2)` real numbers to angles `(...)`; the origin, which has none, to zero."""
-        a, b = x[..., 0], x[..., 1]
+        a = x[..., 0]
+        b = x[..., 1]
         is_origin = (a == 0.0) & (b == 0.0)
         return jnp.arctan2(b, jnp.where(is_origin, 1.0, a))  # its derivatives at the origin would be NaN
 
@@ -172,7 +173,8 @@ class OntoInterval(Transform[Array]):
     domain: Any = constraints.real
 
     def __init__(self, lower: Any, upper: Any) -> None:
-        self.lower, self.upper = lower, upper
+        self.lower = lower
+        self.upper = upper
 
     @property
     def codomain(self) -> Any:
@@ -188,7 +190,9 @@ class OntoInterval(Transform[Array]):
 
     def _inverse(self, y: Array) -> Array:
         a, b, below, above = self._ends()
-        from_a, to_b = jnp.where(below, y - a, 1.0), jnp.where(above, b - y, 1.0)  # log(1) for an absent bound
+        # log(1) for an absent bound
+        from_a = jnp.where(below, y - a, 1.0)
+        to_b = jnp.where(above, b - y, 1.0)
         return jnp.where(below | above, jnp.log(from_a) + jnp.where(below, -1.0, 1.0) * jnp.log(to_b), y)
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: PyTree = None) -> Array:
@@ -201,7 +205,8 @@ class OntoInterval(Transform[Array]):
     def _ends(self) -> tuple[Array, Array, Array, Array]:
         """Return the bounds, zero in place of infinite ones, and which of them are finite."""
         lower, upper = (jnp.asarray(bound, jnp.result_type(float)) for bound in (self.lower, self.upper))
-        below, above = jnp.isfinite(lower), jnp.isfinite(upper)
+        below = jnp.isfinite(lower)
+        above = jnp.isfinite(upper)
         return jnp.where(below, lower, 0.0), jnp.where(above, upper, 0.0), below, above
 
     def tree_flatten(self) -> tuple[PyTree, PyTree]:
@@ -228,12 +233,14 @@ class LowerCholesky(ParameterFreeTransform):
         """Map `(..., n (n + 1) / 2)` real numbers to `(..., n, n)`."""
         n = self.forward_shape(x.shape)[-1]
         filled = jnp.concatenate([x[..., n:], jnp.flip(x, -1)], -1).reshape(*x.shape[:-1], n, n)
-        lower, diagonal = jnp.tri(n, k=-1, dtype=bool), jnp.eye(n, dtype=bool)
+        lower = jnp.tri(n, k=-1, dtype=bool)
+        diagonal = jnp.eye(n, dtype=bool)
         return jnp.where(diagonal, jnp.exp(jnp.where(diagonal, filled, 0.0)), jnp.where(lower, filled, 0.0))
 
     def _inverse(self, y: Array) -> Array:
         n = y.shape[-1]
-        lower, diagonal = jnp.tri(n, k=-1, dtype=bool), jnp.eye(n, dtype=bool)
+        lower = jnp.tri(n, k=-1, dtype=bool)
+        diagonal = jnp.eye(n, dtype=bool)
         filled = jnp.where(diagonal, jnp.log(jnp.where(diagonal, y, 1.0)), jnp.where(lower, y, 0.0))
         above = filled[..., :-1, :]
         rest = (above + jnp.flip(above, (-2, -1))).reshape(*y.shape[:-2], n * (n - 1))

@@ -68,7 +68,9 @@ class Blocked(Distribution):
     pytree_data_fields = ("rows",)
 
     def __init__(self, fn: Callable[..., Any], rows: tuple[Rows, ...], block: int | None = None):
-        self.fn, self.rows, self.block = fn, rows, block
+        self.fn = fn
+        self.rows = rows
+        self.block = block
         count = _count_rows(rows)
         shapes: list[tuple[int, ...]] = []
 
@@ -228,7 +230,8 @@ class _Blocks(NamedTuple):
 
     def fold(self, add: Callable[..., Any], carry: PyTree, real: Array | None, leaves: list[Array]) -> PyTree:
         """Return `carry` after `add(carry, start of the block, mask of its real rows, its rows)` for all blocks."""
-        size, count = self.size, len(leaves[0])
+        size = self.size
+        count = len(leaves[0])
         if self.is_masked and real is None:
             real = jnp.ones(count, bool)
         if count == size:
@@ -320,8 +323,11 @@ def _without_last_transposes(
     if not Workaround.PRODUCTS_AS_THEY_ARE.is_on:
         return f, lambda results: results
     program, shapes = jax.make_jaxpr(f, return_shape=True)(*example)
-    structure, jaxpr, count = jax.tree.structure(shapes), program.jaxpr, len(shapes[-1])
-    first, last = jaxpr.outvars[: len(jaxpr.outvars) - count], jaxpr.outvars[len(jaxpr.outvars) - count :]
+    structure = jax.tree.structure(shapes)
+    jaxpr = program.jaxpr
+    count = len(shapes[-1])
+    first = jaxpr.outvars[: len(jaxpr.outvars) - count]
+    last = jaxpr.outvars[len(jaxpr.outvars) - count :]
     transposes = {eqn.outvars[0]: eqn for eqn in jaxpr.eqns if eqn.primitive.name == "transpose"}
     made_by = [None if isinstance(var, Literal) else transposes.get(var) for var in last]
     untransposed = [var if eqn is None else eqn.invars[0] for var, eqn in zip(last, made_by, strict=True)]
@@ -339,7 +345,9 @@ def _without_last_transposes(
 
 def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
     """Return the sizes of a program's largest array, and of the largest that depends on its last inputs."""
-    jaxpr, largest, of_parameters = program.jaxpr, 0, 0
+    jaxpr = program.jaxpr
+    largest = 0
+    of_parameters = 0
     depend = set(jaxpr.invars[len(jaxpr.invars) - parameters :])
     for equation in jaxpr.eqns:
         size = _largest(equation)

@@ -132,7 +132,8 @@ class PartlyCentred(Transform[Array]):
     codomain: Any = constraints.real
 
     def __init__(self, known: LocationScale, centring: Array):
-        self.known, self.weight = known, centring[0]
+        self.known = known
+        self.weight = centring[0]
         self.log_scale = jnp.log(known.scale) - centring[1]
 
     def __call__(self, x: Array) -> Array:
@@ -152,7 +153,8 @@ class PartlyCentred(Transform[Array]):
         if factor is None:
             return first
         # z of an element: scale * z + slope * weight * (factor, left of the diagonal) @ z = first
-        more, size = slope * weight, x.shape[-1]
+        more = slope * weight
+        size = x.shape[-1]
         if size <= UNROLLED:
             z: list[Array] = []
             for i in range(size):
@@ -164,7 +166,8 @@ class PartlyCentred(Transform[Array]):
         return scale * solve_triangular(system, first[..., None], lower=True)[..., 0]
 
     def _inverse(self, y: Array) -> Array:
-        location, residual = self.known.location, y - self.known.location
+        location = self.known.location
+        residual = y - self.known.location
         if self.known.factor is not None:
             residual = self._residual(y, jnp.ones_like(y))
             location = y - residual

@@ -68,10 +68,12 @@ def logit_of(transform: Transform, unconstrained: Array) -> Array | None:
 def _log_prob(distribution: Distribution, logit: Array, value: Array) -> Array | None:
     """Return the log density of a variable with this logit, or None without a rule."""
     if isinstance(distribution, Beta):
-        a, b = jnp.asarray(distribution.concentration1), jnp.asarray(distribution.concentration0)
+        a = jnp.asarray(distribution.concentration1)
+        b = jnp.asarray(distribution.concentration0)
         return log_prob_of_beta_at_logit(a, b, logit)
     if isinstance(distribution, Kumaraswamy):
-        a, b = jnp.asarray(distribution.concentration1), jnp.asarray(distribution.concentration0)
+        a = jnp.asarray(distribution.concentration1)
+        b = jnp.asarray(distribution.concentration0)
         return jnp.log(a * b) + (a - 1.0) * log_sigmoid(logit) + (b - 1.0) * _log_rest(a, logit)
     if isinstance(distribution, TransformedDistribution):
         return _of_transformed(distribution.base_dist, _flat(distribution.transforms), logit, value)
@@ -90,7 +92,8 @@ def _of_transformed(base: Distribution, transforms: list[Transform], logit: Arra
     if not transforms:
         known = at_logit(base, logit, value)
         return None if known is base else jnp.asarray(known.log_prob(value))
-    last, rest = transforms[-1], transforms[:-1]
+    last = transforms[-1]
+    rest = transforms[:-1]
     inner = TransformedDistribution(base, rest) if rest else base
     if isinstance(last, SigmoidTransform):
         return jnp.asarray(precise(inner).log_prob(logit)) - _joined(log_sigmoid(logit) + log_sigmoid(-logit), inner)
@@ -111,7 +114,8 @@ def _turns(transform: AffineTransform) -> bool:
 
 
 def _of_mixture(distribution: MixtureSameFamily | MixtureGeneral, logit: Array, value: Array) -> Array | None:
-    before, at = components_of(distribution), (logit, value)
+    before = components_of(distribution)
+    at = (logit, value)
     if isinstance(distribution, MixtureSameFamily):
         at = tuple(jnp.expand_dims(array, distribution.mixture_dim) for array in at)
     after = [at_logit(component, *at) for component in before]

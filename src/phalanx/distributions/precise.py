@@ -177,7 +177,8 @@ def log_peak(x: Array) -> Array:
     is_large = x > least
     small = jnp.clip(x, 0.0, least)
     large = jnp.where(is_large, x, small + least)  # Gamma(x + 1 + h) = Gamma(x + 1) (x + 1) ... (x + h)
-    log_large, inverse = jnp.log(large), 1 / large
+    log_large = jnp.log(large)
+    inverse = 1 / large
     peak = -0.5 * (np.log(2 * np.pi) + log_large) - inverse * _polynomial(inverse * inverse, STIRLING)
     factors = math.prod((small + step for step in range(2, int(least) + 1)), start=small + 1)
     change = xlogy(small, small) - large * log_large + least + jnp.log(factors)
@@ -320,7 +321,8 @@ def logit_deviance(k: TwoFloats, m: TwoFloats, logit: Array) -> Array:
     half = TwoFloats(jnp.where(none, 0.5, less), jnp.where(none, 0.0, jnp.where(swapped, m.low, k.low)))
     other = TwoFloats(more, jnp.where(swapped, k.low, m.low))
     total = half.high + other.high
-    p, q = half.high / total, other.high / total
+    p = half.high / total
+    q = other.high / total
     reference = log_ratio(half, other)
     distance = number_less(jnp.where(swapped, -logit, logit), reference)
     change = log_mean_exp_less(p, jnp.minimum(distance, FARTHEST)) + q * jnp.maximum(distance - FARTHEST, 0.0)
@@ -348,7 +350,8 @@ def logits_deviance(k: TwoFloats, n: Array, logits: Array) -> Array:
     shift = shift + jnp.maximum(jnp.max(distance, -1, keepdims=True) - shift - FARTHEST, 0.0)
     distance = distance - lax.stop_gradient(shift)
     remainders = jnp.where(none, jnp.exp(distance) / jnp.maximum(n, 1.0), p * expm1_less(distance))
-    remainder, m = jnp.sum(remainders, -1), jnp.sum(p * distance, -1)
+    remainder = jnp.sum(remainders, -1)
+    m = jnp.sum(p * distance, -1)
     w = remainder + m
     near = w < 0.5
     change = jnp.where(near, _log1p_series(jnp.where(near, w, 0.0)) + remainder, jnp.log1p(w) - m)
@@ -399,7 +402,8 @@ def _rule_of(kind: type) -> Rule | None:
 
 def _bernoulli(self: Any, value: ArrayLike) -> Array:
     """Return the log density; NaN for a value that is neither zero nor one."""
-    value, logits = jnp.asarray(value), jnp.asarray(self.logits)
+    value = jnp.asarray(value)
+    logits = jnp.asarray(self.logits)
     m = jnp.where(value == 0, logits, jnp.where(value == 1, -logits, jnp.nan))
     # at zero both parts take the branch m + log(1 + exp(-m)), so that all derivatives are those of one expression
     above = m >= 0
@@ -413,7 +417,9 @@ def _poisson(self: Any, value: ArrayLike) -> Array:
 
 def _binomial_probs(self: Any, value: ArrayLike) -> Array:
     n, k, probs = pairs_of(self.total_count, value, self.probs)
-    m, p, info = n.minus(k), probs.high, jnp.finfo(probs.high.dtype)
+    m = n.minus(k)
+    p = probs.high
+    info = jnp.finfo(probs.high.dtype)
     # impossible counts keep a finite density, as in NumPyro: probabilities of 0 and 1 are often rounded ones
     p = jnp.where(k.high > 0, jnp.maximum(p, info.tiny), p)
     p = jnp.where(m.high > 0, jnp.minimum(p, 1 - info.eps), p)
@@ -447,10 +453,13 @@ def _arrangements(weight: Array, count: Array) -> Array:
 
 def _gamma_poisson(self: Any, value: ArrayLike) -> Array:
     k, weight, rate = pairs_of(value, self.concentration, self.rate)
-    a, r, rare = weight.high, jnp.minimum(rate.high, RARE), rate.high > RARE
+    a = weight.high
+    r = jnp.minimum(rate.high, RARE)
+    rare = rate.high > RARE
     excess = (product_less(k.high, r, a) + k.low * r) / (1 + r)  # of the weight's mean (a + k) r / (1 + r)
     excess = jnp.where(rare, k.high - a / rate.high, excess)
-    of_weight, of_count = (a + k.high) / (1 + 1 / rate.high), (a + k.high) / (1 + rate.high)
+    of_weight = (a + k.high) / (1 + 1 / rate.high)
+    of_count = (a + k.high) / (1 + rate.high)
     return _arrangements(a, k.high) - deviance(a, of_weight, excess) - deviance(k.high, of_count, -excess)
 
 
@@ -519,7 +528,8 @@ def _two_classes(weights: tuple[Array, Array], counts: tuple[TwoFloats, TwoFloat
 
 def _polya(weight: Array, k: TwoFloats) -> Array:
     """Return the log density of counts whose probabilities have a Dirichlet distribution, classes last."""
-    weights, n = jnp.sum(weight, -1, keepdims=True), jnp.sum(k.high, -1, keepdims=True)
+    weights = jnp.sum(weight, -1, keepdims=True)
+    n = jnp.sum(k.high, -1, keepdims=True)
     excess = (products_apart(k.high, weights, weight, n) + k.low * weights) / (weights + n)
     of_weight, of_count = ((weight + k.high) * part / (weights + n) for part in (weights, n))
     deviances = deviance(weight, of_weight, excess) + deviance(k.high, of_count, -excess)
@@ -555,7 +565,8 @@ def _at_end(concentration: Array, density: Array) -> Array:
 def _beta(self: Any, value: ArrayLike) -> Array:
     x, a, b = (pair.high for pair in pairs_of(value, self.concentration1, self.concentration0))
     inside = jnp.where((x == 0) | (x == 1), 0.5, x)
-    total, none = sum_of(a, b), jnp.zeros_like(a)
+    total = sum_of(a, b)
+    none = jnp.zeros_like(a)
     density = _log_weight_of_two(a, b) - _deviance_of_probs(total, TwoFloats(a, none), TwoFloats(b, none), inside)
     density = density - jnp.log(inside) - jnp.log1p(-inside)
     return jnp.where(x == 0, _at_end(a, jnp.log(b)), jnp.where(x == 1, _at_end(b, jnp.log(a)), density))

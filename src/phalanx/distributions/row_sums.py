@@ -92,7 +92,8 @@ def _sums_of_neighbours(values: Float[Array, "terms"]) -> Float[Array, "sums"]:
 
 def _split_sums(values: Float[Array, "*groups terms"]) -> tuple[Float[Array, "*groups"], Float[Array, "*groups"]]:
     """Return sums along the last axis: of the values' multiples of a power of two, exactly, and of the remainders."""
-    count, info = values.shape[-1], jnp.finfo(values.dtype)
+    count = values.shape[-1]
+    info = jnp.finfo(values.dtype)
     largest = jnp.max(jnp.abs(values), -1, keepdims=True)
     # the power is at least 2/3 of the largest value's, so the sum has fewer than 2**24 multiples
     power = lax.reduce_precision(largest, info.nexp, 0) * 2.0 ** ((count - 1).bit_length() + 1 - DIGITS)

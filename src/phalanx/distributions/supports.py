@@ -236,7 +236,8 @@ class OnSupport(Distribution):
     """
 
     def __init__(self, base_dist: Distribution, points: Sequence[Distribution] = ()) -> None:
-        self.base_dist, self.points = base_dist, points
+        self.base_dist = base_dist
+        self.points = points
         super().__init__(base_dist.batch_shape, base_dist.event_shape, validate_args=False)
 
     @property
@@ -279,8 +280,10 @@ class RealInterval(constraints.interval):
 
     def feasible_like(self, prototype: Any) -> Any:
         """Return values between the bounds."""
-        lower, upper = jnp.asarray(self.lower_bound, jnp.result_type(float)), self.upper_bound
-        below, above = jnp.isfinite(lower), jnp.isfinite(upper)
+        lower = jnp.asarray(self.lower_bound, jnp.result_type(float))
+        upper = self.upper_bound
+        below = jnp.isfinite(lower)
+        above = jnp.isfinite(upper)
         one_sided = jnp.where(below, lower + 1.0, jnp.where(above, upper - 1.0, 0.0))
         middle = jnp.where(below, lower, 0.0) / 2 + jnp.where(above, upper, 0.0) / 2
         return jnp.broadcast_to(jnp.where(below & above, middle, one_sided), jnp.shape(prototype))
@@ -296,7 +299,9 @@ class Image(Constraint):
     """
 
     def __init__(self, base: Any, transforms: Sequence[Transform], event_dim: int) -> None:
-        self.base, self.transforms, self.event_dim = base, tuple(transforms), event_dim
+        self.base = base
+        self.transforms = tuple(transforms)
+        self.event_dim = event_dim
 
     def __call__(self, x: Any) -> ArrayLike:
         """Return which values the transforms can give; values at a bound are inside in spite of rounding."""
@@ -344,8 +349,10 @@ class AnyOf(Constraint):
     """
 
     def __init__(self, supports: Sequence[Any], kinds: Sequence[str], is_discrete: bool, has_points: bool) -> None:
-        self.supports, self.kinds = tuple(supports), tuple(kinds)
-        self.is_discrete, self.has_points = is_discrete, has_points
+        self.supports = tuple(supports)
+        self.kinds = tuple(kinds)
+        self.is_discrete = is_discrete
+        self.has_points = has_points
         self.event_dim = self.supports[0].event_dim
 
     def __call__(self, x: Any) -> ArrayLike:
@@ -434,7 +441,8 @@ def _over_components(mixture: MixtureSameFamily, support: Any) -> Any:
     """Return the support of any of a mixture's components, which are the last batch dimension of one distribution."""
     if not any(np.ndim(leaf) for leaf in jax.tree.leaves(support)):
         return support
-    component, event_dim = mixture.component_distribution, len(mixture.event_shape)
+    component = mixture.component_distribution
+    event_dim = len(mixture.event_shape)
     shape = (*component.batch_shape, *component.event_shape)
     lower, upper = bounds_of(entries_of_support(support))
     lower: Any = jnp.broadcast_to(lower, shape).min(-1 - event_dim)
@@ -452,7 +460,8 @@ def _point(distribution: Any) -> Any:
 
 def _of_transformed(distribution: TransformedDistribution) -> Any:
     before: Any = support_of(distribution.base_dist)
-    transforms, reached = _flat(distribution.transforms), before
+    transforms = _flat(distribution.transforms)
+    reached = before
     for transform in transforms:
         if not _covers(reached, transform):
             break
@@ -497,7 +506,8 @@ def _bounds_of_image(image: Image) -> Bounds:
         if not isinstance(transform, MONOTONE):
             raise NotImplementedError(f"the bounds of an image under {type(transform).__name__} are unknown")
         ends = _end(transform, lower), _end(transform, upper)
-        lower, upper = _least(*ends), _greatest(*ends)
+        lower = _least(*ends)
+        upper = _greatest(*ends)
     return lower, upper
 
 
@@ -623,7 +633,8 @@ class Known(Distribution):
     """Distribution whose log density is known and does not depend on the value."""
 
     def __init__(self, distribution: Distribution, log_prob: Array) -> None:
-        self._known, self._support = log_prob, support_of(distribution)
+        self._known = log_prob
+        self._support = support_of(distribution)
         super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
 
     @property

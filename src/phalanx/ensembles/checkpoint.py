@@ -24,7 +24,8 @@ from phalanx.store.saves import is_manifest
 ARRAYS = "arrays"
 """Beginning of the names of the arrays that `ensemble.save` writes, and the name in folders of earlier releases."""
 
-KIND, ENTRIES = "ensemble", ("epoch", "steps", "members", "seed", "arrays")
+KIND = "ensemble"
+ENTRIES = ("epoch", "steps", "members", "seed", "arrays")
 
 
 def checkpoint_of(policy: SavePolicy, called: str = "") -> TrainingCheckpoint:

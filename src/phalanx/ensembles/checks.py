@@ -134,7 +134,8 @@ def check_step(returned: object, state: PyTree) -> tuple[Any, Mapping[str, Any]]
             f"{type(returned).__name__}."
         )
     new, measured = returned
-    before, after = describe(state), describe(new)
+    before = describe(state)
+    after = describe(new)
     if before != after:
         differing = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         raise TypeError(

@@ -63,8 +63,11 @@ class Ensemble:
     """
 
     def __init__(self, members: Members):
-        self._members, self._interrupts = members, Interrupts()
-        self.num_members, self.epoch, self.interrupted = members.count, 0, False
+        self._members = members
+        self._interrupts = Interrupts()
+        self.num_members = members.count
+        self.epoch = 0
+        self.interrupted = False
         self.history: list[Measured] = []
         self._saved: _Saved | None = None
 
@@ -272,11 +275,13 @@ class Ensemble:
         watch: EnsembleWatch,
         progress: bool,
     ) -> Iterator[Measured]:
-        placed, self.interrupted = self._members.placement.everywhere(data), False
+        placed = self._members.placement.everywhere(data)
+        self.interrupted = False
         method = Epochs(self._members, placed, batches, num_epochs, scores, watch, progress)
         loop = Loop(method, method.init(None), watch.saves)
         ended = loop.state.epochs
-        self.epoch, self.history = method.epoch_of(loop.state), [look.measured for look in watch.looks]
+        self.epoch = method.epoch_of(loop.state)
+        self.history = [look.measured for look in watch.looks]
         try:
             with watched(make_progress(progress)) as display:
                 for state in loop.blocks(display):
@@ -285,7 +290,8 @@ class Ensemble:
                         yield state.found
         finally:
             self._saved = None if watch.folder is None else _Saved(watch.folder, self.steps, watch.begun)
-        state, self.interrupted = loop.state, loop.stopped is Stop.INTERRUPTED
+        state = loop.state
+        self.interrupted = loop.stopped is Stop.INTERRUPTED
         if state.epochs > ended and state.found is not None:
             self._note(method, state, watch)
             yield state.found
@@ -294,7 +300,8 @@ class Ensemble:
 
     def _note(self, method: Epochs, state: Epoch, watch: EnsembleWatch) -> int:
         """Note the epochs that have ended, and return their number."""
-        self.epoch, self.history = method.epoch_of(state), [look.measured for look in watch.looks]
+        self.epoch = method.epoch_of(state)
+        self.history = [look.measured for look in watch.looks]
         return state.epochs
 
     def _scores(self, name: str, apply: Callable[[State, Any], Array], data: PyTree) -> Measured:

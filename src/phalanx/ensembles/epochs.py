@@ -127,7 +127,8 @@ class Epochs:
         if state.made == len(state.batches):
             state = self._begin(state)
         waits = self.shown or self.watch.saves is not None
-        most, began = self._block_length.ticks if waits else len(state.batches), time.perf_counter()
+        most = self._block_length.ticks if waits else len(state.batches)
+        began = time.perf_counter()
         most = int(min(most, len(state.batches), self.watch.until_next(state.steps)))
         now = state.batches[state.made : state.made + most]
         for rows in now:

@@ -48,9 +48,13 @@ class Members:
     """
 
     def __init__(self, init: Callable[..., State], update: Callable[..., Any], placement: Placement, seed: int):
-        self.init, self.update, self.placement, self.seed = init, update, placement, seed
+        self.init = init
+        self.update = update
+        self.placement = placement
+        self.seed = seed
         self.takes_key = "key" in inspect.signature(update).parameters
-        self.steps, self.is_whole = 0, True
+        self.steps = 0
+        self.is_whole = True
         self._programs: dict[bool, Callable[..., Any]] = {}
         self._mapped: dict[Any, Callable[..., Any]] = {}
 
@@ -125,13 +129,17 @@ class Members:
         chosen = self.placement.split(rows) if own else self.placement.everywhere(rows)
         if own not in self._programs:
             self._programs[own] = self.compile_step(own)
-        measured, number, self.is_whole = [], jnp.uint32(self.steps), False
+        measured = []
+        number = jnp.uint32(self.steps)
+        self.is_whole = False
         for some in self.placement.runs():
-            states, keys = tuple(self.states[some]), tuple(self.keys[some])
+            states = tuple(self.states[some])
+            keys = tuple(self.keys[some])
             of_these = tuple(chosen[some]) if own else chosen
             self.states[some], found = self._programs[own](states, keys, data, of_these, number)
             measured += self.placement.in_turn(found)
-        self.steps, self.is_whole = self.steps + 1, True
+        self.steps = self.steps + 1
+        self.is_whole = True
         return measured
 
     def compile_step(self, own: bool) -> Callable[..., Any]:
@@ -169,7 +177,8 @@ class Members:
             name: the user's function that `f` is made of.
             f: a function of one member; one with an argument `key` is given a key of the member.
         """
-        placement, takes_key = self.placement, "key" in inspect.signature(f).parameters
+        placement = self.placement
+        takes_key = "key" in inspect.signature(f).parameters
 
         def on_device(states: tuple[State, ...], keys: tuple[Array, ...], shared: PyTree, number: Array) -> PyTree:
             def one(state: State, key: Array) -> PyTree:
@@ -188,7 +197,8 @@ class Members:
         run = self._mapped[what, name]
 
         def all_members(*shared: PyTree) -> PyTree:
-            placed, number = placement.everywhere(shared), jnp.uint32(self.steps)
+            placed = placement.everywhere(shared)
+            number = jnp.uint32(self.steps)
             groups = [
                 placement.in_turn(run(tuple(self.states[s]), tuple(self.keys[s]), placed, number))
                 for s in placement.runs()

@@ -59,7 +59,8 @@ def last_layer_laplace(features: Array, weights: Array, prior_precision: float) 
     if not isinstance(prior_precision, Array) and not (isinstance(prior_precision, Real) and prior_precision > 0):
         raise ValueError(f"last_layer_laplace: prior_precision must be a positive number, got {prior_precision!r}.")
     dtype = jnp.promote_types(jnp.result_type(features, weights), jnp.float32)
-    features, weights = features.astype(dtype), weights.astype(dtype)
+    features = features.astype(dtype)
+    weights = weights.astype(dtype)
     size, classes = weights.shape
     rows = -(-len(features) // BLOCK) * BLOCK
     padded = jnp.pad(features, ((0, rows - len(features)), (0, 0)))  # a row of zeros adds no curvature
@@ -164,7 +165,8 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
     )
 
     def init(key: Array) -> Averaged:
-        trained, zero = learner.init(key), jnp.zeros((), jnp.int32)
+        trained = learner.init(key)
+        zero = jnp.zeros((), jnp.int32)
         if not isinstance(trained, Trained):
             raise TypeError(
                 f"swag: the learner must come from learner, nnx_learner or linen_learner of phx.ensembles; its init "

@@ -59,7 +59,8 @@ class Prediction:
         Raises:
             ValueError: when a number is out of range, no member is chosen, or all chosen ones have weight 0.
         """
-        chosen, count = np.atleast_1d(np.asarray(members)), len(self.probabilities)
+        chosen = np.atleast_1d(np.asarray(members))
+        count = len(self.probabilities)
         if chosen.dtype == bool and chosen.shape == (count,):
             chosen = np.flatnonzero(chosen)
         if not chosen.size or chosen.ndim > 1 or chosen.dtype.kind not in "iu" or not (abs(chosen + 0.5) < count).all():

@@ -128,7 +128,10 @@ class EnsembleWatch:
         checkpoint: SavePolicy | None,
         log: str | os.PathLike[str] | None,
     ):
-        self.begun, self._members, self._data, self._size = begun, members, data, min(batches.size, batches.rows)
+        self.begun = begun
+        self._members = members
+        self._data = data
+        self._size = min(batches.size, batches.rows)
         check_same("ensemble.train", lambda: words_of(self._identity(batches, held_out)))
         self._checkpoint = None
         if checkpoint is not None:
@@ -170,7 +173,8 @@ class EnsembleWatch:
 
     def resume(self) -> TrainingProgress | None:
         """Put the members of the checkpoint in place of these, and return how far they are; None without."""
-        record, checkpoint = self._record, self._checkpoint
+        record = self._record
+        checkpoint = self._checkpoint
         if record is None or checkpoint is None:
             return None
         put_members(checkpoint, record, self._members)
@@ -178,7 +182,8 @@ class EnsembleWatch:
             EpochLook(epoch, steps, seconds, {name: np.asarray(values) for name, values in measured.items()})
             for epoch, steps, seconds, measured in record["looks"]
         ]
-        made, tree = record["made"], jax.tree.structure(self._measured_like())
+        made = record["made"]
+        tree = jax.tree.structure(self._measured_like())
         values: Any = np.zeros((tree.num_leaves, made, self._members.count))
         if values.size:
             values = checkpoint.restore(f"measured-{record['steps']}", values, record)

@@ -33,7 +33,8 @@ def hint(wrong: str | Iterable[str], known: Iterable[str], not_kept: Iterable[st
         >>> hint("theta", ["mu"], not_kept=["theta"])
         " The model has 'theta'. The run did not keep its draws: run it with keep=None, or name it in keep=."
     """
-    names, left_out = [wrong] if isinstance(wrong, str) else list(wrong), list(not_kept)
+    names = [wrong] if isinstance(wrong, str) else list(wrong)
+    left_out = list(not_kept)
     if lost := [name for name in names if name in left_out]:
         return f" The model has {_listed(lost, ' and ')}. {_not_kept(lost)}"
     near = list(dict.fromkeys(match for name in names for match in _near(str(name), [*known, *left_out])))

@@ -107,7 +107,9 @@ class CodeLine:
 
     def sources(self, known: dict[int, str]) -> list[str]:
         """Return the descriptions of the objects in `known`, by id, that the failing expression was computed from."""
-        found, seen, left = [], set(), list(self.names)
+        found = []
+        seen = set()
+        left = list(self.names)
         while left:
             name = left.pop(0)
             if name in seen:
@@ -163,7 +165,8 @@ def raised_by_library(error: BaseException) -> bool:
 
 
 def _entries(error: BaseException) -> list[TracebackType]:
-    found, entry = [], error.__traceback__
+    found = []
+    entry = error.__traceback__
     while entry is not None:
         found.append(entry)
         entry = entry.tb_next

@@ -34,7 +34,8 @@ class _Autoregressive(SinglePassTransform):
             raise ValueError(
                 "context: weights from init(key, size, context=n) need a context of n numbers, and others take none."
             )
-        self.weights, self.context = weights, context
+        self.weights = weights
+        self.context = context
         self.order = tuple(range(weights["linear"].shape[0])) if order is None else tuple(map(int, order))
         if sorted(self.order) != list(range(weights["linear"].shape[0])):
             raise ValueError(

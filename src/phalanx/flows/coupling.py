@@ -51,8 +51,10 @@ class Coupling(SinglePassTransform):
                 f"Coupling: stays must be a mask of an event's elements, True for some and False for others; got "
                 f"{stays.tolist()!r}."
             )
-        self.weights, self.network = weights, network
-        self.shape, self.flags = stays.shape, tuple(stays.ravel().tolist())
+        self.weights = weights
+        self.network = network
+        self.shape = stays.shape
+        self.flags = tuple(stays.ravel().tolist())
 
     @staticmethod
     def init(key: Array, size: int, hidden: Sequence[int] = (32, 32)) -> Weights:
@@ -135,7 +137,8 @@ class Couplings(SinglePassTransform):
     codomain: Any = constraints.real_vector
 
     def __init__(self, weights: Weights, stays: ArrayLike):
-        self.weights, self.flags = weights, tuple(map(tuple, np.asarray(stays, bool).tolist()))
+        self.weights = weights
+        self.flags = tuple(map(tuple, np.asarray(stays, bool).tolist()))
 
     @staticmethod
     def init(key: Array, stays: ArrayLike, hidden: Sequence[int] = (32,)) -> Weights:

@@ -99,13 +99,15 @@ class MultiScale(SinglePassTransform):
     codomain: Any = IMAGE
 
     def __init__(self, shape: Sequence[int], scales: Sequence[Transform]):
-        self.shape, self.scales = tuple(map(int, shape)), list(scales)
+        self.shape = tuple(map(int, shape))
+        self.scales = list(scales)
         self._shapes = self.shapes(self.shape, len(self.scales))
 
     @staticmethod
     def shapes(shape: Sequence[int], count: int) -> list[tuple[int, ...]]:
         """Return the shape of the image at each scale."""
-        factor, part = 2**count, tuple(shape)
+        factor = 2**count
+        part = tuple(shape)
         if count < 1 or len(part) != 3 or part[0] % factor or part[1] % factor:
             raise ValueError(
                 f"MultiScale: height and width must be multiples of {factor}, to be halved {count} times; got an image "
@@ -122,12 +124,14 @@ class MultiScale(SinglePassTransform):
         self, y: Float[Array | np.ndarray, "*batch height width channel"]
     ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch"]]:
         """Return the vector of an image, and the log determinant of the forward direction there."""
-        pieces, log_det = [], jnp.zeros(y.shape[:-3], y.dtype)
+        pieces = []
+        log_det = jnp.zeros(y.shape[:-3], y.dtype)
         for number, scale in enumerate(self.scales, 1):
             y = jnp.asarray(Unsqueeze().inv(y))
             for part in reversed(_parts(scale)):
                 x = jnp.asarray(part.inv(y))
-                log_det, y = log_det + part.log_abs_det_jacobian(x, y), x
+                log_det = log_det + part.log_abs_det_jacobian(x, y)
+                y = x
             piece, y = (y, y) if number == len(self.scales) else jnp.split(y, 2, -1)
             pieces.append(piece.reshape(*piece.shape[:-3], -1))
         return jnp.concatenate(pieces, -1), log_det
@@ -148,20 +152,23 @@ class MultiScale(SinglePassTransform):
         self, x: Float[Array | np.ndarray, "*batch size"]
     ) -> tuple[Float[Array, "*batch height width channel"], Float[Array, "*batch"]]:
         """Return the image of a vector, and the log determinant, of the shape of the batch."""
-        pieces, begin = [], 0
+        pieces = []
+        begin = 0
         for number, shape in enumerate(self._shapes):
             whole = number == len(self._shapes) - 1
             part = shape if whole else (*shape[:-1], shape[-1] // 2)
             size = math.prod(part)
             pieces.append(x[..., begin : begin + size].reshape(*x.shape[:-1], *part))
             begin += size
-        image, log_det = pieces[-1], jnp.zeros(x.shape[:-1], x.dtype)
+        image = pieces[-1]
+        log_det = jnp.zeros(x.shape[:-1], x.dtype)
         for number in reversed(range(len(self.scales))):
             if number < len(self.scales) - 1:
                 image = jnp.concatenate([pieces[number], image], -1)
             for part in _parts(self.scales[number]):
                 after = jnp.asarray(part(image))
-                log_det, image = log_det + part.log_abs_det_jacobian(image, after), after
+                log_det = log_det + part.log_abs_det_jacobian(image, after)
+                image = after
             image = jnp.asarray(Unsqueeze()(image))
         return image, log_det
 

@@ -46,7 +46,8 @@ class _Quantized(dist.Distribution):
         """Return the log probability of whole numbers; minus infinity for other values."""
         shape = lax.broadcast_shapes(jnp.shape(value), self.batch_shape)
         value, loc, scale = (jnp.broadcast_to(x, shape) for x in (value, self.loc, self.scale))
-        lower, upper = (value - 0.5 - loc) / scale, (value + 0.5 - loc) / scale
+        lower = (value - 0.5 - loc) / scale
+        upper = (value + 0.5 - loc) / scale
         found = self._log_between(lower, upper, 1.0 / scale)
         found = jnp.where(value <= 0, self._log_below(upper), found)
         found = jnp.where(value >= HIGHEST, self._log_below(-lower), found)

@@ -81,12 +81,14 @@ def apply_dense(
     if masks is not None:
         kernels = [kernel * mask for kernel, mask in zip(kernels, masks, strict=True)]
     x = jnp.clip(x, -FARTHEST, FARTHEST)
-    outputs, from_context = x @ kernels[-1], 0.0
+    outputs = x @ kernels[-1]
+    from_context = 0.0
     if context is not None:
         outputs += context @ weights["context"]["linear"]
         from_context = context @ weights["context"]["layers"] if len(kernels) > 2 else 0.0
     for kernel, (_, bias) in zip(kernels[:-2], weights["layers"][:-1], strict=True):
-        x, from_context = jnp.tanh(x @ kernel + from_context + _as_row(bias, x)), 0.0
+        x = jnp.tanh(x @ kernel + from_context + _as_row(bias, x))
+        from_context = 0.0
     return outputs + x @ kernels[-2] + _as_row(weights["layers"][-1][1], outputs)
 
 

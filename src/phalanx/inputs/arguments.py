@@ -212,7 +212,8 @@ class Constant:
     @classmethod
     def of(cls, arguments: Arguments, number: int) -> Constant:
         """Return an array of the arguments as a constant."""
-        whole, sharding = to_host(arguments.arrays[number]), arguments.shardings[number]
+        whole = to_host(arguments.arrays[number])
+        sharding = arguments.shardings[number]
         whole = np.ascontiguousarray(sharding.trim(whole))
         return cls(
             arguments.names[number],

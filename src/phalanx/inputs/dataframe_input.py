@@ -117,7 +117,8 @@ def in_form_of(value: Any, array: np.ndarray) -> Any:
         made = pandas.Categorical.from_codes(array, dtype=value.dtype)
         return pandas.Series(made) if isinstance(value, pandas.Series) else made
     if library == "polars" and is_categorical(value):
-        polars, levels = sys.modules["polars"], as_named_array("", value).labels
+        polars = sys.modules["polars"]
+        levels = as_named_array("", value).labels
         return polars.Series([levels[code] for code in array.tolist()], dtype=polars.Enum(levels))
     if is_table(value):
         made_by = sys.modules[library]  # pyright: ignore[reportArgumentType]

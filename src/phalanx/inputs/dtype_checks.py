@@ -107,7 +107,8 @@ def _check_kind(name: str, array: np.ndarray, first: int) -> None:
 def _first_object(name: str, array: np.ndarray, first: int) -> str:
     """Return a sentence on the first object that is not a number, with the way to convert it."""
     for index in np.ndindex(array.shape):
-        item, place = array[index], _place(name, index, first)
+        item = array[index]
+        place = _place(name, index, first)
         if not isinstance(item, bool | int | float | np.number | np.bool_):
             return f" {place} is {_shown(item)}{_advice(item)}."
         if isinstance(item, int) and not -(2**63) <= item < 2**63:
@@ -180,7 +181,8 @@ def _check_rounding(name: str, wide: np.ndarray, narrow: np.ndarray) -> None:
     wide, narrow = (wide, narrow) if keep.all() else (wide[keep], narrow[keep])
     if len(wide) < 2:
         return
-    largest, spread = float(np.abs(wide).max()), float(np.std(wide))
+    largest = float(np.abs(wide).max())
+    spread = float(np.std(wide))
     error = float(np.abs(wide - narrow).max())
     if not np.isfinite(spread) or error <= MERGING * spread:
         return

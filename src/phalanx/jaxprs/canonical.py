@@ -180,7 +180,8 @@ class _Writer:
 
     def _operation(self, equation: JaxprEqn) -> str:
         """Return the text of an equation without its operands."""
-        name, params = equation.primitive.name, equation.params
+        name = equation.primitive.name
+        params = equation.params
         if name.startswith(("custom_jvp_call", "custom_vjp_call")):
             self.rules = True  # the rules are functions yet to be traced, and affect the gradient only
             params = {key: value for key, value in params.items() if not _is_function(value)}

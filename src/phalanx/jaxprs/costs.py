@@ -38,10 +38,12 @@ def _work(equation: JaxprEqn) -> int:
         return max(map(matrix_work, parts.branches))
     if inner := inner_programs(equation):
         return sum(map(matrix_work, inner))
-    name, params = equation.primitive.name, equation.params
+    name = equation.primitive.name
+    params = equation.params
     if name not in FACTORISATIONS | PRODUCTS:  # others may have no results, or results without shapes
         return 0
-    shapes, made = [aval_of(atom).shape for atom in equation.invars], math.prod(aval_of(equation.outvars[0]).shape)
+    shapes = [aval_of(atom).shape for atom in equation.invars]
+    made = math.prod(aval_of(equation.outvars[0]).shape)
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         return made * math.prod(shapes[0][axis] for axis in contracted)

@@ -65,7 +65,9 @@ class Dependence(Interpreter[Axes]):
 
     def primitive(self, equation: JaxprEqn, inputs: list[Axes]) -> list[Axes]:
         """Return the axes that any operand varies over, less those that a collective reduces."""
-        name, named, anywhere = equation.primitive.name, frozenset(axes_named(equation)), NOWHERE.union(*inputs)
+        name = equation.primitive.name
+        named = frozenset(axes_named(equation))
+        anywhere = NOWHERE.union(*inputs)
         if name == "axis_index":
             return [named]
         if name in _EQUAL_AFTER:

@@ -98,7 +98,8 @@ def _sum_of(eqn: JaxprEqn) -> Callable[[Array, Array, Array], Array] | None:
     """Return the replacement of a scatter-add of whole rows; None if the scatter-add is kept."""
     operand, _, updates = map(aval_of, eqn.invars)
     numbers = eqn.params["dimension_numbers"]
-    indexed, inserted = numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims
+    indexed = numbers.scatter_dims_to_operand_dims
+    inserted = numbers.inserted_window_dims
     if numbers.operand_batching_dims or not set(inserted) <= set(indexed):
         return None
     windowed = [axis for axis in range(operand.ndim) if axis not in inserted]
@@ -124,7 +125,8 @@ def _sum_of(eqn: JaxprEqn) -> Callable[[Array, Array, Array], Array] | None:
     else:
         return None
     clips = eqn.params["mode"] == GatherScatterMode.CLIP
-    sizes, row_shape = [operand.shape[axis] for axis in axes], [operand.shape[axis] for axis in others]
+    sizes = [operand.shape[axis] for axis in axes]
+    row_shape = [operand.shape[axis] for axis in others]
 
     def summed(operand: Array, indices: Array, updates: Array) -> Array:
         table = lax.transpose(operand, [*axes, *others]).reshape(cells, *row_shape)
@@ -142,7 +144,8 @@ def _sum_of(eqn: JaxprEqn) -> Callable[[Array, Array, Array], Array] | None:
 
 def _cells_of(indices: Shaped[Array, "rows axes"], sizes: list[int], clips: bool) -> Int32[Array, "rows"]:
     """Return the number of the cell that each row of indices names; -1 if it is outside."""
-    cell, inside = jnp.zeros(len(indices), jnp.int32), jnp.ones(len(indices), bool)
+    cell = jnp.zeros(len(indices), jnp.int32)
+    inside = jnp.ones(len(indices), bool)
     for column, size in enumerate(sizes):
         index = indices[:, column]
         if clips:

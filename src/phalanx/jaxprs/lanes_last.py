@@ -101,7 +101,8 @@ class Evaluator(Interpreter[M], Generic[M]):
         if which.mark:
             results = zip(*(self.run(branch, operands) for branch in parts.branches), strict=True)
             return [self.choose(equation, which, cases) for cases in results]
-        marks, given = self.marks(equation, inputs), [value.mark for value in operands]
+        marks = self.marks(equation, inputs)
+        given = [value.mark for value in operands]
         ways = [
             lambda *arrays, branch=branch: self.arrays(self.run(branch, self.of_arrays(arrays, given)), marks)
             for branch in parts.branches
@@ -111,7 +112,9 @@ class Evaluator(Interpreter[M], Generic[M]):
     def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[M]) -> list[M]:
         """Evaluate the loop row by row."""
         constants, carry, rows = parts.split(inputs)
-        marks, count, params = self.marks(equation, inputs), len(carry), equation.params
+        marks = self.marks(equation, inputs)
+        count = len(carry)
+        params = equation.params
         inside = [*marks[:count], *(row.mark for row in rows)]
 
         def turn(now: list[Array], row: list[Array]) -> tuple[list[Array], list[Array]]:
@@ -119,7 +122,8 @@ class Evaluator(Interpreter[M], Generic[M]):
             arrays = self.arrays(found, marks)
             return arrays[:count], arrays[count:]
 
-        begin, over = self.arrays(carry, marks[:count]), [row.array for row in rows]
+        begin = self.arrays(carry, marks[:count])
+        over = [row.array for row in rows]
         how = {name: params[name] for name in ("length", "reverse", "unroll")}
         carried, made = lax.scan(turn, begin, over, **how)
         return self.of_arrays([*carried, *made], marks)
@@ -230,7 +234,8 @@ def _reshape(eqn: LaneEquation) -> list[LaneValue] | None:
 
 def _slice(eqn: LaneEquation) -> dict[str, Any]:
     p = eqn.params
-    limits, strides = (*p["limit_indices"], eqn.lanes), p["strides"]
+    limits = (*p["limit_indices"], eqn.lanes)
+    strides = p["strides"]
     return {
         "start_indices": (*p["start_indices"], 0),
         "limit_indices": limits,
@@ -245,7 +250,8 @@ def _gather(eqn: LaneEquation) -> dict[str, Any]:
 
 
 def _scatter(eqn: LaneEquation) -> dict[str, Any]:
-    numbers, updates = eqn.params["dimension_numbers"], eqn.inputs[2]
+    numbers = eqn.params["dimension_numbers"]
+    updates = eqn.inputs[2]
     numbers = numbers._replace(update_window_dims=(*numbers.update_window_dims, len(updates.shape)))
     return {"dimension_numbers": numbers}
 
@@ -265,7 +271,8 @@ def _dot_general(eqn: LaneEquation) -> list[LaneValue] | None:
     numbers = (of_b, of_a), (batch_b, batch_a)
     (found,) = eqn.bind(b.array, a.array, dimension_numbers=numbers, precision=precision)
     batch = len(batch_a)
-    from_a, last = len(a.shape) - batch - len(of_a), len(eqn.shape)
+    from_a = len(a.shape) - batch - len(of_a)
+    last = len(eqn.shape)
     order = [*range(batch), *range(last - from_a, last), *range(batch, last - from_a), last]
     return [LaneValue(lax.transpose(found.array, order), LANED)]
 
@@ -278,7 +285,8 @@ def _product_in_each(eqn: LaneEquation) -> list[LaneValue] | None:
     plain = a.array.dtype == b.array.dtype == dtype and jnp.issubdtype(dtype, np.number)
     if not plain or math.prod(eqn.shape) * math.prod(a.shape[axis] for axis in of_a) > TERM_BY_TERM:
         return None
-    batch, rank = len(batch_a), len(eqn.shape)
+    batch = len(batch_a)
+    rank = len(eqn.shape)
     between = len(a.shape) - len(of_a)  # first axis of the result that comes from b
     left = lax.expand_dims(_ordered(a, batch_a, of_a), range(between, rank))
     right = lax.expand_dims(_ordered(b, batch_b, of_b), range(batch, between))
@@ -396,7 +404,8 @@ class _Laned(Dependence):
 class _Lanes(Evaluator[LaneValue]):
     """An evaluation for all lanes."""
 
-    value, dependence = LaneValue, _Laned()
+    value = LaneValue
+    dependence = _Laned()
 
     def __init__(self, lanes: int):
         self._lanes = lanes

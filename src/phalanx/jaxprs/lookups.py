@@ -34,7 +34,8 @@ class KnownValue:
     def get(self) -> Any:
         """Return the value, computed on the first call."""
         if self._compute is not None:
-            self._value, self._compute = self._compute(), None
+            self._value = self._compute()
+            self._compute = None
         return self._value
 
     def get_if_possible(self) -> Any:
@@ -93,7 +94,10 @@ class _LookupWalk(Interpreter[Known]):
     def __init__(
         self, found: list[Lookup], outermost: JaxprEqn | None, latent: Set[Var] = frozenset(), dry: bool = False
     ):
-        self.found, self.outermost, self.latent, self.dry = found, outermost, latent, dry
+        self.found = found
+        self.outermost = outermost
+        self.latent = latent
+        self.dry = dry
 
     def constant(self, value: ArrayLike) -> Known:
         return KnownValue(lambda: value)
@@ -129,7 +133,8 @@ class _LookupWalk(Interpreter[Known]):
 
     def _every_branch(self, eqn: JaxprEqn, parts: Cond, choice: KnownValue, inputs: list[Known]) -> list[Known]:
         """Return the results of the branch chosen at run time; an invalid index counts only in the chosen branch."""
-        branches, made = parts.branches, []
+        branches = parts.branches
+        made = []
 
         def taken() -> Array:
             return jnp.clip(choice.get(), 0, len(branches) - 1).astype(jnp.int32)
@@ -153,7 +158,9 @@ class _LookupWalk(Interpreter[Known]):
     def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[Known]) -> list[Known]:
         """Evaluate every turn; a part of the carry that depends on more than data is unknown."""
         constants, carry, rows = parts.split(inputs)
-        count, seen, made = len(carry), [], []
+        count = len(carry)
+        seen = []
+        made = []
 
         def turn(now: list[Known]) -> list[Known]:
             seen.clear()
@@ -178,7 +185,8 @@ class _LookupWalk(Interpreter[Known]):
     def _turns(self, eqn: JaxprEqn, parts: Scan, inputs: list[Known], carry: list[Known], made: list[Known]) -> Any:
         """Return the final carry, the results of each turn, and the lookups in the turns."""
         constants, _, rows = parts.split(inputs)
-        count, lookups = len(carry), []
+        count = len(carry)
+        lookups = []
         for value in constants:  # computed inside of the loop, they would be computed in every turn
             if value is not None:
                 value.get()
@@ -214,7 +222,8 @@ class _LookupWalk(Interpreter[Known]):
 
 def _indices(eqn: JaxprEqn, inputs: list[Known]) -> Iterator[tuple[int, int, KnownValue, bool]]:
     """Yield for each axis that an equation picks from: size, largest valid index, indices and `silent` of `Lookup`."""
-    name, params = eqn.primitive.name, eqn.params
+    name = eqn.primitive.name
+    params = eqn.params
     if not name.startswith(("dynamic_slice", "dynamic_update_slice", "gather", "scatter")):
         return
     shape = aval_of(eqn.invars[0]).shape

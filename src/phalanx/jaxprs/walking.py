@@ -100,7 +100,8 @@ def aval_of(atom: Atom) -> ShapedArray:
 
 def parts_of(equation: JaxprEqn) -> Call | Cond | Scan | While | None:
     """Return the programs that an equation calls with its operands; None if it calls no program with them."""
-    name, params = equation.primitive.name, equation.params
+    name = equation.primitive.name
+    params = equation.params
     if name == "cond":
         return Cond(params["branches"])
     if name == "scan":
@@ -216,7 +217,8 @@ def constants_within(program: Program) -> list[ArrayLike]:
 
 def needed_equations(jaxpr: Jaxpr, outputs: Sequence[Atom]) -> list[JaxprEqn]:
     """Return the equations that some outputs need."""
-    needed, kept = {a for a in outputs if not isinstance(a, Literal)}, []
+    needed = {a for a in outputs if not isinstance(a, Literal)}
+    kept = []
     for equation in reversed(jaxpr.eqns):
         if needed.intersection(equation.outvars):
             needed.update(a for a in equation.invars if not isinstance(a, Literal))

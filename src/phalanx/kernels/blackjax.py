@@ -82,7 +82,8 @@ _FITTING = "Use an algorithm such as blackjax.mala, hmc, nuts, barker_proposal, 
 
 def _check_algorithm(algorithm: object) -> bool:
     """Return whether its `init` takes a key; raise unless it is a Markov kernel of one chain."""
-    init, step = getattr(algorithm, "init", None), getattr(algorithm, "step", None)
+    init = getattr(algorithm, "init", None)
+    step = getattr(algorithm, "step", None)
     if not callable(init) or not callable(step):
         raise TypeError(
             f"from_blackjax: the function must return a BlackJAX SamplingAlgorithm, with init and step; it returned "

@@ -145,8 +145,10 @@ def _gradients(
         centre = target.mean_over_chains(only_good(vector)) / target.mean_over_chains(good.astype(rate.dtype))
         return (vector - centre) / scale
 
-    before, after = centred(at.position), centred(only_good(end.position))
-    speed, jump = velocity / scale, (end.position - at.position) / scale
+    before = centred(at.position)
+    after = centred(only_good(end.position))
+    speed = velocity / scale
+    jump = (end.position - at.position) / scale
     far, near, along, apart, square = target.inner_products(
         (after, after), (before, before), (after, speed), (jump, speed), (jump, jump)
     )

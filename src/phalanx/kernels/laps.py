@@ -91,7 +91,8 @@ class LateAdjusted(Machine):
         self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Tuning
     ) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
         """Make a draw of every lane."""
-        key, metric = keys.of_draw(now.draw), tuning.metric
+        key = keys.of_draw(now.draw)
+        metric = tuning.metric
 
         def adjusted() -> tuple[Point, Info]:
             _, steps = shared_length(now.draw[0], tuning, target.dtype)
@@ -104,7 +105,10 @@ class LateAdjusted(Machine):
 
     def _unadjusted(self, key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
         """Move every lane to the end of a trajectory."""
-        dynamics, metric, length, most = self.dynamics, tuning.metric, tuning.trajectory_length, tuning.unadjusted_steps
+        dynamics = self.dynamics
+        metric = tuning.metric
+        length = tuning.trajectory_length
+        most = tuning.unadjusted_steps
         begin = dynamics.begin(at, target.normal(key), target, metric)
         made = unadjusted_trajectory(
             dynamics, begin, length, most, tuning.step_size, self.tunes_step_size, target, metric

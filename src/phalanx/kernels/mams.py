@@ -58,7 +58,8 @@ class Pull(NamedTuple):
     def then(self, more: Float[Array, "lanes"]) -> Pull:
         """Return the pull after another turn."""
         total = self.total + more
-        high, low = jnp.maximum(self.high, total), jnp.minimum(self.low, total)
+        high = jnp.maximum(self.high, total)
+        low = jnp.minimum(self.low, total)
         return Pull(total, high, low, jnp.maximum(self.rise, total - low), jnp.maximum(self.fall, high - total))
 
 
@@ -121,7 +122,8 @@ def _turned(
     sign = jnp.where(along < 0, 1.0, -1.0).astype(square.dtype)
     between = direction + sign * towards
     small = 0.25 * target.inner_product(between, between)
-    ahead, behind = jnp.where(sign > 0, small, 1 - small), jnp.where(sign > 0, 1 - small, small)
+    ahead = jnp.where(sign > 0, small, 1 - small)
+    behind = jnp.where(sign > 0, 1 - small, small)
     delta = reach * size / (target.coordinates - 1)
     decay = jnp.exp(-delta)
     shift = jnp.where(sign > 0, ahead * (1 - decay) ** 2 - decay**2, 1 - behind * (1 - decay) ** 2)

@@ -92,7 +92,8 @@ class Nuts(Machine):
 
     def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> State:
         """Return the state of lanes that are about to start a draw."""
-        key, count = keys.of_draw(now.draw), jnp.zeros(target.count, jnp.int32)
+        key = keys.of_draw(now.draw)
+        count = jnp.zeros(target.count, jnp.int32)
         normals = target.normal(key)
         return State(
             tree=Tree.none(now.at, self.max_depth),
@@ -112,7 +113,8 @@ class Nuts(Machine):
         own: State = now.own
         tree, end = _extend(now, target, tuning)
         normals = _next_normals(own, active, target)
-        fixed, kept = Ends(tree.fixed_end.position, tree.fixed_end.momentum), tree.checkpoints
+        fixed = Ends(tree.fixed_end.position, tree.fixed_end.momentum)
+        kept = tree.checkpoints
         kinetic, next_kinetic, *spans = target.inner_products(
             (end.momentum, tuning.metric.velocity(end.momentum)),
             (normals, normals),
@@ -136,16 +138,21 @@ class Nuts(Machine):
         doubles = complete & ~turning & ~diverging & active
         tree = tree.doubled(doubles, now.at, own.words[1])
         across = crossed | u_turn(*second, tree.direction)
-        full, turned = tree.depth >= tuning.max_depth, turns | across & (tree.depth <= HALVES + 1)
+        full = tree.depth >= tuning.max_depth
+        turned = turns | across & (tree.depth <= HALVES + 1)
         subtree_ended = complete | turning | diverging
         done = subtree_ended & (~doubles | turned | full) & active
 
-        num_steps, acceptance = own.num_steps + 1, own.acceptance + jnp.minimum(1.0, jnp.exp(-error))
-        energy, reached = tree.energy + tree.sample_error, done & doubles & ~turned & full
+        num_steps = own.num_steps + 1
+        acceptance = own.acceptance + jnp.minimum(1.0, jnp.exp(-error))
+        energy = tree.energy + tree.sample_error
+        reached = done & doubles & ~turned & full
         info = Info(acceptance / num_steps, diverging, num_steps, energy, tree.depth, reached)
 
         at_rest = done | ~active
-        draw, key, steps = now.draw + done, choose(done, own.next_key, own.key), jnp.where(at_rest, 0, num_steps)
+        draw = now.draw + done
+        key = choose(done, own.next_key, own.key)
+        steps = jnp.where(at_rest, 0, num_steps)
         state = own._replace(
             tree=tree.after(subtree_ended, at_rest),
             num_steps=steps,
@@ -162,7 +169,8 @@ class Nuts(Machine):
 def _extend(now: LaneState, target: LaneTarget, tuning: Tuning) -> tuple[Tree, PhasePoint]:
     """Return the tree, begun where no draw is under way, and the leapfrog that extends it."""
     own: State = now.own
-    starts, energy = own.num_steps == 0, own.kinetic - now.at.log_density
+    starts = own.num_steps == 0
+    energy = own.kinetic - now.at.log_density
     momentum = tuning.metric.momentum(own.normals, starts)
     tree = own.tree.begun(starts, now.at, momentum, energy, tuning.step_size).directed(own.words[1])
     return tree, leapfrog(tree.moving_end, tree.direction * tree.step_size, target, tuning.metric)

@@ -198,7 +198,8 @@ class _Threads:
     """Registry of the threads that trace, and the owner of NumPyro's stack."""
 
     def __init__(self) -> None:
-        self._lock, self._guard = threading.Lock(), _Guard()
+        self._lock = threading.Lock()
+        self._guard = _Guard()
         self._tracing: dict[int, int] = {}  # number of tracers by thread
         self.owner: int | None = None
 
@@ -314,7 +315,8 @@ class TracerHandler(Messenger):
 
     def __init__(self, tracer: Tracer):
         super().__init__(None)
-        self._tracer, self._thread = tracer, threading.get_ident()
+        self._tracer = tracer
+        self._thread = threading.get_ident()
         self._forwarded: list[Message] = []  # messages that this tracer has forwarded and that are on their way
         self._names: list[str] = []
 
@@ -370,11 +372,13 @@ class _OwnSites(Messenger):
 
     def __init__(self, handler: TracerHandler):
         super().__init__(None)
-        self._handler, self._forwarding = handler, False
+        self._handler = handler
+        self._forwarding = False
 
     def forward(self, variable: RandomVariable, msg: Message | None = None) -> RandomVariable:
         """Forward a variable; variables that outer handlers sample meanwhile pass all handlers, as in NumPyro."""
-        forwarding, self._forwarding = self._forwarding, True
+        forwarding = self._forwarding
+        self._forwarding = True
         try:
             return self._handler.forward(variable, msg)
         finally:
@@ -429,15 +433,19 @@ def _message(variable: RandomVariable, like: Message | None = None) -> Message:
 
 def _variable(message: Message) -> RandomVariable:
     """Return a message of type sample or deterministic as a random variable."""
-    name, value, own = message["name"], message["value"], message.get("phalanx", {})
+    name = message["name"]
+    value = message["value"]
+    own = message.get("phalanx", {})
     if (parameter := own.get("parameter")) is not None:
         return RandomVariable(name, None, value, key=message["kwargs"].get("rng_key"), parameter=parameter)
     plates = tuple((frame.name, frame.dim, frame.size) for frame in message["cond_indep_stack"])
     if message["type"] == "deterministic":
         _check_deterministic(name, value)
-        natural, set_to = own.get("natural"), own.get("set_to")
+        natural = own.get("natural")
+        set_to = own.get("set_to")
         return RandomVariable(name, None, value, observed=True, natural=natural, set_to=set_to, plates=plates)
-    distribution, kwargs = message["fn"], message["kwargs"]
+    distribution = message["fn"]
+    kwargs = message["kwargs"]
     if value is None and kwargs.get("sample_shape"):
         distribution = distribution.expand((*kwargs["sample_shape"], *distribution.batch_shape))
     logit, residual, of_value = own.get("density_at", (None, None, None))
@@ -445,12 +453,14 @@ def _variable(message: Message) -> RandomVariable:
         logit = residual = None
     if value is not None and (message["cond_indep_stack"] or "phalanx" not in message):
         shape = (*distribution.batch_shape, *distribution.event_shape)
-        rows, dims = len(distribution.batch_shape), {dim for _, dim, _ in plates}
+        rows = len(distribution.batch_shape)
+        dims = {dim for _, dim, _ in plates}
         value, logit, residual = (
             x if x is None else _broadcast(x, shape, rows, dims) for x in (value, logit, residual)
         )
     scale = 1.0 if message["scale"] is None else message["scale"]
-    axes, key = own.get("axes", ()), kwargs.get("rng_key")
+    axes = own.get("axes", ())
+    key = kwargs.get("rng_key")
     observed = bool(message["is_observed"])
     suggested = value is not None and not observed and not own.get("given", False)
     return RandomVariable(

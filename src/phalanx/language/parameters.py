@@ -167,7 +167,8 @@ def initialized(program: Program, key: Array, met: dict[str, tuple[Parameter, An
     """Return `program` with its parameters at their initial values, which are recorded in `met` by name."""
 
     def note(variable: RandomVariable, forward: Forward) -> RandomVariable:
-        parameter, name = variable.parameter, variable.name
+        parameter = variable.parameter
+        name = variable.name
         if parameter is None or variable.value is not None:
             return forward(variable)
         if name in met:

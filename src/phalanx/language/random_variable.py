@@ -124,7 +124,8 @@ class RandomVariable:
     @property
     def _some_value(self) -> Any:
         """The value; before there is one, the shape and type of a draw."""
-        distribution, parameter = self.distribution, self.parameter
+        distribution = self.distribution
+        parameter = self.parameter
         if self.value is not None or (distribution is None and parameter is None):
             return self.value
         if distribution is None:
@@ -196,7 +197,8 @@ class RandomVariable:
     def _distribution_of(self, given: tuple[int, ...]) -> Distribution:
         """Return the distribution of a given value: of data, batch dimensions of size one take the value's size."""
         assert self.distribution is not None
-        batch, event = tuple(self.distribution.batch_shape), tuple(self.distribution.event_shape)
+        batch = tuple(self.distribution.batch_shape)
+        event = tuple(self.distribution.event_shape)
         ends = len(given) - len(event)
         found = given[max(0, ends - len(batch)) : max(0, ends)]
         stretched = tuple(n if m == 1 and self.observed else m for m, n in zip(batch, found, strict=False))

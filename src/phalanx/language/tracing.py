@@ -66,7 +66,8 @@ def tracing(tracer: Tracer) -> Iterator[None]:
     """
     use_every_core()  # a program makes arrays
     read_arrays_anew()
-    below, tracer = _stack.tracers, _not_within_transformations(tracer)
+    below = _stack.tracers
+    tracer = _not_within_transformations(tracer)
     _stack.tracers = (*below, tracer)
     try:
         with messages.installed(tracer):

@@ -150,9 +150,12 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
 
     untried = jnp.int32(0), Trial(at.position, at.value, at.gradient, jnp.bool_(False))
     tries, trial = lax.while_loop(lambda carry: (carry[0] <= HALVINGS) & ~carry[1].gains, shorter, untried)
-    position, value, gradient = trial.position, trial.value, trial.gradient
+    position = trial.position
+    value = trial.value
+    gradient = trial.gradient
     usable = trial.gains & jnp.all(jnp.isfinite(gradient))
-    step, change = position - at.position, at.gradient - gradient
+    step = position - at.position
+    change = at.gradient - gradient
     curved = usable & (step @ change > 1e-10 * (step @ step))
 
     def roll(old: Array, new: Array) -> Array:
@@ -199,7 +202,8 @@ def curvature(log_density: LogDensity, position: Float[Array, "coordinate"], key
 
     An estimate is no smaller than its own error: one that is small by chance would suggest that the density is flat.
     """
-    times, size = hessian_at(log_density, position), position.size
+    times = hessian_at(log_density, position)
+    size = position.size
     if size <= EXACT:
         return _in_lanes(lambda i: -times(jnp.zeros(size, position.dtype).at[i].set(1.0))[i], size)
 
@@ -250,7 +254,8 @@ def _difference(
     Source:
         Gill, Murray, Saunders, Wright (1983), Computing forward-difference intervals for numerical optimization.
     """
-    eps, length = jnp.finfo(position.dtype).eps, jnp.linalg.norm(vector)
+    eps = jnp.finfo(position.dtype).eps
+    length = jnp.linalg.norm(vector)
     unit = vector / jnp.where(length > 0, length, 1.0)
     size = jnp.abs(unit) @ jnp.abs(position)
     sides = jnp.array([1.0, -1.0], position.dtype)
@@ -272,7 +277,8 @@ def negative_hessian(
     log_density: LogDensity, position: Float[Array, "coordinate"]
 ) -> Float[Array, "coordinate coordinate"]:
     """Return the negative Hessian."""
-    times, size = hessian_at(log_density, position), position.size
+    times = hessian_at(log_density, position)
+    size = position.size
     hessian = _in_lanes(lambda i: -times(jnp.zeros(size, position.dtype).at[i].set(1.0)), size)
     return 0.5 * (hessian + hessian.T)
 

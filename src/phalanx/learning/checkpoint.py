@@ -96,7 +96,8 @@ class TrainingCheckpoint(Checkpoint):
 
     def write(self, states: Mapping[str, PyTree], record: Mapping[str, Any], at: int | None = None) -> None:
         """Write a save; states that the save before has already are not written again."""
-        folder, saves = self.saves.folder, self.saves
+        folder = self.saves.folder
+        saves = self.saves
         folder.mkdir(parents=True, exist_ok=True)
         if not saves.manifests:
             (folder / FIRST).touch()
@@ -176,7 +177,8 @@ def read_tree(path: Path, like: Any) -> Any:
 
     Shardings over several processes are left to the caller.
     """
-    numbered, wanted = _numbered(like), None
+    numbered = _numbered(like)
+    wanted = None
     layouts = [getattr(leaf, "sharding", None) for leaf in numbered.values()]
     if all(layout is not None and layout.is_fully_addressable for layout in layouts):
         wanted = {

@@ -51,7 +51,8 @@ class Compiled:
     """
 
     def __init__(self, made: Any, compile_it: Callable[[], Any]):
-        self.made, pool = made, ThreadPoolExecutor(1)
+        self.made = made
+        pool = ThreadPoolExecutor(1)
         self._program = pool.submit(compile_it)
         pool.shutdown(wait=False)
 
@@ -83,7 +84,9 @@ class Compiler:
     """
 
     def __init__(self, matmul_precision: str = "float32", mesh: Mesh | None = None) -> None:
-        self.count, self.precision, self.mesh = 0, matmul_precision, mesh
+        self.count = 0
+        self.precision = matmul_precision
+        self.mesh = mesh
 
     def __call__(
         self,
@@ -106,7 +109,8 @@ class Compiler:
             explicit: True if devices communicate only by collective operations of the function, as in `shard_map`.
         """
         with jax.default_matmul_precision(self.precision):
-            known, stored = None if identity is None else (identity, _kinds(arguments), settings()), None
+            known = None if identity is None else (identity, _kinds(arguments), settings())
+            stored = None
             if (found := _look_up(known)) is None:
                 mesh = None if known is None else _mesh_of(arguments, self.mesh)
                 stored = None if mesh is None else StoredPrograms.of((known, mesh))
@@ -173,7 +177,8 @@ def _compiled(lowered: Lowered, options: Options, stored: StoredPrograms | None,
 
 
 def _options(arguments: PyTree, rarely: bool) -> Options:
-    numbers, learned = _numbers(arguments), _numbers(arguments[0])
+    numbers = _numbers(arguments)
+    learned = _numbers(arguments[0])
     if rarely and numbers < MANY:
         return RARELY
     if rarely and numbers < VERY_MANY:

@@ -55,7 +55,8 @@ def climb_many(log_density: LogDensity, position: Float[Array, "coordinate"], ke
     def polish(position: Array, _: None) -> tuple[Array, Array]:
         gradient = slope(position)
         curvatures, directions = _softest(log_density, position, unit, unit * gradient)
-        along, divisor = directions @ gradient, jnp.maximum(curvatures, SOFT)
+        along = directions @ gradient
+        divisor = jnp.maximum(curvatures, SOFT)
         there = position + (along / divisor) @ directions
         better = log_density(there) >= log_density(position)
         return jnp.where(better, there, position), jnp.sum(along**2 / divisor)
@@ -73,14 +74,16 @@ def _softest(
     start: Float[Array, "coordinate"],
 ) -> tuple[Float[Array, "direction"], Float[Array, "direction coordinate"]]:
     """Return the curvatures of the negative Hessian in the span of its products with a vector, and their directions."""
-    count, hessian = min(PRODUCTS, position.size), hessian_at(log_density, position)
+    count = min(PRODUCTS, position.size)
+    hessian = hessian_at(log_density, position)
 
     def times(vector: Array) -> Array:
         return -unit * hessian(unit * vector)
 
     def step(number: Array, carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         basis, inner, outer, vector = carry
-        product, is_new = times(vector), jnp.any(vector != 0.0)
+        product = times(vector)
+        is_new = jnp.any(vector != 0.0)
         basis = basis.at[number].set(vector)
         own = jnp.where(is_new, vector @ product, 2.0 * inner[0])  # pads the matrix if the span ends early
         for _ in range(2):  # rounding errors of a single pass would bring earlier directions back
@@ -90,7 +93,8 @@ def _softest(
         vector = jnp.where(goes_on, product / jnp.where(goes_on, length, 1.0), 0.0)
         return basis, inner.at[number].set(own), outer.at[number].set(jnp.where(goes_on, length, 0.0)), vector
 
-    none, first = jnp.zeros(count, position.dtype), start / jnp.maximum(jnp.linalg.norm(start), 1e-30)
+    none = jnp.zeros(count, position.dtype)
+    first = start / jnp.maximum(jnp.linalg.norm(start), 1e-30)
     begun = jnp.zeros((count, position.size), position.dtype), none, none, first
     basis, inner, outer, _ = lax.fori_loop(0, count, step, begun)
     values, vectors = jnp.linalg.eigh(jnp.diag(inner) + jnp.diag(outer[:-1], 1) + jnp.diag(outer[:-1], -1))

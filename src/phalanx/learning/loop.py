@@ -83,7 +83,8 @@ class Loop(Generic[S]):
             look: functions called with each report.
             seconds: time limit; None without.
         """
-        began, interrupts = time.monotonic(), Interrupts(self.saves is not None)
+        began = time.monotonic()
+        interrupts = Interrupts(self.saves is not None)
         with nullcontext() if self.saves is None else self.saves.held():
             with ended_by_interrupt(lambda: self._stop(Stop.INTERRUPTED)):
                 try:

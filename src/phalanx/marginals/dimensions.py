@@ -25,7 +25,8 @@ Rule = Callable[[Params, Shapes, Shape], list[Moves]]
 
 def moves_of(equation: JaxprEqn) -> list[Moves]:
     """Return the kept dimensions of each operand of an equation, with their destinations."""
-    name, shapes = equation.primitive.name, [aval_of(atom).shape for atom in equation.invars]
+    name = equation.primitive.name
+    shapes = [aval_of(atom).shape for atom in equation.invars]
     if name in ELEMENTWISE:
         return [_same(len(shape)) for shape in shapes]
     rule = RULES.get(name)
@@ -74,11 +75,13 @@ def _broadcast(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
 
 def _reshape(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     """Return the moves of dimensions with as many elements before and after them as in the result."""
-    starts, before = {}, 1
+    starts = {}
+    before = 1
     for dim, size in enumerate(out):
         starts.setdefault((before, size), dim)
         before *= size
-    moves, before = {}, 1
+    moves = {}
+    before = 1
     for dim, size in enumerate(shapes[0]):
         if size > 1 and (before, size) in starts:
             moves[dim] = Move(starts[before, size])
@@ -100,7 +103,8 @@ def _reverse(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
 
 
 def _concatenate(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
-    moves, before = [], 0
+    moves = []
+    before = 0
     for shape in shapes:
         moves.append(_same(len(shape)) | {params["dimension"]: Move(params["dimension"], -before)})
         before += shape[params["dimension"]]
@@ -131,7 +135,8 @@ def _dot(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
 
 
 def _gather(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
-    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    numbers = params["dimension_numbers"]
+    sizes = params["slice_sizes"]
     outer = [d for d in range(len(out)) if d not in numbers.offset_dims]
     pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
     table = {of_table: Move(outer[of_indices]) for of_table, of_indices in pairs}

@@ -178,7 +178,8 @@ def values_of(name: str, distribution: Distribution) -> np.ndarray:
     Raises:
         ValueError: when they are infinitely many, or not known before the program runs.
     """
-    single, kind = entries(distribution), kind_of(distribution)
+    single = entries(distribution)
+    kind = kind_of(distribution)
     if single.event_shape:
         raise ValueError(
             f"phx.marginalize: a value of the discrete variable {name!r} ({kind}) is an array of numbers that depend "

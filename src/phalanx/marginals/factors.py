@@ -70,7 +70,8 @@ class Variables:
             {d: plates[s, d] for d in range(len(site.entries)) if (s, d) in plates} for s, site in enumerate(sites)
         ]
         self.lengths = {root: sites[root[0]].entries[root[1]] for root in plates.values()}
-        self._numbers, self.site_of = [], []
+        self._numbers = []
+        self.site_of = []
         for s, site in enumerate(sites):
             separate = [n for d, n in enumerate(site.entries) if d not in self.plates[s]]
             count = math.prod(separate)
@@ -109,7 +110,8 @@ def _by_entry(table: ValueTable, sites: Sequence[Site], indices: Sequence[np.nda
     """Return a term whose entries an array selects as sums over the elements that select the same entry."""
     while chosen := next(((a, c) for a in table.axes for c in a.where if isinstance(c, Through)), None):
         axis, through = chosen
-        number, before = axis.where.index(through), len(table.axes)
+        number = axis.where.index(through)
+        before = len(table.axes)
         others = [a for a in table.axes if a is not axis and any(a.runs_along(d) for d in through.dims)]
         if others or any(c != through and set(_dims(c)) & set(through.dims) for c in axis.where):
             names = ", ".join(dict.fromkeys(repr(sites[a.site].name) for a in (axis, *others)))
@@ -191,7 +193,8 @@ def _site_dims(table: ValueTable, dim: int) -> set[Dim]:
 
 def _families(table: ValueTable, variables: Variables) -> Iterator[Family]:
     """Yield the factors of a term, in groups of equal form."""
-    count, shape = len(table.axes), table.shape
+    count = len(table.axes)
+    shape = table.shape
     plate: dict[int, Dim] = {}
     separate: set[int] = set()
     for axis in table.axes:
@@ -203,7 +206,8 @@ def _families(table: ValueTable, variables: Variables) -> Iterator[Family]:
                     separate.add(d)
     array = jnp.sum(table.array, axis=[count + d for d in range(len(shape)) if d not in plate and d not in separate])
     kept = [d for d in range(len(shape)) if d in plate or d in separate]
-    front, back = sorted(separate), sorted(plate, key=lambda d: plate[d])
+    front = sorted(separate)
+    back = sorted(plate, key=lambda d: plate[d])
     array = jnp.transpose(
         array, [count + kept.index(d) for d in front] + [*range(count)] + [count + kept.index(d) for d in back]
     )
@@ -221,7 +225,8 @@ def _families(table: ValueTable, variables: Variables) -> Iterator[Family]:
                 part = part[(slice(None),) * (n + 1) + (0,)]
         left = [n for n in range(count) if form[n] != NO_ENTRY]
         while (again := next((n for n in left if form[n] != n), None)) is not None:
-            first, second = left.index(form[again]) + 1, left.index(again) + 1
+            first = left.index(form[again]) + 1
+            second = left.index(again) + 1
             part = jnp.moveaxis(jnp.diagonal(part, axis1=first, axis2=second), -1, first)
             left.remove(again)
         columns = [entries[n][rows] for n in left]
@@ -234,7 +239,9 @@ def _families(table: ValueTable, variables: Variables) -> Iterator[Family]:
 
 def _numbers(axis: TableAxis, at: Mapping[int, np.ndarray], count: int, variables: Variables) -> np.ndarray:
     """Return the number of the variable at each position; `NO_ENTRY` outside of the site."""
-    site, index, inside = variables.sites[axis.site], [], np.ones(count, bool)
+    site = variables.sites[axis.site]
+    index = []
+    inside = np.ones(count, bool)
     for n, (c, length) in enumerate(zip(axis.where, site.entries, strict=True)):
         if n not in variables.plates[axis.site]:
             here = np.full(count, c.index) if isinstance(c, At) else c.at(at[c.dim])  # pyright: ignore
@@ -313,7 +320,9 @@ class Elimination:
     """Sum of factors over all their variables."""
 
     def __init__(self, families: Sequence[Family], variables: Variables):
-        self.variables, self.terms, self.steps = variables, [], []
+        self.variables = variables
+        self.terms = []
+        self.steps = []
         self.families: list[Family] = []
         for family in families:
             self._add(family)
@@ -401,7 +410,8 @@ class Elimination:
     ) -> Family | None:
         """Sum over variables whose factors have the same form; return the factors between their neighbours."""
         first = group[0]
-        plates, count = self.variables.plates_of(first), len(neighbours[first])
+        plates = self.variables.plates_of(first)
+        count = len(neighbours[first])
         total: Any = 0.0
         for n, i in enumerate(met[first]):
             part = take(self.families[i.family].table, np.array([met[v][n].row for v in group]))
@@ -419,7 +429,8 @@ class Elimination:
 
     def _aligned(self, part: Array, i: Incidence, neighbours: Sequence[int], plates: Sequence[Dim]) -> Array:
         """Return a table with the variable first, then all its neighbours and its plates, of size one where absent."""
-        family, others = self.families[i.family], self._others(i)
+        family = self.families[i.family]
+        others = self._others(i)
         part = jnp.moveaxis(part, 1 + i.column, 1)
         order = sorted(range(len(others)), key=lambda n: neighbours.index(others[n]))
         rest = range(2 + len(others), part.ndim)
@@ -477,7 +488,8 @@ def draw(sums: EliminationResult, variables: Variables, key: Array) -> list[Arra
     for number, step in enumerate(reversed(sums.steps)):
         key_of_step = jax.random.fold_in(key, number)
         lengths = [variables.lengths[plate] for plate in step.plates]
-        count, values = len(step.numbers), step.table.shape[1]
+        count = len(step.numbers)
+        values = step.table.shape[1]
         inner = step.table.shape[2 : 2 + step.neighbours.shape[1]]
         table = jnp.moveaxis(step.table, [1, *(2 + n for n in range(len(inner)))], range(-1 - len(inner), 0))
         table = table.reshape(count, *lengths, values, math.prod(inner))
@@ -494,7 +506,8 @@ def draw(sums: EliminationResult, variables: Variables, key: Array) -> list[Arra
 
 
 def _site(drawn: dict[int, Array], variables: Variables, site: int) -> Array:
-    entries, plates = variables.sites[site].entries, variables.plates[site]
+    entries = variables.sites[site].entries
+    plates = variables.plates[site]
     numbers = variables.numbers(site)
     found = jnp.stack([drawn[int(v)] for v in numbers.ravel()])
     found = found.reshape(*numbers.shape, *found.shape[1:])

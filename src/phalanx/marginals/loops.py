@@ -40,7 +40,8 @@ class _Loops(Messenger):
 
     def __init__(self, give: Give):
         super().__init__(None)
-        self._give, self._thread = give, threading.get_ident()
+        self._give = give
+        self._thread = threading.get_ident()
 
     def process_message(self, msg: Message) -> None:
         """Run the loop in a message, if it has discrete latent variables."""
@@ -55,7 +56,8 @@ class _Loops(Messenger):
                     f"leaves it out. Add {site.name!r} to names=."
                 )
             values[site.name] = value
-        msg["fn"], msg["stop"] = lambda *_, **__: _at_once(loop, values), True
+        msg["fn"] = lambda *_, **__: _at_once(loop, values)
+        msg["stop"] = True
 
 
 def _discrete_in(loop: ScanMessage) -> list[Site]:
@@ -69,7 +71,8 @@ def _discrete_in(loop: ScanMessage) -> list[Site]:
         def note(site: Message) -> Array | None:
             if site["type"] != "sample" or site["is_observed"] or site.get("_control_flow_done", False):
                 return None
-            name, distribution = site["name"], site["fn"]
+            name = site["name"]
+            distribution = site["fn"]
             if not distribution.support.is_discrete:
                 others.append(name)
                 return jnp.zeros(distribution.shape()) if site["value"] is None else None

@@ -81,7 +81,8 @@ class Marginal:
 
     def __init__(self, model: Program, names: tuple[str, ...] | None):
         update_wrapper(self, model)
-        self.model, self.names = model, names
+        self.model = model
+        self.names = names
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Run the program: sample its other variables, and add the log of the sums to the density."""
@@ -225,7 +226,8 @@ class _Running:
             return [term for _, _, term in sums.terms]
 
         found = staged(summed)(self.latents)
-        variables, tables = self._variables, self._tables
+        variables = self._variables
+        tables = self._tables
         for sites in tied(tables.values(), len(self.survey.sites)):
             terms: dict[tuple[Dim, ...], tuple[int, Array]] = {}
             for (number, plates), term in zip(places, found, strict=True):
@@ -252,7 +254,8 @@ class _Running:
             for d in dims_of(component)
         }
         shape = tuple(held.distribution.batch_shape)
-        rows, within_event = [along.get(d) for d in range(len(shape))], range(len(shape), len(table.shape))
+        rows = [along.get(d) for d in range(len(shape))]
+        within_event = range(len(shape), len(table.shape))
         if (
             any(d in along for d in within_event)
             or not rows

@@ -126,7 +126,8 @@ class _Seen:
         return given
 
     def _given(self, variable: RandomVariable) -> RandomVariable:
-        name, distribution = variable.name, variable.distribution
+        name = variable.name
+        distribution = variable.distribution
         if variable.parameter is not None and variable.value is None:
             start = replace(variable, key=jax.random.key(0)).complete().value
             self.latents[name] = jax.tree.map(lax.optimization_barrier, start)

@@ -113,7 +113,9 @@ class Tabulation(Interpreter[ValueTable]):
     """
 
     def __init__(self, sites: Sequence[Site], given: Mapping[Var, ValueTable], indices: list[Any] | None = None):
-        self.sites, self.given, self.indices = sites, given, [] if indices is None else indices
+        self.sites = sites
+        self.given = given
+        self.indices = [] if indices is None else indices
         self._known: dict[Any, tuple[list[ValueTable], list[ValueTable]]] = {}
 
     def named(self, variable: Var, value: ValueTable) -> ValueTable:
@@ -151,7 +153,8 @@ class Tabulation(Interpreter[ValueTable]):
         return list(map(ValueTable, alone(equation)(*arrays)))
 
     def _at_all_values(self, equation: JaxprEqn, inputs: list[ValueTable]) -> list[ValueTable]:
-        name, parts = equation.primitive.name, parts_of(equation)
+        name = equation.primitive.name
+        parts = parts_of(equation)
         if name in CALLS:
             return self.run(parts.program, inputs)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
         if name in CUSTOM and (found := self._custom(equation, parts, inputs)) is not None:
@@ -195,7 +198,8 @@ class Tabulation(Interpreter[ValueTable]):
 
     def _stacked(self, equation: JaxprEqn, inputs: Sequence[ValueTable]) -> list[ValueTable]:
         """Return the concatenation of arrays along a new dimension."""
-        dim, shape = equation.params["axis"], aval_of(equation.outvars[0]).shape
+        dim = equation.params["axis"]
+        shape = aval_of(equation.outvars[0]).shape
         moves = {d: Move(d + (d >= dim)) for d in range(len(shape) - 1)}
         single = (*shape[:dim], 1, *shape[dim + 1 :])
         wide = [self._placed(table, moves, single) for table in inputs]
@@ -257,7 +261,8 @@ class Tabulation(Interpreter[ValueTable]):
         return table
 
     def _separated(self, table: ValueTable, dim: int, equation: JaxprEqn) -> ValueTable:
-        length, here = table.shape[dim], [axis for axis in table.axes if axis.runs_along(dim)]
+        length = table.shape[dim]
+        here = [axis for axis in table.axes if axis.runs_along(dim)]
         if any(isinstance(c, Through) and dim in c.dims for axis in here for c in axis.where):
             raise self._refusal(equation, here)
         others = [self.sites[axis.site] for axis in table.axes if axis not in here]
@@ -285,7 +290,8 @@ class Tabulation(Interpreter[ValueTable]):
     def _selected(self, equation: JaxprEqn, inputs: list[ValueTable]) -> list[ValueTable] | None:
         """Return entries that an array of the program selects, as in `z[group]`; None if it does not."""
         (table, indices), numbers = inputs, equation.params["dimension_numbers"]
-        mapped, sizes = numbers.start_index_map, equation.params["slice_sizes"]
+        mapped = numbers.start_index_map
+        sizes = equation.params["slice_sizes"]
         if indices.axes or len(mapped) != 1 or indices.shape[-1] != 1 or numbers.operand_batching_dims:
             return None
         (dim,) = mapped
@@ -295,7 +301,8 @@ class Tabulation(Interpreter[ValueTable]):
         site_dims = [i for axis in along for i, c in enumerate(axis.where) if dim in dims_of(c)]
         if len(along) > 1 or not along[0].full(dim, table.shape, self.sites[along[0].site]) or len(site_dims) > 1:
             return None
-        out, moves = aval_of(equation.outvars[0]).shape, moves_of(equation)
+        out = aval_of(equation.outvars[0]).shape
+        moves = moves_of(equation)
         outer = tuple(move.dim for d, move in sorted(moves[1].items()))
         new = [moved(axis if axis is not along[0] else _without(axis, dim), moves[0], out) for axis in table.axes]
         if math.prod(out[d] for d in outer) == 1 or None in new:
@@ -332,7 +339,8 @@ class Tabulation(Interpreter[ValueTable]):
         union = axes[0]
         if any(found != union for found in axes) or any(a not in union for table in inputs for a in table.axes):
             return None
-        mapped, operands = alone(equation), not_literal(equation, inputs)
+        mapped = alone(equation)
+        operands = not_literal(equation, inputs)
         for axis in reversed(union):
             mapped = jax.vmap(mapped, in_axes=[0 if axis in table.axes else None for table in operands])
         return [ValueTable(array, union) for array in mapped(*(table.array for table in operands))]
@@ -365,7 +373,8 @@ class _Keeping(Tabulation):
 
 def _broadcast(array: Array, shape: tuple[int, ...]) -> Array:
     """Return an array with the dimensions of a table or, as a scalar, none, broadcast to `shape`."""
-    before, dims = jnp.shape(array), [d for d, n in enumerate(jnp.shape(array)) if n == shape[d]]
+    before = jnp.shape(array)
+    dims = [d for d, n in enumerate(jnp.shape(array)) if n == shape[d]]
     if before == shape:
         return array
     return jax.lax.broadcast_in_dim(jnp.squeeze(array, [d for d in range(len(before)) if d not in dims]), shape, dims)

@@ -53,7 +53,8 @@ def check_same(call: str, items: Callable[[], Mapping[str, str]] = dict) -> None
     store = SharedStore.joined()
     if store is None or jax.process_count() == 1:
         return
-    folder, number = f"call-{next(_calls)}", jax.process_index()
+    folder = f"call-{next(_calls)}"
+    number = jax.process_index()
     store.set(f"{folder}/{number}", json.dumps({CALL: call, **items()}))
     if number == 0:
         found = [json.loads(_await(store, f"{folder}/{other}", call)) for other in range(jax.process_count())]
@@ -75,7 +76,8 @@ class SharedWords:
     """
 
     def __init__(self, called: str):
-        self._called, self._own = called, dict[str, str]()
+        self._called = called
+        self._own = dict[str, str]()
         self._store = SharedStore.joined() if jax.process_count() > 1 else None
         if self._store is None and jax.process_count() > 1:
             raise RuntimeError(f"{called}: this release of JAX has no store of words that several processes share.")

@@ -110,7 +110,8 @@ class HeldChains:
         """Return the held chains of an array `(chain, ...)` of all."""
         if self.is_whole:
             return whole
-        first, last = int(self.numbers[0]), int(self.numbers[-1]) + 1
+        first = int(self.numbers[0])
+        last = int(self.numbers[-1]) + 1
         if last - first == len(self.numbers) and np.ndim(whole) > 1:
             return whole[first:last, :]  # of an array in a store only this part is read
         return np.asarray(whole)[self.numbers]

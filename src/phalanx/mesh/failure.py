@@ -69,7 +69,9 @@ class Peers:
     """
 
     def __init__(self, store: SharedStore, number: int, count: int) -> None:
-        self._store, self._number, self._count = store, number, count
+        self._store = store
+        self._number = number
+        self._count = count
         self._stopped = threading.Event()
         self._is_ending = False
         self._said: set[str] = set()
@@ -169,7 +171,8 @@ class Peers:
                 moved = now
             elif now - moved > PATIENCE:
                 self._end_for(min(ended, key=lambda number: float(ended[number])))
-            last, used = now, time.process_time()
+            last = now
+            used = time.process_time()
             seen |= {n: (beat, now) for n, beat in beats.items() if n not in seen or seen[n][0] != beat}
             for number in (n for n, (_, since) in seen.items() if now - since > SILENCE):
                 self._say(f"process {number} has not responded for {SILENCE:.0f} s; it may be dead or stopped")

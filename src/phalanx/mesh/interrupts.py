@@ -29,7 +29,8 @@ class Interrupts:
     """
 
     def __init__(self, saves: bool = False) -> None:
-        self._number, self._signals = 0, (signal.SIGINT, *([signal.SIGTERM] if saves else []))
+        self._number = 0
+        self._signals = (signal.SIGINT, *([signal.SIGTERM] if saves else []))
         self._before: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
         self._recorded: set[int] = set()
         self._has_ended = False
@@ -64,7 +65,8 @@ class Interrupts:
             yield
         finally:
             self._end_to_record(self._signals[1:])
-            number, self._number = self._number, 0
+            number = self._number
+            self._number = 0
             if number == signal.SIGTERM and not self._has_ended:
                 self._act(number, None)
 
@@ -99,7 +101,8 @@ class Interrupts:
             KeyboardInterrupt: after Ctrl-C, unless the program handles it otherwise.
             AgreedExit: after SIGTERM, with the same exception.
         """
-        number, self._number = self._number, 0
+        number = self._number
+        self._number = 0
         if jax.process_count() > 1:
             jax.block_until_ready(after)
             number = int(multihost_utils.process_allgather(np.array([number])).max())

@@ -30,7 +30,8 @@ class Output:
     """
 
     def __init__(self, name: str, stream: Any = None):
-        self._name, self._replaced = name, stream
+        self._name = name
+        self._replaced = stream
 
     @property
     def _stream(self) -> Any:
@@ -83,7 +84,9 @@ class Output:
         """Discard the text that the stream holds: the interpreter would end with an error when it cannot write it."""
         with never_fatal():
             number = self._stream.fileno()
-            inherits, before, null = os.get_inheritable(number), os.dup(number), os.open(os.devnull, os.O_WRONLY)
+            inherits = os.get_inheritable(number)
+            before = os.dup(number)
+            null = os.open(os.devnull, os.O_WRONLY)
             try:
                 os.dup2(null, number, inherits)
                 self._stream.flush()
@@ -93,7 +96,8 @@ class Output:
                 os.close(null)
 
 
-STDOUT, STDERR = Output("stdout"), Output("stderr")
+STDOUT = Output("stdout")
+STDERR = Output("stderr")
 
 
 def warn(message: str, stacklevel: int = 1) -> None:

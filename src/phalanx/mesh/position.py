@@ -146,7 +146,8 @@ class VectorLayout:
 
     def numbers(self) -> Vector:
         """Return the numbers of this device's coordinates in the whole position."""
-        first, found = 0, {}
+        first = 0
+        found = {}
         for v in self.variables:
             found[v.name] = (first + _numbers_of(v)).reshape(v.unconstrained_shape)
             first += math.prod(v.whole_unconstrained_shape)
@@ -177,7 +178,8 @@ class VectorLayout:
         """
         if not values:
             return Vector((), self)
-        leading, dtype = self._leading(values), values[self.variables[0].name].dtype
+        leading = self._leading(values)
+        dtype = values[self.variables[0].name].dtype
 
         def together(axes: Sequence[str], members: Sequence[Variable]) -> np.ndarray:
             devices = self.devices(axes)
@@ -301,7 +303,8 @@ class Vector:
         assert self.layout is not None
         found = {}
         for part, length, members in zip(self.parts, self.layout.lengths, self.layout.members, strict=True):
-            leading, devices = part.shape[:-1], part.shape[-1] // max(length, 1)
+            leading = part.shape[:-1]
+            devices = part.shape[-1] // max(length, 1)
             by_device = part.reshape(*leading, devices, length) if devices > 1 else part
             end = 0
             for v in members:

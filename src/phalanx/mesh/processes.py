@@ -133,12 +133,12 @@ def initialize(
             f"with mpirun under Open MPI, and with phalanx launch on one machine. Elsewhere give coordinator=, "
             f"num_processes= and process_id=, or set {COORDINATOR}, {NUM_PROCESSES} and {PROCESS_ID}."
         ) from error
-    number, store = jax.process_index(), SharedStore.joined()
+    store = SharedStore.joined()
     if store is not None:
-        peers = Peers(store, number, jax.process_count())
+        peers = Peers(store, jax.process_index(), jax.process_count())
         peers.watch()
         _joined.append(peers)
-    return number
+    return jax.process_index()
 
 
 def fail(words: str, status: int = 1) -> NoReturn:
@@ -224,9 +224,11 @@ def exchange(own: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
         lengths: length of each process's array; the other axes are those of `own`.
     """
     row = own.itemsize * int(np.prod(own.shape[1:]))
-    sizes, sent = [length * row for length in lengths], np.ascontiguousarray(own).reshape(-1).view(np.uint8)
+    sizes = [length * row for length in lengths]
+    sent = np.ascontiguousarray(own).reshape(-1).view(np.uint8)
     found = [np.empty(size, np.uint8) for size in sizes]
-    most, piece = max(sizes), 1 << max(EXCHANGED_BYTES // len(lengths), 1).bit_length() - 1
+    most = max(sizes)
+    piece = 1 << max(EXCHANGED_BYTES // len(lengths), 1).bit_length() - 1
     for begin in range(0, most, piece):
         length = min(piece, 1 << (most - begin - 1).bit_length())  # powers of two, since each size is compiled
         part = np.zeros(length, np.uint8)

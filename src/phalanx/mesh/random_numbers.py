@@ -154,13 +154,17 @@ def threefry(key: Words, high: Array, low: Array) -> Words:
 
 @jax.jit  # a run hashes in many places: each shape is traced and lowered once
 def _written_out(first: Array, second: Array, *keys: Array) -> Words:
-    add, xor = lax.add, lax.bitwise_xor  # the operators on arrays take several times as long to trace
+    # the operators on arrays take several times as long to trace
+    add = lax.add
+    xor = lax.bitwise_xor
     schedule = (*keys, xor(xor(*keys), np.uint32(0x1BD11BDA)))
-    first, second = add(first, schedule[0]), add(second, schedule[1])
+    first = add(first, schedule[0])
+    second = add(second, schedule[1])
     for group in range(5):
         for distance in _ROTATIONS[group % 2]:
             first = add(first, second)
-            left, right = np.uint32(distance), np.uint32(32 - distance)
+            left = np.uint32(distance)
+            right = np.uint32(32 - distance)
             rotated = lax.bitwise_or(lax.shift_left(second, left), lax.shift_right_logical(second, right))
             second = xor(first, rotated)
         first = add(first, schedule[(group + 1) % 3])
@@ -183,7 +187,8 @@ class Keys(NamedTuple):
     @classmethod
     def of_chains(cls, seed: ArrayLike, chains: ArrayLike) -> Keys:
         """Return the keys of the chains with these numbers."""
-        seed, chains = jnp.asarray(seed, jnp.uint32), jnp.asarray(chains, jnp.uint32)
+        seed = jnp.asarray(seed, jnp.uint32)
+        chains = jnp.asarray(chains, jnp.uint32)
         return cls(threefry((jnp.zeros_like(seed), seed), jnp.zeros_like(chains), chains))
 
     def of_draw(self, draw: ArrayLike) -> Words:

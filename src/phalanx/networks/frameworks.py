@@ -159,8 +159,10 @@ def linen_module(
         training: keyword arguments of its calls in training.
         prediction: keyword arguments of its other calls.
     """
-    linen, errors = require("flax.linen"), require("flax.errors")
-    in_training, in_prediction = dict(training or {}), dict(prediction or {})
+    linen = require("flax.linen")
+    errors = require("flax.errors")
+    in_training = dict(training or {})
+    in_prediction = dict(prediction or {})
 
     def variables(key: Array) -> dict[str, Any]:
         return dict(module.init(key, *example, **in_prediction))

@@ -96,7 +96,8 @@ def _in_blocks(
         before = jnp.pad(x, ((0, 0), (1, 0), (0, 0), (0, 0), (0, 0)))[:, :-1]
         return jnp.concatenate([before, x], axis=2)
 
-    here, other = jnp.arange(window)[:, None], jnp.arange(2 * window)[None]
+    here = jnp.arange(window)[:, None]
+    other = jnp.arange(2 * window)[None]
     in_window = (here <= other) & (other <= here + window)
     exists = (jnp.arange(count) > 0)[:, None, None] | (other >= window)[None]
     mask = (in_window[None] & exists)[:, None, None]
@@ -217,8 +218,12 @@ class ImageTransformer(nnx.Module):
         if width % heads:
             raise ValueError(f"ImageTransformer: width must be a multiple of heads, got {width} and {heads}.")
         check_window(window)
-        self.rows, self.columns, self.width, self.heads = rows, columns, width, heads
-        self.window, self.dtype = window, dtype
+        self.rows = rows
+        self.columns = columns
+        self.width = width
+        self.heads = heads
+        self.window = window
+        self.dtype = dtype
         self.implementation: Implementation = implementation
         self.previous = nnx.Embed(LEVELS, width, embedding_init=_normal(0.02), dtype=dtype, rngs=rngs)
         self.near = nnx.Linear(2 * len(self.offsets), width, dtype=dtype, rngs=rngs)
@@ -321,7 +326,8 @@ class AttentionBlock(nnx.Module):
         self.heads = heads
         self.first = nnx.LayerNorm(width, dtype=dtype, rngs=rngs)
         self.second = nnx.LayerNorm(width, dtype=dtype, rngs=rngs)
-        into, back = _normal(width**-0.5), _normal((2 * layers * width) ** -0.5)
+        into = _normal(width**-0.5)
+        back = _normal((2 * layers * width) ** -0.5)
 
         def dense(inputs: Sizes, outputs: Sizes, init: Any, *spec: str | None, axis: Sizes = -1) -> Any:
             init = nnx.with_partitioning(init, spec)

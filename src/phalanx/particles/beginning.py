@@ -40,8 +40,10 @@ def from_prior(programs: Programs, arrays: tuple[Any, ...], seed: int) -> Positi
     Raises:
         ValueError: when observations are outside of their support, or too many draws have no position.
     """
-    target, number = programs.blocks.target, programs.blocks.num_chains
-    lacking, position = np.ones(number, bool), None
+    target = programs.blocks.target
+    number = programs.blocks.num_chains
+    lacking = np.ones(number, bool)
+    position = None
     for attempt in range(ATTEMPTS):
         drawn = programs.drawn(seed, attempt, arrays[:-1])
         located = programs.locate(np.uint32(seed), arrays, Initial("", drawn).given(target, number).values)

@@ -103,7 +103,8 @@ class Pool:
         Args:
             target_ess: effective particles, as a fraction of those of one temperature that do not contradict the data.
         """
-        log_likelihood, mixture = np.concatenate(self.log_likelihood), self._log_mixture()
+        log_likelihood = np.concatenate(self.log_likelihood)
+        mixture = self._log_mixture()
         possible = min(np.mean([np.mean(part > LEAST) for part in self.log_likelihood]), 1.0)
         least = target_ess * possible * len(self.log_likelihood[0])
 
@@ -114,13 +115,17 @@ class Pool:
 
     def at(self, power: float) -> Weighted:
         """Return the particles weighted for a power of the likelihood."""
-        log_likelihood, ancestors = np.concatenate(self.log_likelihood), np.concatenate(self.ancestors)
-        mixture, roots, count = self._log_mixture(), len(self.ancestors[0]), len(log_likelihood)
+        log_likelihood = np.concatenate(self.log_likelihood)
+        ancestors = np.concatenate(self.ancestors)
+        mixture = self._log_mixture()
+        roots = len(self.ancestors[0])
+        count = len(log_likelihood)
         log_weights = power * log_likelihood - mixture
         log_sum = float(np.logaddexp.reduce(log_weights))
         weights = np.exp(log_weights - log_sum)
         of_ancestors = np.bincount(ancestors, weights, roots)
-        influence, seen = of_ancestors, weights > 0
+        influence = of_ancestors
+        seen = weights > 0
         for known, part in zip(self.temperatures, self.ancestors, strict=True):
             # the share of a temperature in the weighted mixture, by which an ancestor's part of its particles counts
             share = weights[seen] @ np.exp((known.power * log_likelihood - known.log_evidence - mixture)[seen])
@@ -172,7 +177,8 @@ def _highest(suffices: Callable[[float], bool], before: float) -> float:
     """Return the highest power, rounded to `BITS` bits, that suffices; the least above `before` if none does."""
     if suffices(1.0):
         return 1.0
-    low, high = math.log(SMALLEST), math.log(1.0 - before)
+    low = math.log(SMALLEST)
+    high = math.log(1.0 - before)
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if suffices(before + math.exp(middle)) else (low, middle)

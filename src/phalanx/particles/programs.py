@@ -87,7 +87,8 @@ class ParticleBlocks:
 
         A position also has numbers on which no value depends, which are drawn as functions of seed and particle.
         """
-        density, layout = self.blocks.lanes(arrays).density, self.blocks.layout
+        density = self.blocks.lanes(arrays).density
+        layout = self.blocks.layout
         wanted = dict.fromkeys(values, jnp.ones((), bool))
 
         def one(of_one: tuple[ByVariable, Array]) -> tuple[Vector, Bool[Array, ""]]:
@@ -108,7 +109,8 @@ class ParticleBlocks:
     def settle(self, seed: Array, arrays: Sequence[Array], position: Vector, first: Int[Array, ""]) -> Settled:
         """Return chains at rest at these positions, about to make the draw of this number."""
         blocks = self.blocks
-        target, keys = blocks.lanes(arrays), Keys.of_chains(seed, lane_chains(blocks.count))
+        target = blocks.lanes(arrays)
+        keys = Keys.of_chains(seed, lane_chains(blocks.count))
         tile = blocks.lanes(arrays, jnp.arange(self.tile))
         nothing = Vector((), blocks.layout)
 
@@ -140,7 +142,8 @@ class ParticleBlocks:
     @property
     def vector_shapes(self) -> Vector:
         """Shapes of the positions of all particles, with lanes last."""
-        layout, count = self.blocks.layout, self.blocks.num_chains
+        layout = self.blocks.layout
+        count = self.blocks.num_chains
         parts = (jax.ShapeDtypeStruct((length, count), layout.dtype) for length in layout.whole_lengths)
         return Vector(tuple(parts), layout)
 
@@ -148,7 +151,8 @@ class ParticleBlocks:
         """Return `f` of all lanes, tile by tile; arrays have lanes last."""
         if self.tile == self.blocks.count:
             return f(position)
-        count, tiles = self.blocks.count, -(-self.blocks.count // self.tile)
+        count = self.blocks.count
+        tiles = -(-self.blocks.count // self.tile)
         cut = jax.tree.map(lambda x: cut_lanes(x, x.ndim - 1, tiles, self.tile), position)
         return jax.tree.map(lambda x: join_lanes(x, x.ndim - 2, count), lax.map(f, cut))
 
@@ -221,9 +225,11 @@ class Programs:
             length: draws, at most as many as there are slots.
             agree: called between blocks, where Ctrl-C may end the run.
         """
-        number, array = self.blocks.num_chains, self.device_constants.array
+        number = self.blocks.num_chains
+        array = self.device_constants.array
         sinks = self.no_records(arrays, array(np.zeros(number, np.int32), PartitionSpec(CHAIN)))
-        tuning, seed_sent = jax.tree.map(np.asarray, tuning), array(np.uint32(seed), PartitionSpec())
+        tuning = jax.tree.map(np.asarray, tuning)
+        seed_sent = array(np.uint32(seed), PartitionSpec())
         layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(tuning))
         placed = all_to_devices(tuning, layout)
         while True:
@@ -231,7 +237,8 @@ class Programs:
             order = order_of(np.full(number, length), self.block_length.ticks, later=tuning)
             device_order = Order(*map(array, order, order_specs(self.blocks)))
             advanced = self.move(seed_sent, arrays, placed, device_order, chains, sinks)
-            chains, sinks = advanced.chains, advanced.sinks
+            chains = advanced.chains
+            sinks = advanced.sinks
             self.block_length.learn(int(to_host(advanced.ticks).max()), time.perf_counter() - began)
             agree()
             if (to_host(sinks.count) >= length).all():
@@ -247,7 +254,8 @@ def compile_programs(
     particles: ParticleBlocks, arrays: Sequence[Array], matmul_precision: str, key: Hashable | None = None
 ) -> Programs:
     """Trace and compile the programs, or read what an earlier process compiled for the same key."""
-    blocks, key = particles.blocks, None if key is None else ("smc", key, particles.blocks.slots, particles.tile)
+    blocks = particles.blocks
+    key = None if key is None else ("smc", key, particles.blocks.slots, particles.tile)
     with jax.default_matmul_precision(matmul_precision):
         found: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lowered(particles, arrays))
     return Programs(particles, **found)
@@ -256,14 +264,19 @@ def compile_programs(
 def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tuple[str, Lowered, Options]]:
     """Yield each program's name, the lowered program, and compiler options, slow compilations first."""
     blocks = particles.blocks
-    target, everywhere, chains = blocks.target, PartitionSpec(), PartitionSpec(CHAIN)
+    target = blocks.target
+    everywhere = PartitionSpec()
+    chains = PartitionSpec(CHAIN)
     tempered = (*arrays, jax.ShapeDtypeStruct((), blocks.layout.dtype))
-    data, vector, seed = (*target.array_specs(), everywhere), particles.vector_specs, np.uint32(0)
+    data = (*target.array_specs(), everywhere)
+    vector = particles.vector_specs
+    seed = np.uint32(0)
     rows = blocks.recorder.specs if blocks.kernel.learns_moments else ()
     settled = Settled(blocks.chain_specs(), rows)
     settle = blocks.jit(particles.settle, (everywhere, data, vector, everywhere), settled)
     settle = settle.trace(seed, tempered, particles.vector_shapes, np.int32(0))
-    lowering, move = Lowering(blocks, tempered), Advance(blocks, (blocks.recorder,), particles.tile)
+    lowering = Lowering(blocks, tempered)
+    move = Advance(blocks, (blocks.recorder,), particles.tile)
     none = lowering.empty(move)
     yield "move", lowering.advance(move, settle.out_info.chains, none.out_info), {}
     yield "settle", settle.lower(), {}

@@ -122,7 +122,8 @@ class Particles(Pickled):
         return self.posterior()
 
     def __repr__(self) -> str:
-        found, names = self.evidence(), ", ".join(self.draws)
+        found = self.evidence()
+        names = ", ".join(self.draws)
         return (
             f"Particles({found.num_particles:,} of {self.record.model}; {len(self.temperatures)} temperatures; "
             f"log evidence {found.log_evidence:,.2f} ± {found.error:.2g}; {names})"

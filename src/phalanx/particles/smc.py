@@ -133,7 +133,8 @@ def smc(
         Inference for Lévy-driven stochastic volatility models via adaptive sequential Monte Carlo, for the
         temperatures; Karamanis, Seljak (2024), Persistent sampling.
     """
-    began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
+    began = time.perf_counter()
+    started = datetime.now().isoformat(timespec="seconds")
     check_whole("num_particles", num_particles, FEWEST)
     number = int(num_particles)
     kernel = nuts() if kernel is None else kernel
@@ -236,7 +237,9 @@ def _programs(
     call: TracedCall, kernel: Kernel, number: int, stored: tuple[str, ...], matmul_precision: str, progress: bool
 ) -> tuple[Programs, Target, int]:
     """Return the compiled programs, of this call or an earlier one, the target, and the number compiled now."""
-    whole, arguments, mesh = call.whole, call.arguments, call.mesh
+    whole = call.whole
+    arguments = call.arguments
+    mesh = call.mesh
     key = executable_cache.key_of(
         whole,
         kernel,
@@ -273,7 +276,8 @@ def _programs(
 
 
 def _result(stages: Stages, record: RunRecord, timing: Timing, target: Target) -> Particles:
-    judged, programs = judge_stages(stages), stages.programs
+    judged = judge_stages(stages)
+    programs = stages.programs
     values = programs.values(stages.at(1.0), programs.placed(stages.positions[-1]))
     draws = {name: target.trim(name, to_host(value), leading=1) for name, value in values.items()}
     record = replace(record, findings=(*record.findings, *judged.findings), passed=(*record.passed, *judged.passed))

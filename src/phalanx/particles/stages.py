@@ -65,7 +65,8 @@ class TemperatureTuners:
     """
 
     def __init__(self, kernel: Kernel):
-        self._tuners, self._first = kernel.tuners, kernel.tuning
+        self._tuners = kernel.tuners
+        self._first = kernel.tuning
 
     @property
     def samples(self) -> bool:
@@ -79,7 +80,8 @@ class TemperatureTuners:
 
     def at_temperature(self, state: TuningState, beginning: Sums, sample: Sample | None) -> TuningState:
         """Return the state as a temperature begins, given moments of particles and their gradients, and a sample."""
-        stage, states = self._stage(state), state.states
+        stage = self._stage(state)
+        states = state.states
         if states is None:
             states = tuple(tuner.init(self._first, beginning, stage) for tuner in self._tuners)
         learned = []
@@ -93,7 +95,9 @@ class TemperatureTuners:
 
     def after(self, state: TuningState, sums: Sums, tuning: PyTree) -> TuningState:
         """Return the state after a round of moves with these hyperparameters."""
-        searching, stage, learned = self.searches(state), self._stage(state), []
+        searching = self.searches(state)
+        stage = self._stage(state)
+        learned = []
         for tuner, known in self._known(state):
             waits = _learns_from_particles(tuner) or (searching and not tuner.searches(known))
             learned.append(known if waits else tuner.update(known, sums, tuning, stage))
@@ -105,7 +109,8 @@ class TemperatureTuners:
 
     def hyperparameters(self, state: TuningState) -> PyTree:
         """Return the hyperparameters of the next round."""
-        tuning, stage = self._first, self._stage(state)
+        tuning = self._first
+        stage = self._stage(state)
         for tuner, known in self._known(state):
             tuning = tuner.apply(known, tuning, stage)
         return tuning
@@ -228,7 +233,8 @@ class Stages:
             raise
 
     def _next(self) -> None:
-        number, before = self.programs.blocks.num_chains, self.pool.temperatures[-1].power
+        number = self.programs.blocks.num_chains
+        before = self.pool.temperatures[-1].power
         weighted = self.pool.next(self.target_ess)
         stage = len(self.record.get("temperature", ())) + 1
         uniform = np.random.default_rng([self.seed, RESAMPLING, stage]).random()
@@ -270,16 +276,23 @@ class Stages:
         self, position: Position, power: float
     ) -> tuple[Position, Float[np.ndarray, "particle"], dict[str, float]]:
         """Return the particles after moves at a temperature, their log likelihoods, and numbers for the record."""
-        programs, tuning, arrays = self.programs, self.tuning, self.at(power)
+        programs = self.programs
+        tuning = self.tuning
+        arrays = self.at(power)
         settled = programs.settled(self.seed, arrays, position, self._drawn)
-        number, chains = programs.blocks.num_chains, settled.chains
+        number = programs.blocks.num_chains
+        chains = settled.chains
         self.evaluations += number
         learns = programs.blocks.kernel.learns_moments
         beginning = programs.summed(settled.rows, 1) if learns else Sums.nothing(programs.blocks.layout.whole_lengths)
         sample = _sample(position, chains) if tuning.samples and learns else None
         state = tuning.at_temperature(self._state, beginning, sample)
-        made, checked, apart = 0, 0, np.zeros(0)
-        total, change, most = Sums.nothing(), math.inf, self.num_moves or MOST_MOVES
+        made = 0
+        checked = 0
+        apart = np.zeros(0)
+        total = Sums.nothing()
+        change = math.inf
+        most = self.num_moves or MOST_MOVES
         while True:
             used = tuning.hyperparameters(state)
             searching = tuning.searches(state)
@@ -291,17 +304,20 @@ class Stages:
             self.evaluations += int(sums.stats["num_steps"])
             if searching:
                 continue
-            total, made = sums if not made else total.merge(sums), made + length
+            total = sums if not made else total.merge(sums)
+            made = made + length
             if made < checked + _round_after(checked) and made < most:
                 continue
             position_now = tuple(map(to_host, chains.lanes.at.position.parts))
-            before, apart = apart, _squared_distances(position_now, position)
+            before = apart
+            apart = _squared_distances(position_now, position)
             if checked:
                 change = _change(before, apart)
             checked = made
             if made >= most or (self.num_moves is None and change <= SATURATED + NOISE / math.sqrt(number)):
                 break
-        self._state, self.log_density = state, _in_double(chains.lanes.at.log_density)
+        self._state = state
+        self.log_density = _in_double(chains.lanes.at.log_density)
         numbers = {
             "moves": float(made),
             "acceptance_rate": total.mean("acceptance_rate"),
@@ -330,7 +346,8 @@ class Stages:
 
         The evidence is an integral of that mean over temperatures, so that half of the change counts in each interval.
         """
-        half, number = 0.5 * (weighted.at.power - before), len(log_likelihood)
+        half = 0.5 * (weighted.at.power - before)
+        number = len(log_likelihood)
         mean = float(log_likelihood.mean())
         influence = np.bincount(ancestors, log_likelihood - mean, number) / number - weighted.mean_influence
         self.gap += half * (mean - weighted.mean_log_likelihood)

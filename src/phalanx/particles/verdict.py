@@ -81,8 +81,10 @@ def _drift(stages: Stages) -> Finding | str:
 
 
 def _moves(stages: Stages) -> list[Finding | str]:
-    record, results = stages.record, []
-    change, rates = np.array(record["change"]), np.array(record["acceptance_rate"])
+    record = stages.record
+    results = []
+    change = np.array(record["change"])
+    rates = np.array(record["acceptance_rate"])
     limit = SATURATED + NOISE / math.sqrt(stages.programs.blocks.num_chains)
     short = (change > limit) & np.isfinite(change)
     still = np.isinf(change) & (np.array(record["moves"]) > 1)

@@ -112,14 +112,16 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
     @contextlib.contextmanager
     def probing(self) -> Iterator[None]:
         """Evaluate shapes and placements only: messages are not recorded."""
-        before, self.is_probing = self.is_probing, True
+        before = self.is_probing
+        self.is_probing = True
         yield
         self.is_probing = before
 
     @contextlib.contextmanager
     def loop(self, turns: int) -> Iterator[None]:
         """Evaluate the body of a loop: messages are counted as often as it turns."""
-        turns_before, self._turns = self._turns, self._turns * turns
+        turns_before = self._turns
+        self._turns = self._turns * turns
         in_loop_before = [axis.is_in_loop for axis in self.axes]
         for axis in self.axes:
             axis.is_in_loop = True
@@ -183,7 +185,8 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         device needs its own rows of it, and these are not rows that their numbers select.
         """
         changed = [number for number, (at, want) in enumerate(zip(value.placements, wanted, strict=True)) if at != want]
-        equation, operands = value.equation, value.operands
+        equation = value.equation
+        operands = value.operands
         if equation is None or len(changed) != 1 or value.placements[changed[0]] != REPLICATED:
             return None
         (number,) = changed
@@ -204,7 +207,8 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
 
         That includes axes along which the value itself has been added before.
         """
-        equation, operands = value.equation, value.operands
+        equation = value.equation
+        operands = value.operands
         assert equation is not None
         replicated = Plan([REPLICATED] * len(operands), [REPLICATED] * len(equation.outvars))
         pairs = zip(self._plans(equation, operands), wanted, strict=True)
@@ -216,7 +220,8 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         """Return the plan that computes each device's rows of a result from replicated operands; None without one."""
         if equation.primitive.name == "random_bits":
             return bits_of_rows(axis, equation, operands[0], dim)
-        rule, size = RULES.get(equation.primitive.name), aval_of(equation.outvars[output]).shape[dim]
+        rule = RULES.get(equation.primitive.name)
+        size = aval_of(equation.outvars[output]).shape[dim]
         if rule is None:
             return None
         for place, operand in enumerate(operands):
@@ -386,7 +391,8 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         arrays: Sequence[Array],
     ) -> dict[str, Any]:
         """Return the parameters of an equation with shapes of one device's arrays."""
-        name, parameters = equation.primitive.name, dict(equation.params)
+        name = equation.primitive.name
+        parameters = dict(equation.params)
         if all(need == self.replicated for need in needs):
             return parameters
         if name in ("broadcast_in_dim", "reshape"):
@@ -406,7 +412,8 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
             return None
         lengths = equation.params["const_lengths"]
         first = lengths.matvec + lengths.vecmat
-        constants, sides = inputs[first : first + lengths.solve], inputs[sum(lengths) :]
+        constants = inputs[first : first + lengths.solve]
+        sides = inputs[sum(lengths) :]
         return self.run(solver, [*constants, *sides])
 
     def equations(self, jaxpr: Any) -> Sequence[JaxprEqn]:

@@ -73,9 +73,11 @@ def _add_groups_of_model(
     prior: bool | int | None,
     seed: int,
 ) -> None:
-    target, record = posterior.target, posterior.record
+    target = posterior.target
+    record = posterior.record
     assert target is not None  # the caller has checked it
-    data, total = ModelData.of(target), posterior.num_chains * posterior.num_draws
+    data = ModelData.of(target)
+    total = posterior.num_chains * posterior.num_draws
     drawn = _bytes(data.observed) + _bytes(data.computed)
 
     def put_again() -> None:

@@ -76,7 +76,9 @@ def calibrate(
             f"the model draws ({', '.join(map(repr, simulated))}). Name an observed variable after its argument, as in "
             f"phx.sample('y', ..., obs=y)."
         )
-    generator, ranks, inferred = np.random.default_rng(seed), [], None
+    generator = np.random.default_rng(seed)
+    ranks = []
+    inferred = None
     for number in range(num_simulations):
         own = {**given, **{name: in_form_of(given[name], simulated[name][number]) for name in replaced}}
         inferred = _posterior_of(infer(own, number + 1), num_draws, number + 1)

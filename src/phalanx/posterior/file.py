@@ -64,7 +64,8 @@ def read_posterior(path: Path) -> tuple[Run, Continuation | None]:
             f"arviz.from_netcdf. Posterior.load reads .npz files."
         )
     run = read_archive(path, _KIND, _posterior_of)
-    state, contents = run[0].get("state"), run[0].get("contents", {})
+    state = run[0].get("state")
+    contents = run[0].get("contents", {})
     return run, None if state is None else FromFile(state, contents)
 
 

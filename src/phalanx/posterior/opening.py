@@ -51,8 +51,10 @@ def open(path: str | PathLike[str]) -> Posterior:
     draws, stats, entries = read_zarr(folder, called)
     of_warmup = read_warm_up(folder, called)
     try:
-        names, record = entry_of(entries["names"]), RunRecord.of_json(entry_of(entries["record"]))
-        timing, course = Timing(**entry_of(entries["timing"])), entry_of(entries["warmup"])
+        names = entry_of(entries["names"])
+        record = RunRecord.of_json(entry_of(entries["record"]))
+        timing = Timing(**entry_of(entries["timing"]))
+        course = entry_of(entries["warmup"])
         warmup = {name: np.array(values) for name, values in course.items()}
         record = replace(record, interrupted=not entries["complete"])
         draws, stats = in_our_names(draws, stats, names)

@@ -63,7 +63,9 @@ class StoredResults:
     """Results at every draw, as arrays of shape `(chain, draw, ...)`."""
 
     def __init__(self, sizes: tuple[int, int]):
-        self._sizes, self._structure, self._arrays = sizes, None, []
+        self._sizes = sizes
+        self._structure = None
+        self._arrays = []
 
     def add(self, batch: Batch, outputs: Any) -> None:
         """Copy results of a batch to the host."""
@@ -149,7 +151,8 @@ def _spans(count: int, size: int) -> Iterator[tuple[slice, int]]:
 
 def _flat(value: Any, chains: slice, numbers: np.ndarray) -> np.ndarray:
     """Return these draws of these chains, one chain after the other; from a store only those are read."""
-    first, last = int(numbers[0]), int(numbers[-1]) + 1
+    first = int(numbers[0])
+    last = int(numbers[-1]) + 1
     part = value[chains, first:last]
     part = part if part.shape[1] == len(numbers) else part[:, numbers - first]
     return part.reshape(-1, *part.shape[2:])

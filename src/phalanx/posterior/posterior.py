@@ -130,7 +130,8 @@ class Posterior(Pickled):
 
     @property
     def _run_draws(self) -> RunDraws:
-        record, known = self.record, known_data(self.target, self.record)
+        record = self.record
+        known = known_data(self.target, self.record)
         return RunDraws(
             self.target, tuple(record.latents), self.draws, self._sizes, known, record.observed, record.axes
         )
@@ -275,7 +276,8 @@ class Posterior(Pickled):
         table = whole.copy()
         angles = [name for name in angles_among(self.record.latents) if name in self.draws]
         notes = [DIRECTIONAL.format(first_few(angles))] if angles else []
-        table.verdict, table.num_heads = self.verdict(), whole.num_heads
+        table.verdict = self.verdict()
+        table.num_heads = whole.num_heads
         table.notes = (*self.record.notes, *notes)
         return table
 
@@ -342,7 +344,8 @@ class Posterior(Pickled):
         if self.own is None:
             return predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=self._not_kept)
         check_same("posterior.predict", lambda: {"seed": str(seed)})
-        held, not_kept = self.own.held, self._not_kept
+        held = self.own.held
+        not_kept = self._not_kept
         found = predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=not_kept, chains=held.numbers)
         return jax.tree.map(held.gathered, found)
 
@@ -598,7 +601,9 @@ class Posterior(Pickled):
             1000
         """
         (parts, timing, record), goes_on = read_saved(Path(path))
-        reduced, warmup, of_warmup = parts["reduced"], parts.get("warmup", {}), warmup_parts(parts)
+        reduced = parts["reduced"]
+        warmup = parts.get("warmup", {})
+        of_warmup = warmup_parts(parts)
         return cls(parts["draws"], parts["stats"], timing, record, reduced, warmup, goes_on=goes_on, **of_warmup)
 
     def report(

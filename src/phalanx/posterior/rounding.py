@@ -145,7 +145,8 @@ def rounding_error(target: Target, draws: Mapping[str, Any]) -> float | str:
     values = {name: _chosen(np.asarray(draws[name])) for name in latents}
     shardings = target.arguments.shardings
     whole = (s.trim(a) for a, s in zip(target.arguments.arrays, shardings, strict=True))
-    arrays, host = [np.asarray(to_host(array)) for array in whole], jax.local_devices(backend="cpu")[0]
+    arrays = [np.asarray(to_host(array)) for array in whole]
+    host = jax.local_devices(backend="cpu")[0]
     try:
         with jax.default_device(host), jax.default_matmul_precision("float32"):
             with jax.enable_x64(True):

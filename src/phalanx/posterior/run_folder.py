@@ -90,7 +90,8 @@ def read_draws(folder: Path, entries: Sequence[Any], held: HeldChains | None) ->
     Raises:
         ValueError: when files are damaged, or do not have each draw once.
     """
-    parts, end = [], 0
+    parts = []
+    end = 0
     for entry in entries:
         runs = [] if isinstance(entry, str) else entry[2]
         if held is not None and runs and not any(np.any((held.numbers >= a) & (held.numbers < b)) for a, b in runs):
@@ -270,7 +271,8 @@ class RunFolder:
     ) -> tuple[Run, Continuation | None, Mapping[str, Any]]:
         """Return the run of a save with these entries of its manifest, and its identity."""
         self._check(entries)
-        self.segments, self.warm_up = list(entries["segments"]), _warm_up_of(entries)
+        self.segments = list(entries["segments"])
+        self.warm_up = _warm_up_of(entries)
         (parts, timing, record), goes_on = read_posterior(self.saves.folder / entries["run"])
         try:
             parts |= read_draws(self.saves.folder, self.segments, held)
@@ -296,7 +298,10 @@ class RunFolder:
         Files of permanent saves stay as they are; merged ones would hold their draws once more.
         """
         if not all(is_inside(self.saves.folder, file_of(entry)) for entry in (*self.segments, *self.warm_up)):
-            self.segments, self.count, self.warm_up = [], 0, []  # removed while the run went on
+            # removed while the run went on
+            self.segments = []
+            self.count = 0
+            self.warm_up = []
         first = merged_from(self.segments, self.count, self.saves.last_permanent, draws) if self.merges else self.count
         return NextSave(self.saves.next_number, first, bool(self.warm_up))
 
@@ -335,7 +340,10 @@ class RunFolder:
         files = {name: lambda file: write_posterior(file, without, timing, record, goes_on)}
         entries = {"identity": dict(identity), "segments": segments, "count": count, "run": name, "warm_up": warm_up}
         self.saves.write(files, entries, [*map(file_of, [*segments, *warm_up])], at)
-        self.segments, self.count, self.warm_up, self.merges = segments, count, warm_up, True
+        self.segments = segments
+        self.count = count
+        self.warm_up = warm_up
+        self.merges = True
 
 
 def _warm_up_of(entries: Mapping[str, Any]) -> list[Any]:

@@ -35,7 +35,8 @@ class GatheredArray(LazyArray):
 
     def __init__(self, own: Shaped[np.ndarray, "held draws *shape"], held: HeldChains):
         super().__init__((held.num_chains, *own.shape[1:]), own.dtype)
-        self._own, self._held = own, held
+        self._own = own
+        self._held = held
 
     def _read(self, index: tuple[slice, ...]) -> np.ndarray:
         chains, *others = index
@@ -46,7 +47,8 @@ class _Gathered(Mapping[str, np.ndarray]):
     """Arrays by name, each gathered when it is taken."""
 
     def __init__(self, own: Arrays, held: HeldChains):
-        self._own, self._held = own, held
+        self._own = own
+        self._held = held
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._held.gathered(self._own[name])
@@ -149,7 +151,8 @@ def save_together(posterior: Any, file: Path) -> Path:
 def report_together(posterior: Any, path: Path, beside: Any, options: dict[str, Any]) -> Path:
     """Have the first process write a page; see `Posterior.report`."""
     check_same("posterior.report", lambda: {"path": str(path)})
-    whole, other = _at_first(posterior), None if beside is None else _at_first(beside)
+    whole = _at_first(posterior)
+    other = None if beside is None else _at_first(beside)
     return made_by_first(lambda: whole.report(path, beside=other, **options), path)
 
 

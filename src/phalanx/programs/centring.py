@@ -175,7 +175,8 @@ def residuals_of(variables: Mapping[str, RandomVariable]) -> dict[str, Residuals
         if known is None:
             continue
         location = known.location if known.factor is None else variable.value - variable.residual
-        residual, shape = variable.residual, jnp.shape(variable.residual)
+        residual = variable.residual
+        shape = jnp.shape(variable.residual)
         log_scale = jnp.broadcast_to(jnp.log(known.scale), shape)
         found[name] = Residuals(residual, jnp.broadcast_to(location, shape), log_scale)
     return found

@@ -50,7 +50,9 @@ class TracedProgram:
         sizes: Mapping[str, int],
         checking: bool = False,
     ):
-        self.program, self.layout, self.shapes = program, layout, tuple(shapes)
+        self.program = program
+        self.layout = layout
+        self.shapes = tuple(shapes)
         self.checking = checking
         self.axis_env = list(sizes.items())
 

@@ -209,7 +209,8 @@ def at_values(
     def place(variable: RandomVariable, _: Forward) -> RandomVariable:
         if variable.is_given:
             return _fixed(variable)
-        transform, name = transform_of(variable), variable.name
+        transform = transform_of(variable)
+        name = variable.name
         try:
             inverse = transform.inv(values[name])
         except NotImplementedError:

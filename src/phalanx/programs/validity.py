@@ -86,7 +86,8 @@ class Wrong(NamedTuple):
 
     def said(self, name: str, parameter: str, hint: str) -> str:
         """Return the message about a variable's parameter, or its value; `hint` is about the data."""
-        value, where = str(self.value if self.value.size > 1 else self.value.item()), list(self.index)
+        value = str(self.value if self.value.size > 1 else self.value.item())
+        where = list(self.index)
         if parameter:
             place = f" (the first of {self.count}, at {where})" if where else ""
             return (
@@ -164,7 +165,8 @@ def first_of(doubt: Doubt) -> tuple[Array, Array, Array]:
 
 def doubts(run: Evaluation, other: Evaluation) -> Doubts:
     """Return the doubts by variable and parameter, given evaluations at two positions; flags are set if both agree."""
-    found, elsewhere = doubts_of(run), doubts_of(other)
+    found = doubts_of(run)
+    elsewhere = doubts_of(other)
     return {
         key: replace(doubt, bad=doubt.bad & _same(doubt, elsewhere[key]) & _same_support(run, other, key))
         for key, doubt in found.items()

@@ -65,9 +65,11 @@ def autocovariance(lags: int) -> Reducer:
 
 
 def _init(lags: int, example: Shaped[Array, "chains *shape"]) -> Lagged:
-    chains, rest = example.shape[0], example.shape[1:]
+    chains = example.shape[0]
+    rest = example.shape[1:]
     dtype = sum_type(example.dtype)
-    zero, rows = jnp.zeros(example.shape, dtype), jnp.zeros((chains, lags, *rest), dtype)
+    zero = jnp.zeros(example.shape, dtype)
+    rows = jnp.zeros((chains, lags, *rest), dtype)
     products = jnp.zeros((chains, lags + 1, *rest), dtype)
     anchor = jnp.zeros(example.shape, example.dtype)
     return Lagged(
@@ -78,7 +80,8 @@ def _init(lags: int, example: Shaped[Array, "chains *shape"]) -> Lagged:
 def _add(state: Lagged, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Lagged:
     lags = state.last.shape[1]
     anchor = begin_at(state.anchor, state.count, draw)
-    half, here = half_distance(draw, anchor), at_lanes(where, draw)
+    half = half_distance(draw, anchor)
+    here = at_lanes(where, draw)
     scale, state = lowered(state.scale, half, here, state, _rescaled)
     draw = half * (2 * scale)
     away = jnp.where(here, draw - state.centre, 0.0)
@@ -134,9 +137,11 @@ def _centred(state: Lagged, due: Bool[Array, "chains"]) -> Lagged:
 
 
 def _merge(a: Lagged, b: Lagged) -> Lagged:
-    a, b = _widened(a), _widened(b)
+    a = _widened(a)
+    b = _widened(b)
     centre = np.where(at_lanes(a.count, a.centre) > 0, a.centre, b.centre)
-    a, b = _about(a, centre), _about(b, centre)
+    a = _about(a, centre)
+    b = _about(b, centre)
     products = a.products + b.products
     lags = a.last.shape[1]
     for lag in range(1, lags + 1):  # pairs with one draw in a and one in b
@@ -155,7 +160,8 @@ def _widened(state: Lagged) -> Lagged:
     """Return the state in float64, with draws as they are and each sum one number."""
     state = Lagged(*on_host(state))
     anchor = np.where(at_lanes(state.count, state.centre) > 0, state.anchor.astype(np.float64), 0.0)
-    scale, by_lag = state.scale, state.scale[:, None]
+    scale = state.scale
+    by_lag = state.scale[:, None]
     return Lagged(
         state.count,
         np.zeros_like(anchor),

@@ -77,7 +77,8 @@ def covariance() -> Reducer:
 
 
 def _none(example: Shaped[Array, "chains *shape"]) -> Products:
-    chains, size = example.shape[0], int(np.prod(example.shape[1:], dtype=int))
+    chains = example.shape[0]
+    size = int(np.prod(example.shape[1:], dtype=int))
     draw = example.reshape(chains, size)
     zero = jnp.zeros((chains, size), sum_type(example.dtype))
     products = jnp.zeros((chains, size, size), zero.dtype)
@@ -88,8 +89,10 @@ def _none(example: Shaped[Array, "chains *shape"]) -> Products:
 
 def _add(state: Products, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Products:
     draw = draw.reshape(state.anchor.shape)
-    anchor, here = begin_at(state.anchor, state.count, draw), at_lanes(where, draw)
-    count, half = state.count + where, half_distance(draw, anchor)
+    anchor = begin_at(state.anchor, state.count, draw)
+    here = at_lanes(where, draw)
+    count = state.count + where
+    half = half_distance(draw, anchor)
     sums = (state.mean, state.mean_lost, state.products, state.products_lost)
     scale, (mean, mean_lost, products, products_lost) = lowered(state.scale, half, here, sums, _rescaled)
     away = jnp.where(here, (half * (2 * scale) - mean) - mean_lost, 0.0)
@@ -105,14 +108,17 @@ def _add(state: Products, draw: Shaped[Array, "chains *shape"], where: Bool[Arra
 
 def _rescaled(sums: tuple[Array, ...], change: Array) -> tuple[Array, ...]:
     mean, mean_lost, products, products_lost = sums
-    rows, columns = change[:, :, None], change[:, None, :]
+    rows = change[:, :, None]
+    columns = change[:, None, :]
     return mean * change, mean_lost * change, products * rows * columns, products_lost * rows * columns
 
 
 def _merge(a: PyTree, b: PyTree) -> ProductTotals:
-    a, b = ProductTotals.of(a), ProductTotals.of(b)
+    a = ProductTotals.of(a)
+    b = ProductTotals.of(b)
     count = a.count + b.count
-    fraction, apart = b.count / np.maximum(count, 1), b.mean - a.mean
+    fraction = b.count / np.maximum(count, 1)
+    apart = b.mean - a.mean
     between = apart[:, :, None] * apart[:, None, :] * (a.count * fraction)[:, None, None]
     return ProductTotals(count, a.mean + fraction[:, None] * apart, a.products + b.products + between)
 

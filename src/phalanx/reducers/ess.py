@@ -107,7 +107,8 @@ def _none(example: Shaped[Array, "chains *shape"]) -> Batched:
 def _begin(
     example: Shaped[Array, "chains *shape"], before: Int[Array, "chains"], chain: Int[Array, "chains"]
 ) -> Batched:
-    chains, draws = example.shape[0], ChainSums.none(example)
+    chains = example.shape[0]
+    draws = ChainSums.none(example)
     means = jnp.zeros((chains, _slots(chains), *example.shape[1:]), draws.mean.dtype)
     return Batched(draws, jnp.zeros(chains, jnp.int32), draws.mean, draws.mean, means, before)
 
@@ -139,7 +140,9 @@ def _part(doubled: Int[Array, "chains"], dtype: DTypeLike) -> Float[Array, "chai
 
 def _close(state: Batched, full: Bool[Array, "chains"], length: Int[Array, "chains"]) -> Batched:
     """End the batch under way of those chains whose batch is full, and double batches where there is no room left."""
-    slots, lanes, before = state.means.shape[1], jnp.arange(len(full)), state.before
+    slots = state.means.shape[1]
+    lanes = jnp.arange(len(full))
+    before = state.before
     number = jnp.maximum((before + state.draws.count) // length - 1, 0)
     slot = jnp.clip(number - _first(before, length), 0, slots - 1)
     here = at_lanes(full, state.total)
@@ -173,7 +176,8 @@ def _lengths(
 
 
 def _merge(batch: int, a: PyTree, b: PyTree) -> Series:
-    a, b = _series(a, batch), _series(b, batch)
+    a = _series(a, batch)
+    b = _series(b, batch)
     lengths = np.concatenate([a.lengths, b.lengths], axis=1)
     means = np.concatenate([a.means, b.means], axis=1)
     return _binned(Series(a.draws.merge(b.draws), lengths, means), batch)
@@ -181,11 +185,13 @@ def _merge(batch: int, a: PyTree, b: PyTree) -> Series:
 
 def _binned(series: Series, batch: int) -> Series:
     """Return the series in batches whose length depends on the numbers of draws and chains, not on the devices."""
-    lengths, means = series.lengths, series.means
+    lengths = series.lengths
+    means = series.means
     slots = _slots(len(lengths))
     starts = np.cumsum(lengths, axis=1) - lengths
     number = np.minimum(starts // _length(lengths, slots, batch), slots - 1)
-    into, chains = np.zeros((len(lengths), slots), lengths.dtype), np.arange(len(lengths))[:, None]
+    into = np.zeros((len(lengths), slots), lengths.dtype)
+    chains = np.arange(len(lengths))[:, None]
     sums = np.zeros((len(lengths), slots, *means.shape[2:]))
     np.add.at(into, (chains, number), lengths)
     with np.errstate(invalid="ignore"):  # draws that are not finite lead to a result of NaN
@@ -205,11 +211,10 @@ def _series(state: PyTree, batch: int) -> Series:
     """Return a state on the device as one on the host."""
     if isinstance(state, Series):
         return state
-    anchor, state = (
-        np.asarray(state.draws.anchor).astype(np.float64),
-        Batched(Totals.of(state.draws), *on_host(state[1:])),
-    )
-    count, length = state.draws.count[:, None], (batch << state.doubled)[:, None]
+    anchor = np.asarray(state.draws.anchor).astype(np.float64)
+    state = Batched(Totals.of(state.draws), *on_host(state[1:]))
+    count = state.draws.count[:, None]
+    length = (batch << state.doubled)[:, None]
     before = np.broadcast_to(state.before, state.draws.count.shape)[:, None]
     lengths = _lengths(before, count, length, state.means.shape[1], np)
     ends = np.cumsum(lengths, axis=1)
@@ -226,7 +231,8 @@ def _constant(state: PyTree) -> np.bool_ | Bool[np.ndarray, "*shape"]:
 
 def _finalize(batch: int, state: PyTree) -> Float64[np.ndarray, "*shape"]:
     series = _binned(_series(state, batch), batch)
-    chains, shape = len(series.lengths), series.means.shape[2:]
+    chains = len(series.lengths)
+    shape = series.means.shape[2:]
     batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], batch))
     if batches < FEWEST:
         return np.full(shape, np.nan)
@@ -236,7 +242,8 @@ def _finalize(batch: int, state: PyTree) -> Float64[np.ndarray, "*shape"]:
         error = np.concatenate(
             [np.zeros(0), *(_error(means[i : i + part]) for i in range(0, len(means), part))]
         ).reshape(shape)
-        of_draws, total = _variance(series.draws), series.draws.count.sum()
+        of_draws = _variance(series.draws)
+        total = series.draws.count.sum()
         found = of_draws / error * (total / series.lengths[:, :batches].sum())
         most = total * np.log10(total)
         return np.where(of_draws > 0, np.minimum(found, most), np.nan)
@@ -254,9 +261,11 @@ def _with_rest(series: Series, batches: int) -> Float64[np.ndarray, "chains batc
 
     The variance is that of all draws: without the short batch, an outlier at the very end would raise the result.
     """
-    means, lengths = series.means[:, :batches].copy(), series.lengths
+    means = series.means[:, :batches].copy()
+    lengths = series.lengths
     if 0 < batches < lengths.shape[1]:
-        last, rest = lengths[:, batches - 1], lengths[:, batches]
+        last = lengths[:, batches - 1]
+        rest = lengths[:, batches]
         fraction = np.where(rest < last, rest / np.maximum(last, 1), 0.0)
         apart = np.where(at_lanes(fraction, series.draws.mean) > 0, series.means[:, batches] - series.draws.mean, 0.0)
         means[:, -1] += at_lanes(fraction, apart) * apart

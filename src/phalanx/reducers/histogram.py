@@ -99,21 +99,26 @@ def _least_from(
         with np.errstate(over="ignore"):
             nearest = edges.astype(dtype)
         above = np.nextafter(nearest, np.asarray(np.inf, dtype))
-        least, tiny = np.where(nearest.astype(np.float64) < edges, above, nearest), jnp.finfo(dtype).tiny
+        least = np.where(nearest.astype(np.float64) < edges, above, nearest)
+        tiny = jnp.finfo(dtype).tiny
         # XLA compares subnormal numbers as zeros, on CPUs
         return np.where((least > 0) & (least < tiny), tiny, least), np.ones(edges.shape, bool)
-    least, most = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
+    least = int(jnp.iinfo(dtype).min)
+    most = int(jnp.iinfo(dtype).max)
     whole = [min(max(math.ceil(edge), least), most) if math.isfinite(edge) else least for edge in edges]
     return np.asarray(whole, dtype), edges <= most
 
 
 def _merge(a: BinCounts, b: BinCounts) -> BinCounts:
-    a, b = on_host(a), on_host(b)
+    a = on_host(a)
+    b = on_host(b)
     return BinCounts(a.draws + b.draws, a.from_edge + b.from_edge, a.nan + b.nan)
 
 
 def _finalize(edges: tuple[float, ...], state: BinCounts) -> Histogram:
     state = BinCounts(*on_host(state))
-    reached, nan = np.moveaxis(state.from_edge.sum(0), 0, -1), state.nan.sum(0)
-    counts, below = reached[..., :-1] - reached[..., 1:], state.draws.sum() - nan - reached[..., 0]
+    reached = np.moveaxis(state.from_edge.sum(0), 0, -1)
+    nan = state.nan.sum(0)
+    counts = reached[..., :-1] - reached[..., 1:]
+    below = state.draws.sum() - nan - reached[..., 0]
     return Histogram(np.asarray(edges), counts, below, reached[..., -1], nan)

@@ -123,9 +123,11 @@ def loo(tail: int = TAIL) -> Reducer:
 
 def _init(tail: int, example: Shaped[Array, "chains *shape"]) -> Ratios:
     chains, *shape = example.shape
-    wide, zero = sum_type(example.dtype), jnp.zeros(1, jnp.int32)
+    wide = sum_type(example.dtype)
+    zero = jnp.zeros(1, jnp.int32)
     room = tail + 1 + max(chains, tail // 3)
-    nothing, lowest = jnp.zeros((1, *shape), wide), jnp.full((1, *shape), -jnp.inf, wide)
+    nothing = jnp.zeros((1, *shape), wide)
+    lowest = jnp.full((1, *shape), -jnp.inf, wide)
     ratios = jnp.full((1, *shape, room), -jnp.inf, wide)
     return Ratios(zero, zero, ratios, lowest, nothing, lowest, nothing, nothing)
 
@@ -190,7 +192,8 @@ def _kept(state: Ratios | KeptRatios, tail: int) -> KeptRatios:
         np.asarray(part[0], np.float64) for part in (state.rest_at, state.rest, *state[5:])
     )
     with np.errstate(divide="ignore", invalid="ignore"):
-        before, density = np.log(sums) + at, np.log(density + lost) + density_at
+        before = np.log(sums) + at
+        density = np.log(density + lost) + density_at
     return KeptRatios(np.asarray(state.draws[0], np.int64), largest, np.logaddexp(rest, before), density)
 
 
@@ -209,7 +212,8 @@ def ratios_of(terms: Shaped[np.ndarray, "draws *shape"], tail: int) -> KeptRatio
 
 
 def _merge(tail: int, a: Ratios | KeptRatios, b: Ratios | KeptRatios) -> KeptRatios:
-    a, b = _kept(a, tail), _kept(b, tail)
+    a = _kept(a, tail)
+    b = _kept(b, tail)
     largest, rest = _largest([a.largest, b.largest], tail + 1)
     for part in (a.rest, b.rest):
         rest = np.logaddexp(rest, part)
@@ -225,7 +229,8 @@ def _finalize(tail: int, state: Ratios | KeptRatios) -> PointwiseLoo:
 
 def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:
     """Return the results, given the number of ratios in a tail."""
-    draws, shape = int(state.draws), state.rest.shape
+    draws = int(state.draws)
+    shape = state.rest.shape
     largest = state.largest.reshape(-1, state.largest.shape[-1])
     rest = state.rest.ravel()
     elpd, shapes = (np.empty(rest.shape) for _ in range(2))
@@ -258,9 +263,11 @@ def left_out(
     """
     most = largest[:, -1]
     with np.errstate(invalid="ignore"):
-        logs, rest = largest - most[:, None], np.exp(rest - most)
+        logs = largest - most[:, None]
+        rest = np.exp(rest - most)
     cutoff = np.maximum(logs[:, largest.shape[1] - length - 1], LOG_TINY)
-    smooth, shapes = logs.copy(), np.full(len(logs), np.inf)
+    smooth = logs.copy()
+    shapes = np.full(len(logs), np.inf)
     lengths = np.sum(logs[:, largest.shape[1] - length :] > cutoff[:, None], axis=1)
     for count in np.unique(lengths[lengths >= LEAST_TAIL]):
         rows = np.flatnonzero((lengths == count) & np.isfinite(most))
@@ -287,7 +294,8 @@ def _smoothed(
     tail: Float64[np.ndarray, "rows tail"], cutoff: Float64[np.ndarray, "rows"]
 ) -> tuple[Float64[np.ndarray, "rows tail"], Float64[np.ndarray, "rows"]]:
     """Return smoothed tails of log weights, at most 0, and their shapes; a tail without a fit stays as it is."""
-    count, lowest = tail.shape[1], np.exp(cutoff)[:, None]
+    count = tail.shape[1]
+    lowest = np.exp(cutoff)[:, None]
     fitted = fit_pareto(np.exp(tail) - lowest)
     with np.errstate(invalid="ignore"):
         smooth = np.log(pareto_quantiles((np.arange(count) + 0.5) / count, fitted) + lowest)
@@ -299,9 +307,11 @@ def _largest(
     parts: Sequence[Shaped[np.ndarray, "*shape _"]], kept: int
 ) -> tuple[Shaped[np.ndarray, "*shape {kept}"], Float64[np.ndarray, "*shape"]]:
     """Return the largest numbers of each row, and the logarithm of the sum of exponentials of the others."""
-    shape, width = parts[0].shape[:-1], sum(part.shape[-1] for part in parts)
+    shape = parts[0].shape[:-1]
+    width = sum(part.shape[-1] for part in parts)
     flat = [part.reshape(-1, part.shape[-1]) for part in parts]
-    largest, rest = np.empty((len(flat[0]), kept), parts[0].dtype), np.empty(len(flat[0]))
+    largest = np.empty((len(flat[0]), kept), parts[0].dtype)
+    rest = np.empty(len(flat[0]))
     for rows in _chunks(len(rest), width):
         ordered = np.partition(np.concatenate([part[rows] for part in flat], axis=1), width - kept, axis=1)
         largest[rows] = ordered[:, width - kept :]

@@ -47,8 +47,10 @@ class ChainSums(NamedTuple):
 
     def add(self, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> ChainSums:
         """Add a draw of the chains that are true in `where`."""
-        anchor, here = begin_at(self.anchor, self.count, draw), at_lanes(where, draw)
-        count, half = self.count + where, half_distance(draw, anchor)
+        anchor = begin_at(self.anchor, self.count, draw)
+        here = at_lanes(where, draw)
+        count = self.count + where
+        half = half_distance(draw, anchor)
         sums = (self.mean, self.mean_lost, self.squares, self.squares_lost)
         scale, (mean, mean_lost, squares, squares_lost) = lowered(self.scale, half, here, sums, _rescaled)
         away = jnp.where(here, (half * (2 * scale) - mean) - mean_lost, 0.0)
@@ -92,7 +94,8 @@ class Totals(NamedTuple):
     def merge(self, later: PyTree) -> Totals:
         """Return the state with later draws of the same chains."""
         later = Totals.of(later)
-        count, apart = self.count + later.count, later.mean - self.mean
+        count = self.count + later.count
+        apart = later.mean - self.mean
         fraction = at_lanes(later.count / np.maximum(count, 1), apart)
         squares = self.squares + later.squares + apart**2 * at_lanes(self.count, apart) * fraction
         return Totals(count, self.mean + fraction * apart, squares)
@@ -196,11 +199,13 @@ def _rhat(superchains: int | None, state: ChainSums | Totals) -> np.float64 | Fl
     draws = sums.count.min()
     if draws < 2 or len(sums.count) < 2:
         return np.full(sums.mean.shape[1:], np.nan)
-    means, squares = sums.mean, sums.squares
+    means = sums.mean
+    squares = sums.squares
     variances = squares / (sums.count - 1).reshape(-1, *[1] * (squares.ndim - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         if superchains is None:
-            within, between = variances.mean(0), means.var(0, ddof=1)
+            within = variances.mean(0)
+            between = means.var(0, ddof=1)
             return np.sqrt((draws - 1) / draws + between / within)
         groups, variances = (_grouped(values, superchains) for values in (means, variances))
         between = groups.mean(1).var(0, ddof=1)
@@ -240,17 +245,20 @@ def extremes() -> Reducer:
 def _no_extremes(example: Shaped[Array, "chains *shape"]) -> Extremes:
     sum_type(example.dtype)
     if jnp.issubdtype(example.dtype, jnp.floating):
-        least, most = jnp.inf, -jnp.inf
+        least = jnp.inf
+        most = -jnp.inf
     elif example.dtype == jnp.bool_:
         least, most = True, False
     else:
-        least, most = jnp.iinfo(example.dtype).max, jnp.iinfo(example.dtype).min
+        least = jnp.iinfo(example.dtype).max
+        most = jnp.iinfo(example.dtype).min
     return Extremes(*(jnp.full(example.shape, value, example.dtype) for value in (least, most)))
 
 
 def _more_extreme(state: Extremes, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Extremes:
     here = at_lanes(where, draw)
-    least, most = jnp.minimum(state.least, draw), jnp.maximum(state.most, draw)
+    least = jnp.minimum(state.least, draw)
+    most = jnp.maximum(state.most, draw)
     return Extremes(jnp.where(here, least, state.least), jnp.where(here, most, state.most))
 
 

@@ -89,7 +89,9 @@ def lowered(
         rescale: `rescale(sums, change)`, of a change of the scale by factors of at most 1.
     """
     floats = jnp.finfo(half.dtype)
-    largest, tiny, size = 2.0 ** (floats.maxexp // 3), float(floats.tiny), jnp.abs(half)
+    largest = 2.0 ** (floats.maxexp // 3)
+    tiny = float(floats.tiny)
+    size = jnp.abs(half)
     too_large = where & (size * (2 * scale) > largest) & jnp.isfinite(size)
 
     def lower(scale: Array, sums: Sums) -> tuple[Array, Sums]:

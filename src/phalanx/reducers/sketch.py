@@ -79,12 +79,15 @@ def _kept(state: ThinnedDraws | Kept) -> Kept:
 
 def _merge(a: ThinnedDraws | Kept, b: ThinnedDraws | Kept) -> Kept:
     """Return the draws of both, sorted and at most `SIZE`."""
-    a, b = _kept(a), _kept(b)
+    a = _kept(a)
+    b = _kept(b)
     # random numbers that depend on the numbers of draws alone: equal runs give equal answers
-    random, weight = np.random.default_rng([a.draws, b.draws]), max(a.weight, b.weight)
+    random = np.random.default_rng([a.draws, b.draws])
+    weight = max(a.weight, b.weight)
     values = np.concatenate([_thinner(lot.values, weight // lot.weight, random) for lot in (a, b)])
     while len(values) > SIZE:
-        values, weight = _thinner(values, 2, random), 2 * weight
+        values = _thinner(values, 2, random)
+        weight = 2 * weight
     return Kept(np.sort(values, axis=0), weight, a.draws + b.draws)
 
 
@@ -100,7 +103,8 @@ def _finalize(qs: tuple[float, ...], state: PyTree) -> Float64[np.ndarray, "{len
     if not len(values):
         return np.full((len(qs), *values.shape[1:]), np.nan)
     place = np.asarray(qs) * (len(values) - 1)
-    low, high = values[np.floor(place).astype(int)], values[np.ceil(place).astype(int)]
+    low = values[np.floor(place).astype(int)]
+    high = values[np.ceil(place).astype(int)]
     fraction = (place % 1).reshape(-1, *[1] * (values.ndim - 1))
     with np.errstate(invalid="ignore"):
         between = np.where(low == high, low, (1 - fraction) * low + fraction * high)

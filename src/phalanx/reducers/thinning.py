@@ -77,7 +77,9 @@ def take(state: ThinnedDraws, draw: Shaped[Array, "chains *shape"], where: Bool[
 
 def _put(state: ThinnedDraws, ended: Bool[Array, "chains"]) -> ThinnedDraws:
     """Store the draws of spans that have ended, and choose the draw of the next span."""
-    lanes, room, values = jnp.arange(len(ended)), state.values.shape[1], state.values
+    lanes = jnp.arange(len(ended))
+    room = state.values.shape[1]
+    values = state.values
     span = (state.before + state.count) >> state.doubled
     slot = jnp.clip(span - 1 - first_span(state.before, state.doubled), 0, room - 1)
     here = jnp.where(at_lanes(ended, state.held), state.held, values[lanes, slot])
@@ -147,23 +149,28 @@ def taken(state: ThinnedDraws) -> TakenDraws:
     """Return the draws that represent spans of one length, the longest of any chain."""
     count, before, chain, doubled, pick, held, values = (np.asarray(part) for part in state)
     longest = int(doubled[count > 0].max(initial=0))
-    end, lanes = before + count, np.arange(len(count))
+    end = before + count
+    lanes = np.arange(len(count))
     current = (end >> doubled) - first_span(before, doubled)
     values = values.copy()
     values[lanes, current] = np.where(at_lanes(pick < end, held), held, values[lanes, current])
-    chains, spans = chain[:, None], first_span(before, doubled)[:, None] + np.arange(values.shape[1])
+    chains = chain[:, None]
+    spans = first_span(before, doubled)[:, None] + np.arange(values.shape[1])
     number = spans
     for i in range(longest):
         number = _shorter(chains, number, doubled[:, None] - i, np)
     there = (before[:, None] <= number) & (number < end[:, None])
-    chains, number, values = np.broadcast_to(chains, there.shape)[there], number[there], values[there]
+    chains = np.broadcast_to(chains, there.shape)[there]
+    number = number[there]
+    values = values[there]
     longer = doublings(chains, number) >= longest
     return TakenDraws(values[longer], chains[longer], number[longer], longest)
 
 
 def doublings(chain: Int[np.ndarray, "n"], number: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
     """Return the doublings of the longest span that each draw represents."""
-    most, represents = np.zeros(number.shape, np.int64), np.ones(number.shape, bool)
+    most = np.zeros(number.shape, np.int64)
+    represents = np.ones(number.shape, bool)
     for doubled in range(1, DOUBLINGS):
         half = _half(chain, number >> doubled, np.full(number.shape, doubled))
         represents &= (number >> (doubled - 1)) & 1 == half

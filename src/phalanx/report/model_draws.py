@@ -52,7 +52,8 @@ def draw_from_model(posterior: Reported) -> ModelDraws:
 
     Any error of a model here is a reason in words, since the report of the run does not depend on these draws.
     """
-    target, problem = posterior.target, _problem(posterior)
+    target = posterior.target
+    problem = _problem(posterior)
     if target is None or problem:
         return ModelDraws({}, {}, {}, problem, problem)
     try:
@@ -66,7 +67,8 @@ def draw_from_model(posterior: Reported) -> ModelDraws:
         problem = f"a draw of all variables of the model takes {size / 2**20:,.0f} MB; use posterior.predictive()"
         return ModelDraws({}, {}, {}, problem, problem)
     prior, no_prior = _predictive(posterior, min(PRIOR_DRAWS, most), "prior")
-    again, no_replicates = {}, "the model has no observed variable"
+    again = {}
+    no_replicates = "the model has no observed variable"
     if observed:
         again, no_replicates = _predictive(posterior, min(REPLICATES, most), "posterior")
     return ModelDraws(prior, observed, {n: again[n] for n in observed if n in again}, no_prior, no_replicates)
@@ -82,7 +84,8 @@ def _problem(posterior: Reported) -> str:
 
 def _predictive(posterior: Reported, most: int, kind: str) -> tuple[dict[str, np.ndarray], str]:
     """Return at most `most` predictive draws of each variable, `(draw, ...)`, or the reason in words."""
-    chains, length = posterior.num_chains, posterior.num_draws
+    chains = posterior.num_chains
+    length = posterior.num_draws
     every = -(-chains * length // most)
     of_run: Any = posterior
     thinned = {
@@ -98,7 +101,8 @@ def _predictive(posterior: Reported, most: int, kind: str) -> tuple[dict[str, np
 
 def _observed(target: Target, draw: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], int]:
     """Return the observed values by variable, and the bytes of a draw of all variables; `draw` is one of the latent."""
-    arguments, sizes = target.arguments, []
+    arguments = target.arguments
+    sizes = []
 
     def run(arrays: list[Any]) -> dict[str, Any]:
         data = arguments.join(arrays)

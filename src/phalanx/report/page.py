@@ -224,7 +224,8 @@ class Page:
 
 def section(title: str, note: str = "", figures: Mapping[str, Figure] | None = None, **parts: Any) -> Section:
     """Return a section with figures of Phalanx by their alternative text; `parts` are those of `Section`."""
-    figures, keys = figures or {}, {}
+    figures = figures or {}
+    keys = {}
     for figure in figures.values():
         keys |= dict.fromkeys(take_legend(figure))
     drawn = [Picture(alt, svg=svg(figure)) for alt, figure in figures.items()]

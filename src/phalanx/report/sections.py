@@ -64,7 +64,8 @@ def headline_cards(posterior: Reported, verdict: Verdict) -> list[Card]:
     Returns:
         One card for each number: draws, time, and the worst value of each diagnostic.
     """
-    wrong, table = {finding.topic for finding in verdict.findings}, posterior.summary()
+    wrong = {finding.topic for finding in verdict.findings}
+    table = posterior.summary()
     return [
         _draws(posterior),
         _seconds(posterior),
@@ -137,7 +138,8 @@ def variables_section(posterior: Reported, model: ModelDraws, beside: Reported |
     Returns:
         The section.
     """
-    figures, priors = {}, 0
+    figures = {}
+    priors = 0
     for name in list(posterior.draws)[:MOST_VARIABLES]:
         variable = _variable(name, posterior, model, beside)
         if not variable.labels:
@@ -167,7 +169,8 @@ def _variable(name: str, posterior: Reported, model: ModelDraws, beside: Reporte
     """Return the draws of a variable, fewer of very many, with those of another run or of the prior."""
     values = posterior.draws[name]
     shape = tuple(values.shape[2:])
-    labels, ours = element_names(name, shape, posterior.record.labels), _flat(values)
+    labels = element_names(name, shape, posterior.record.labels)
+    ours = _flat(values)
     if beside is not None:
         fits = name in beside.draws and tuple(beside.draws[name].shape[2:]) == shape
         return VariableDraws(name, labels, ours, beside=_flat(beside.draws[name]) if fits else None)
@@ -322,9 +325,11 @@ def phases_of(timing: Any) -> list[PhaseTime]:
 
 def facts_of(posterior: Reported) -> dict[str, Lines]:
     """Return the record of the run as named cells."""
-    record, timing = posterior.record, posterior.timing
+    record = posterior.record
+    timing = posterior.timing
     axes = " × ".join(f"{name} {size}" for name, size in record.mesh.items())
-    warmup, draws = f"{record.num_warmup:,} warm-up iterations", count(record.num_samples, "draw")
+    warmup = f"{record.num_warmup:,} warm-up iterations"
+    draws = count(record.num_samples, "draw")
     return {
         "model": words(record.model),
         "kernel": [(record.kernel, "")],
@@ -361,7 +366,8 @@ def comparison_section(posterior: Reported, beside: Reported) -> Section:
     other = " · ".join(filter(None, [beside.record.model, beside.record.kernel, f"seed {beside.record.seed}"]))
     if not both:
         return Section(title, missing=[f"No element of this run is in the other one ({other})."])
-    ours, theirs = ours.loc[both], theirs.loc[both]
+    ours = ours.loc[both]
+    theirs = theirs.loc[both]
     distance = (theirs["mean"] - ours["mean"]).to_numpy()
     error = np.hypot(ours["mcse_mean"], theirs["mcse_mean"]).to_numpy()
     with np.errstate(all="ignore"):  # constants have neither error nor spread

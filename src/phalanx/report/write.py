@@ -102,8 +102,10 @@ def write_report(
         >>> write_report(posterior, "report.html")  # doctest: +SKIP
         PosixPath('report.html')
     """
-    file, record = file_to_write("report", path, "report.html"), posterior.record
-    verdict, shown = posterior.verdict(checks), choose_variables(posterior, names)
+    file = file_to_write("report", path, "report.html")
+    record = posterior.record
+    verdict = posterior.verdict(checks)
+    shown = choose_variables(posterior, names)
     made = f"{posterior.num_draws:,}" + (
         f" of {record.num_samples:,}" if record.num_samples > posterior.num_draws else ""
     )
@@ -150,7 +152,8 @@ def sections_of_draws(posterior: Reported, shown: Reported, beside: Reported | N
     Returns:
         The sections.
     """
-    model, summary = draw_from_model(posterior), shown.summary()
+    model = draw_from_model(posterior)
+    summary = shown.summary()
     high = high_rhat(posterior.num_chains, posterior.num_draws, len(posterior.summary()))
     return [
         variables_section(shown, model, beside),
@@ -195,7 +198,8 @@ def write_folder(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    files, findings = [], {}
+    files = []
+    findings = {}
     if posterior.num_draws:
         found = posterior.summary()["r_hat"]
         findings = {

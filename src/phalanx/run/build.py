@@ -57,7 +57,8 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, model: Program, da
     stored, too_large = _stored(call, kernel, keep)
     known = executable_cache.EXECUTABLES.look_up(key)
     target = _target(call, kernel) if known is None else known.blocks.target.with_arguments(call.arguments)
-    kernel, arrays = kernel.on(target), target.place_arrays()
+    kernel = kernel.on(target)
+    arrays = target.place_arrays()
     if known is None:
         with waiting(bool(run.progress), "compiling"):
             reducing = _reducing(call, target, kernel, reductions, num_chains, stored)

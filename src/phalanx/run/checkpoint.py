@@ -196,7 +196,8 @@ class RunCheckpoint(Checkpoint):
 
         def write_own() -> None:
             assert together is not None
-            topic, entries = f"save {together.next.number}", []
+            topic = f"save {together.next.number}"
+            entries = []
             try:
                 if in_store is not None:
                     in_store.result()

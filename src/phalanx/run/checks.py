@@ -53,7 +53,8 @@ OF_A_RUN = (
 
 def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """Wrap a function, so that a call with unknown arguments raises an error that says where they belong."""
-    signature, name = inspect.signature(function), f"phx.{function.__name__}"
+    signature = inspect.signature(function)
+    name = f"phx.{function.__name__}"
 
     @wraps(function)
     def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
@@ -209,7 +210,8 @@ def check_arrays(compiled: Arguments, given: Arguments) -> None:
 
 def check_beginning(blocks: Blocks, begun: InitResult, arrays: Sequence[Array], given: Sequence[str] = ()) -> None:
     """Raise if the log density is not finite at the start, or observations are outside of their support."""
-    finite, invalid = to_host(begun.finite), any(int(count) for count in begun.invalid.values())
+    finite = to_host(begun.finite)
+    invalid = any(int(count) for count in begun.invalid.values())
     target = blocks.target.with_arrays(arrays)
     if invalid or not finite.all():
         uses_gradient = blocks.kernel.machine.uses_gradient

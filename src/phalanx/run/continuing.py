@@ -57,9 +57,11 @@ class ContinuationChecks:
         Raises:
             ValueError: when the run does not match the sampler.
         """
-        state, blocks = _known(posterior), self.executables.blocks
+        state = _known(posterior)
+        blocks = self.executables.blocks
         stored = tuple(posterior.draws) or tuple(name for name in blocks.names if name in state.stored.draws)
-        was, now = (posterior.num_chains, stored), (blocks.num_chains, blocks.names)
+        was = (posterior.num_chains, stored)
+        now = (blocks.num_chains, blocks.names)
         no_draws = state.in_warm_up or not (state.stored.counts.any() or state.reduced.draws or state.sinks)
         if was != now and not (posterior.num_chains == blocks.num_chains and no_draws):
             raise ValueError(
@@ -93,7 +95,8 @@ class ContinuationChecks:
 
     def _check_reducers(self, posterior: Posterior, state: RunState) -> None:
         """Raise if the draws so far had other reducers, which would receive the later draws only."""
-        was, now = set(posterior.reduced), {name for name, _ in self.executables.reducing.reductions.entries}
+        was = set(posterior.reduced)
+        now = {name for name, _ in self.executables.reducing.reductions.entries}
         # draws of a round under way are in the sinks, and in no reducer yet
         has_draws = state.stored.count or state.reduced.draws or (state.sinks is None and state.stored.counts.any())
         if was != now and has_draws and not state.in_warm_up:
@@ -105,8 +108,10 @@ class ContinuationChecks:
 
     def _check_correlated(self, posterior: Posterior, state: RunState) -> None:
         """Raise if the metric's correlations cover another number of coordinates than this mesh leaves unsharded."""
-        blocks, there = self.executables.blocks, posterior.record.mesh
-        expected, leaves = unshard(first_tuning(blocks), blocks.layout), jax.tree.leaves(state.tuning)
+        blocks = self.executables.blocks
+        there = posterior.record.mesh
+        expected = unshard(first_tuning(blocks), blocks.layout)
+        leaves = jax.tree.leaves(state.tuning)
         is_low_rank = isinstance(getattr(expected, "metric", None), LowRankMetric)
         if there == blocks.target.mesh.shape or not is_low_rank or len(leaves) != len(jax.tree.leaves(expected)):
             return
@@ -143,14 +148,16 @@ class ContinuationChecks:
                 f"tuning: the posterior was drawn by phx.{was}, and the kernel is phx.{now}. Give a posterior of "
                 f"phx.{now}, or leave out tuning=."
             )
-        state, blocks = _known(posterior), self.executables.blocks
+        state = _known(posterior)
+        blocks = self.executables.blocks
         if state.in_warm_up:
             raise ValueError(
                 "tuning: the posterior is of a run that is still in warm-up. Complete it with continue_run, and pass "
                 "the posterior that continue_run returns."
             )
         self._check_centring(state)
-        known, expected = state.tuning, unshard(first_tuning(blocks), blocks.layout)
+        known = state.tuning
+        expected = unshard(first_tuning(blocks), blocks.layout)
         try:
             tuned = _like(expected, known, "the kernel's tuning")
             _check_shapes(tuned, expected)
@@ -176,7 +183,8 @@ class ContinuationChecks:
         Minibatch kernels record estimates from different rows, which cannot be compared: they give a warning.
         `same_data` means that the data were compared already.
         """
-        blocks, at = self.executables.blocks, state.chains.lanes.at
+        blocks = self.executables.blocks
+        at = state.chains.lanes.at
         if blocks.kernel.batch_size is not None:
             warn(
                 f"continue_run: it was not checked that the posterior is of this "
@@ -188,7 +196,8 @@ class ContinuationChecks:
             return
         arrays = place_centring(blocks.target.arguments, arrays, state.centring, blocks.target.mesh)
         position = blocks.layout.of_whole(at.position, zero=True)
-        found, known = self.executables.log_density_at(arrays, position), at.log_density.in_double()
+        found = self.executables.log_density_at(arrays, position)
+        known = at.log_density.in_double()
         relative = RELATIVE if self.executables.matmul_precision == "float32" else ROUGHLY
         if not np.allclose(found, known, rtol=relative, atol=ABSOLUTE):
             chain = int(np.argmax(np.abs(found - known)))
@@ -234,7 +243,8 @@ class ContinuationChecks:
         return known._replace(states={name: _of_user(placements[name], parts) for name, parts in known.states.items()})
 
     def _check_rest(self, rest: Rest) -> None:
-        blocks, layout = self.executables.blocks, self.executables.blocks.layout
+        blocks = self.executables.blocks
+        layout = self.executables.blocks.layout
         for node in jax.tree.leaves(rest, is_leaf=lambda node: isinstance(node, dict)):
             for name, shape in layout.whole_shapes.items() if layout.is_position(node) else ():
                 _same_shape(repr(name), node[name], (blocks.num_chains, *shape))
@@ -277,7 +287,8 @@ def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
     Raises:
         ValueError: when `num_samples` more iterations are too few for another draw.
     """
-    kept, thin = max(state.stored.count, state.reduced.draws), state.aim.thin
+    kept = max(state.stored.count, state.reduced.draws)
+    thin = state.aim.thin
     left = 0 if state.in_warm_up else posterior.record.num_samples - thin * kept
     left = left if 0 <= left < thin else 0
     # the sinks may hold draws of an incomplete round of draws that are not stored
@@ -301,8 +312,11 @@ def check_contents(known: Mapping[str, str], here: Mapping[str, str]) -> None:
 
 def check_same_names(there: NamesOfData | None, here: NamesOfData | None) -> None:
     """Raise if a run's data number their levels or columns in another order."""
-    for name in {} if there is None or here is None else {**there, **here}:
-        was, now = there.get(name), here.get(name)  # pyright: ignore[reportOptionalMemberAccess]
+    if there is None or here is None:
+        return
+    for name in {**there, **here}:
+        was = there.get(name)
+        now = here.get(name)
         if was != now:
             said = ["no names" if found is None else f"the {found[0]} {listed(found[1])}" for found in (was, now)]
             raise ValueError(
@@ -341,7 +355,8 @@ def _check_lengths(posterior: Posterior, count: int) -> None:
 
 def _like(template: PyTree, tree: PyTree, what: str) -> PyTree:
     """Return the leaves of a tree in the structure of `template`, keys restored from numbers."""
-    leaves, wanted = jax.tree.leaves(tree), jax.tree.structure(template)
+    leaves = jax.tree.leaves(tree)
+    wanted = jax.tree.structure(template)
     if len(leaves) != wanted.num_leaves:
         raise ValueError(f"{what} has {len(leaves)} arrays, and {wanted.num_leaves} are expected")
     return jax.tree.unflatten(wanted, map(_as_key, leaves, jax.tree.leaves(template)))
@@ -357,7 +372,8 @@ def _of_user(template: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
     """Return the states of a user's reducer in their classes; those of Phalanx are read from files as they are."""
 
     def one(part: str) -> PyTree:
-        state, wanted = parts[part], jax.tree.structure(template[part])
+        state = parts[part]
+        wanted = jax.tree.structure(template[part])
         is_ours = type(state).__module__.startswith("phalanx.")
         return state if is_ours else jax.tree.unflatten(wanted, jax.tree.leaves(state))
 

@@ -47,8 +47,10 @@ class Engine:
     """
 
     def __init__(self, executables: Executables, seed: int, arrays: tuple[Array, ...]):
-        self.executables, self.blocks = executables, executables.blocks
-        self.seed, self.arrays = np.uint32(seed), arrays
+        self.executables = executables
+        self.blocks = executables.blocks
+        self.seed = np.uint32(seed)
+        self.arrays = arrays
         self.centring = first_centring(self.blocks.target.program)
         """Centring of the partially centred variables, which is among the arrays; see `programs.centring`."""
         self.failed: dict[int, str] = {}
@@ -74,7 +76,8 @@ class Engine:
         if self.blocks.target.sites.is_divided:
             at = begun.chains.lanes.at
             self.executables.once("one device", lambda: check_on_one_device(self.blocks.target, self.arrays, at))
-        chains, rows = begun.chains, begun.rows
+        chains = begun.chains
+        rows = begun.rows
         if initial.superchains:
             leaders = initial.leaders(self.blocks.num_chains)
             chains = self.put_beside(chains, leaders)
@@ -98,7 +101,8 @@ class Engine:
 
     def _without_groups(self, failed: dict[int, str]) -> tuple[Array, ...]:
         """Return the arrays, where groups that failed have those of one that did not."""
-        target, groups = self.blocks.target, self.blocks.groups
+        target = self.blocks.target
+        groups = self.blocks.groups
         assert groups is not None
         source = np.arange(groups)
         good = np.setdiff1d(source, list(failed))
@@ -128,7 +132,8 @@ class Engine:
     def use_centring(self, centring: Centrings) -> None:
         """Use another centring from here on, for positions that belong to it; keep the present one if it is empty."""
         if centring:
-            self.arrays, self.centring = self.arrays_with(centring), centring
+            self.arrays = self.arrays_with(centring)
+            self.centring = centring
 
     def located(self, arrays: tuple[Array, ...], position: Vector) -> AtPositions:
         """Return the log density, its gradient and residuals at host positions `(position, coordinate)`, by batches."""
@@ -218,7 +223,8 @@ class Engine:
         """Return a tuning on the devices; a metric that was placed before is not copied again."""
         if tuning is self._tuning:
             return self._device_tuning
-        self._tuning, metric = tuning, getattr(tuning, "metric", None)
+        self._tuning = tuning
+        metric = getattr(tuning, "metric", None)
         if isinstance(metric, LowRankMetric):
             if metric is not self._metric[0]:
                 layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(metric))
@@ -230,7 +236,8 @@ class Engine:
 
     def reduced(self, state: RunState, draws: int) -> Reduced:
         """Return the reducers' states after the first `draws` recorded draws of each chain in the sinks."""
-        reduce, reduced = self.executables.reduce, state.reduced
+        reduce = self.executables.reduce
+        reduced = state.reduced
         assert reduce is not None and state.sinks is not None
         count, before = (
             self.executables.device_constants.array(
@@ -250,7 +257,9 @@ class Engine:
         Every process gets all chains, and of stored draws only the surplus, those that some chains do not have yet.
         """
         refuse_fork()
-        layout, warming, sinks = self.blocks.layout, state.warming, state.sinks
+        layout = self.blocks.layout
+        warming = state.warming
+        sinks = state.sinks
         if warming is not None:
             warming = warming._replace(window=warming.window.fetched(self.blocks.row_layout))
         if sinks is not None:
@@ -271,7 +280,10 @@ class Engine:
 
         The caller has restricted `state.stored` to the chains that this process holds.
         """
-        layout, mesh, sinks, reduced = self.blocks.layout, self.blocks.target.mesh, state.sinks, state.reduced
+        layout = self.blocks.layout
+        mesh = self.blocks.target.mesh
+        sinks = state.sinks
+        reduced = state.reduced
         chains = self.executables.resume(self._device_seed, self.arrays, layout.placed(state.chains, mesh))
         if sinks is not None:
             if len(sinks.states) > 1:
@@ -305,7 +317,8 @@ class Engine:
 
         States with one entry per device cannot be placed on another number of devices: they are merged on the host.
         """
-        mesh, placements = self.blocks.target.mesh, self.executables.reducing.placements
+        mesh = self.blocks.target.mesh
+        placements = self.executables.reducing.placements
         (counts, states), layout = sinks.states, self.blocks.layout
         of_chains = shardings(mesh, PartitionSpec(CHAIN))
         pairs = zip(jax.tree.leaves(placements), jax.tree.leaves(states), strict=True)

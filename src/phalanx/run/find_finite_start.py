@@ -105,10 +105,12 @@ class RpropState(NamedTuple):
         begin, followed = _choose(is_finite, (self.position, followed), (best[0], best[2]))
         steps = jax.tree.map(lambda step, factor: (step * factor).astype(step.dtype), self.steps, factors)
         position = jax.tree.map(lambda x, g, step: x + jnp.sign(g) * step, begin, followed, steps)
-        count, height = self.count + 1, best[1].value
+        count = self.count + 1
+        height = best[1].value
         is_due = count % PATIENCE == 0
         is_slow = is_due & (height - self.mark < SLOW * jnp.abs(height))
-        count, mark = jnp.where(is_slow, CLIMB, count), jnp.where(is_due, height, self.mark)
+        count = jnp.where(is_slow, CLIMB, count)
+        mark = jnp.where(is_due, height, self.mark)
         return RpropState(count, position, best, followed, steps, mark)
 
 
@@ -117,7 +119,8 @@ def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], gi
 
     Without `needs_gradient` only the log density must be finite, and the gradient is empty.
     """
-    layout, zeros = density.sites.layout, density.sites.layout.zeros()
+    layout = density.sites.layout
+    zeros = density.sites.layout.zeros()
 
     def missed(carry: Carry) -> Bool[Array, ""]:
         attempt, steep, (_, good, _) = carry
@@ -133,7 +136,8 @@ def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], gi
         return attempt + 1, steep | jnp.isfinite(last[0].log_density.value), last
 
     # the first attempt is made in the loop, too, so that the model is compiled once
-    height, no = jnp.zeros((), jnp.result_type(*zeros.values())), jnp.zeros((), bool)
+    height = jnp.zeros((), jnp.result_type(*zeros.values()))
+    no = jnp.zeros((), bool)
     slopes = layout.vector(zeros if needs_gradient else {})
     none = Point(layout.vector(zeros), Total(height, height), slopes), no, dict.fromkeys(zeros, no)
     return lax.while_loop(missed, again, (jnp.int32(0), no, none))[2]

@@ -277,7 +277,8 @@ def _of_function(
     if not isinstance(first, Mapping):
         raise TypeError(f"init: the function must return a dict of values by variable, got {type(first).__name__}.")
     found = _for_all(init, keys, first)
-    chains, shapes = np.arange(len(keys)), target.sites.whole_shapes
+    chains = np.arange(len(keys))
+    shapes = target.sites.whole_shapes
     # if the function returns values for all chains, each chain uses its own entry of those made with its key
     return {
         name: value[chains, chains] if value.shape == (*chains.shape * 2, *shapes.get(name, (0,))) else value
@@ -314,7 +315,8 @@ def _checked(
         )
     for name, value in values.items():
         value = _numbers(name, value)
-        shape, each = shapes[name], (num_chains, *shapes[name])
+        shape = shapes[name]
+        each = (num_chains, *shapes[name])
         if value.shape != each and (of_chains or value.shape != shape):
             one = value.shape[1:] if of_chains else value.shape
             raise ValueError(

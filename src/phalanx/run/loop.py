@@ -64,19 +64,23 @@ class Run:
         store: DrawStore | None = None,
     ):
         self.store = store
-        self.engine, self.kernel = Engine(executables, seed, arrays), kernel
-        self.interrupts, self.interrupted = Interrupts(saves), False
+        self.engine = Engine(executables, seed, arrays)
+        self.kernel = kernel
+        self.interrupts = Interrupts(saves)
+        self.interrupted = False
         self.so_far: Callable[..., Any] | None = None
         """Function that returns a posterior of the run so far, passed on in reports; with `with_draws=False` without
         those in a store."""
         self.warmup_draws: DrawsByName = {}
         self.warmup_stats: DrawsByName = {}
-        self._progress, self._looks = progress, [progress.show, *looks]
+        self._progress = progress
+        self._looks = [progress.show, *looks]
         self._acceptance = math.nan
 
     def begin(self, initial: Initial, aim: Aim, centring: Centrings | None = None) -> None:
         """Find initial positions, then warm up; a centring belongs to the tuning with which the kernel begins."""
-        engine, num_chains = self.engine, self.engine.blocks.num_chains
+        engine = self.engine
+        num_chains = self.engine.blocks.num_chains
         engine.use_centring({} if centring is None else centring)
         chains, beginning = engine.begin(initial)
         warming = self._warm_up_phase(aim)
@@ -129,14 +133,17 @@ class Run:
             draws, stats = kept.whole
             stats["step_size"] = warmup_step_sizes(self.state, stats)
             if self.store is None:
-                self.warmup_draws, self.warmup_stats = draws, stats
+                self.warmup_draws = draws
+                self.warmup_stats = stats
             else:
                 self.store.take_warm_up(draws, stats)
         self.state = self.state._replace(warmed=None)
 
     def sample(self, num_samples: int, until: Until | None) -> None:
         """Sample until every chain has `num_samples // thin` more draws or `until` is met."""
-        engine, stored, thin = self.engine, self.state.stored, self.state.aim.thin
+        engine = self.engine
+        stored = self.state.stored
+        thin = self.state.aim.thin
         if not engine.executables.stores_draws:
             seconds = math.inf if until is None else until.seconds or math.inf
             phase = ReducePhase(engine, num_samples // thin, thin, seconds)
@@ -196,7 +203,8 @@ class Run:
 
         After a second Ctrl-C within a block, the draws of the round under way are lost to reducers.
         """
-        state, engine = self.state, self.engine
+        state = self.state
+        engine = self.engine
         if engine.executables.reduce is None or state.sinks is None or state.in_warm_up or not self.is_whole:
             return state.reduced
         draws = int(to_host(state.sinks.count).min())

@@ -70,7 +70,9 @@ class SamplerOptions:
             missing=missing,
             matmul_precision=matmul_precision,
         )
-        names, number = GivenNames.of(dims, coords), int(num_chains)  # a NumPy integer would give another cache key
+        # a NumPy integer would give another cache key
+        names = GivenNames.of(dims, coords)
+        number = int(num_chains)
         return cls(kernel, number, mesh, keep, names, {} if reducers is None else reducers, missing, matmul_precision)
 
     def stored(self, model: Program) -> tuple[str, ...] | None:
@@ -101,7 +103,8 @@ class RunOptions:
             TypeError, ValueError: when one is out of range; the message names it.
         """
         check_arguments(num_chains=num_chains, **vars(self))
-        samples, stores_nothing = int(self.num_samples), keep is not None and not len(keep)
+        samples = int(self.num_samples)
+        stores_nothing = keep is not None and not len(keep)
         if self.thin > samples:
             raise ValueError(f"thin={self.thin} keeps none of num_samples={samples} draws; give a smaller thin.")
         if stores_nothing and self.until is not None and (self.until.r_hat or self.until.ess):
@@ -123,6 +126,11 @@ class RunOptions:
             checkpoint=self.policy,
             progress=bool(self.progress),
         )
+
+    @property
+    def callbacks(self) -> list[Callable[[RunReport], Any]]:
+        """Functions that are called after each block."""
+        return [] if self.on_block is None else [self.on_block]
 
     def aim(self, initial: Initial) -> Aim:
         """Return the arguments that the record of a run contains; only valid after `checked`."""

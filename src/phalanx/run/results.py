@@ -47,8 +47,10 @@ class Clock:
     """
 
     def __init__(self, started: str, before: Timing | None = None):
-        self.started, self.before = started, before or Timing()
-        self._began, self._sampling_began = time.perf_counter(), None
+        self.started = started
+        self.before = before or Timing()
+        self._began = time.perf_counter()
+        self._sampling_began = None
 
     def sampling_begins(self) -> None:
         """Note the end of warm-up."""
@@ -58,9 +60,12 @@ class Clock:
         """Return the times so far and the work done."""
         now = time.perf_counter()
         ended = now if self._sampling_began is None else self._sampling_began
-        state, machine = run.state, run.kernel.machine
-        evaluations, ticks = state.warmup.evaluations + state.sampling.evaluations, state.sampling.ticks
-        makes_whole_draws, num_chains = machine.makes_whole_draws or not ticks, run.engine.blocks.num_chains
+        state = run.state
+        machine = run.kernel.machine
+        evaluations = state.warmup.evaluations + state.sampling.evaluations
+        ticks = state.sampling.ticks
+        makes_whole_draws = machine.makes_whole_draws or not ticks
+        num_chains = run.engine.blocks.num_chains
         return Timing(
             compile=self.before.compile + compile_seconds,
             warmup=self.before.warmup + ended - self._began,
@@ -97,7 +102,8 @@ class RunStart(NamedTuple):
         if self.before is None or self.state is None:
             run.begin(self.initial, self.aim, self.centring)
             return
-        before, held = self.before, run.engine.blocks.held
+        before = self.before
+        held = run.engine.blocks.held
         run.warmup_draws = held_of(before, before.warmup_draws, held)
         run.warmup_stats = held_of(before, before.warmup_stats, held)
         run.resume(self.state)
@@ -125,7 +131,8 @@ class RunResults(NamedTuple):
     @classmethod
     def of(cls, run: Run, with_draws: bool = True) -> RunResults:
         """Return the results so far; without draws in a store, which must be written first, unless `with_draws`."""
-        state, states = run.state, run.reduced
+        state = run.state
+        states = run.reduced
         reduced = states, HostReducers.of(run.engine.executables.reducing).finalize(states)
         of_warmup = run.warmup_draws, run.warmup_stats
         if not state.stored.count or (run.store is not None and not with_draws):
@@ -143,9 +150,11 @@ class RunResults(NamedTuple):
 
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:
         """Return the record of a run of `samples` iterations, given the record of its sampler."""
-        state, reducers = run.state, HostReducers.of(run.engine.executables.reducing)
+        state = run.state
+        reducers = HostReducers.of(run.engine.executables.reducing)
         relocations = [Relocation(*relocation) for relocation in state.relocations]
-        executables, made = run.engine.executables, self.states.draws
+        executables = run.engine.executables
+        made = self.states.draws
         lost = 0 if executables.reduce is None else max(0, state.stored.count - made)
         drifts = filter(None, [self._not_stationary(run, before)])
         return replace(
@@ -165,7 +174,9 @@ class RunResults(NamedTuple):
 
     def _not_stationary(self, run: Run, record: RunRecord) -> Finding | None:
         """Return a finding if short chains still drift together; longer ones are compared by R-hat."""
-        settling, held, draws = run.state.settling, run.engine.blocks.held, run.state.stored.count
+        settling = run.state.settling
+        held = run.engine.blocks.held
+        draws = run.state.stored.count
         if settling is None or not settling.count or not self.stats or draws >= SHORT_CHAIN:
             return None
         own = held.owned

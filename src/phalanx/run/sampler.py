@@ -153,7 +153,9 @@ class Sampler:
         options = RunOptions(
             num_warmup, num_samples, thin, until, init, tuning, on_block, checkpoint, store, save_warmup, progress
         )
-        options, data_used, blocks = self._checked(options), self._data(data), self.executables.blocks
+        options = self._checked(options)
+        data_used = self._data(data)
+        blocks = self.executables.blocks
         initial = self._initial(options.init, int(seed), data_used.arrays)
         aim = options.aim(initial)
         record = replace(data_used.record, num_warmup=options.warmup, num_samples=options.num_samples)
@@ -216,7 +218,8 @@ class Sampler:
         num_samples = int(num_samples)
         check_same("continue_run", lambda: {"num_samples": str(num_samples), "until": str(until)})
         state = self._state_of(posterior, data_used.arrays)._replace(next_look=0, stopped=False)
-        more, aim = num_samples + since_kept(posterior, state, num_samples), state.aim
+        more = num_samples + since_kept(posterior, state, num_samples)
+        aim = state.aim
         options = RunOptions(aim.num_warmup, more, aim.thin, until, on_block=on_block, progress=progress)
         options = self._checked(options)
         start = RunStart(state.seed, self.kernel, before=posterior, state=state)
@@ -235,7 +238,7 @@ class Sampler:
         stored = 0 if start.state is None else start.state.stored.count
         room = stored + options.room if draws_to is None else 2 * self.executables.blocks.slots
         plan = self.plan(room, data.arrays, options.warmup * bool(options.save_warmup))  # earlier draws are copied
-        looks = [look for look in (options.on_block, None if saves is None else saves.offer) if look is not None]
+        looks = options.callbacks if saves is None else [*options.callbacks, saves.offer]
         with watched(make_progress(options.progress)) as display:
             self._announce(display, plan)
             clock = start.clock()
@@ -252,7 +255,9 @@ class Sampler:
                     clock.sampling_begins()
                 run.sample(options.num_samples, options.until)
             posterior = self._posterior(run, data, clock, samples, lambda: run.value)
-            self.compile_seconds, self.compilations, run.so_far = 0.0, 0, None
+            self.compile_seconds = 0.0
+            self.compilations = 0
+            run.so_far = None
             if draws_to is not None:
                 draws_to.end(posterior.record, posterior.timing, posterior.warmup)
             if saves is not None:
@@ -273,7 +278,9 @@ class Sampler:
     def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[StreamBlock, None, None]:
         """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""
         check_arguments(seed=seed)
-        options, data, held = self._checked(options), self._data(None), self.executables.blocks.held
+        options = self._checked(options)
+        data = self._data(None)
+        held = self.executables.blocks.held
         with checkpoint_in(options.policy, held) as saves, watched(make_progress(options.progress)) as display:
             self._announce(display, self.plan(options.room))
             initial = self._initial(options.init, int(seed), self.arrays)
@@ -286,11 +293,12 @@ class Sampler:
             kernel = self._tuned(options) if before is None else self.kernel
             state = None if before is None else self._state_of(before, self.arrays)
             start = RunStart(int(seed), kernel, initial, aim, options.centring, before, state)
-            looks = [] if options.on_block is None else [options.on_block]
+            looks = options.callbacks
             if saves is not None:
                 looks.append(lambda report: saves.offer(replace(report, done=stream.made)))
             run = Run(self.executables, kernel, start.seed, self.arrays, display, looks, saves is not None)
-            stream, clock = RunStream.of(run, num_samples, options.thin, before), start.clock()
+            stream = RunStream.of(run, num_samples, options.thin, before)
+            clock = start.clock()
             run.so_far = partial(self._stream_so_far, stream, data, clock)
             with nullcontext() if saves is None else saves.after_an_error(run):
                 with run.interrupts.held():
@@ -301,7 +309,8 @@ class Sampler:
 
     def _stream_so_far(self, stream: RunStream, data: Data, clock: Clock) -> Posterior:
         """Return a posterior whose state has the draws that the caller of a stream has not received."""
-        run, received = stream.run, stream.received
+        run = stream.run
+        received = stream.received
         state = run.value._replace(stored=run.state.stored.whole_of_each.gathered(run.engine.blocks.held))
         posterior = self._posterior(run, data, clock, state.aim.thin * received, lambda: state)
         return replace(posterior, draws={}, stats={}, own=None)
@@ -310,7 +319,8 @@ class Sampler:
         self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState], with_draws: bool = True
     ) -> Posterior:
         """Return the posterior of a run of `samples` iterations; `with_draws` as for `RunResults.of`."""
-        results, record = RunResults.of(run, with_draws), data.record
+        results = RunResults.of(run, with_draws)
+        record = data.record
         sampler = replace(self, arrays=data.arrays, record=record)
         return Posterior(
             dict(results.draws),

@@ -124,7 +124,8 @@ class TracedCall:
             )
             model = centred
         check_same(call, lambda: {"the model, or a value that it reads,": captured_words(whole)})
-        naming, indices = Naming.of(whole, arguments, names), DataCheck.of(whole)
+        naming = Naming.of(whole, arguments, names)
+        indices = DataCheck.of(whole)
         fields = names_in_record(naming, arguments)
         notices.extend(indices.check_indices(arguments))
         said = tuple(filter(None, notices))

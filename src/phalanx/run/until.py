@@ -76,7 +76,8 @@ class StoppingWatch:
     """
 
     def __init__(self, condition: Until, names: Sequence[str]):
-        self._condition, self._names = condition, names
+        self._condition = condition
+        self._names = names
         self._began = time.monotonic()
 
     def look(self, count: int, due: int, read: Callable[[], tuple[Arrays, Arrays]]) -> tuple[bool, int]:

@@ -25,10 +25,14 @@ class Checkpoint:
     """
 
     def __init__(self, policy: SavePolicy, kind: str, called: str, index: str = ""):
-        self.policy, self.kind, self.called = policy, kind, called
+        self.policy = policy
+        self.kind = kind
+        self.called = called
         self.saves = Saves(policy.folder.absolute(), called, kind, index)
         self._writer = BackgroundWriter(self.saves.folder, called, "run" if kind == "run" else "training")
-        self._saved, self._took, self._permanent = time.monotonic(), 0.0, 0
+        self._saved = time.monotonic()
+        self._took = 0.0
+        self._permanent = 0
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -53,5 +57,6 @@ class Checkpoint:
 
     def note(self, at: int | None, took: float = 0.0) -> None:
         """Note a save, permanent if `at` is given, and the seconds that the caller has waited for it."""
-        self._saved, self._took = time.monotonic(), took
+        self._saved = time.monotonic()
+        self._took = took
         self._permanent = self._permanent if at is None else at

@@ -106,7 +106,8 @@ class Comparison:
         ]
         if said:  # the rest follows from these: another batch size makes another trace
             return "; ".join(said)
-        contents, traces = _others({**dict.fromkeys(here["contents"], ""), **there["contents"]}, here["contents"]), []
+        contents = _others({**dict.fromkeys(here["contents"], ""), **there["contents"]}, here["contents"])
+        traces = []
         if there["releases"] == here["releases"]:
             traces = _others(there["traces"], here["traces"])
         if not self.words:
@@ -149,7 +150,8 @@ def trace(f: Callable[..., Any], *arguments: PyTree) -> object:
 
 def digest_of(arrays: Iterable[tuple[str, np.ndarray]], labels: Mapping[str, Any] | None = None) -> str:
     """Return a digest of arrays by name: of names, dtypes, shapes and contents, and of labels that some have."""
-    found, labels = hashlib.sha256(), labels or {}
+    found = hashlib.sha256()
+    labels = labels or {}
     for name, array in arrays:
         array = np.ascontiguousarray(array)
         found.update(f"{name} {array.dtype} {array.shape} {labels.get(name, '')}".encode())

@@ -24,7 +24,8 @@ class LazyArray(NDArrayOperatorsMixin):
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any):
-        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
 
     @abstractmethod
     def _read(self, index: tuple[slice, ...]) -> np.ndarray:
@@ -86,7 +87,8 @@ class LazyArray(NDArrayOperatorsMixin):
         length = self.shape[1]
         parts = []
         for chain in range(first // length, (last - 1) // length + 1):
-            begin, end = max(first - chain * length, 0), min(last - chain * length, length)
+            begin = max(first - chain * length, 0)
+            end = min(last - chain * length, length)
             parts.append(self[chain : chain + 1, begin:end][0])
         return np.concatenate(parts)
 
@@ -123,7 +125,8 @@ class StoredArray(LazyArray):
         Raises:
             FileNotFoundError: when a chunk is missing.
         """
-        sizes, folder = self.stored.chunks, Path(self.stored.store.root) / self.stored.path / "c"
+        sizes = self.stored.chunks
+        folder = Path(self.stored.store.root) / self.stored.path / "c"
         wanted = [*index, *[slice(None)] * (self.ndim - len(index))]
         parts = [range(length)[one] for length, one in zip(self.shape, wanted, strict=True)]
         pairs = zip(parts, sizes, strict=True)

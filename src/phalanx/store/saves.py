@@ -187,7 +187,8 @@ class Saves:
         whole = [manifest for manifest in self.manifests if manifest not in self.damaged]
         temporary = [manifest for manifest in whole if _at(manifest) is None]
         old = [*temporary[:-KEPT], *self.damaged]
-        needed, stale = self.contents_of(m for m in whole if m not in old), self.contents_of(old)
+        needed = self.contents_of(m for m in whole if m not in old)
+        stale = self.contents_of(old)
         for manifest in old:
             manifest.unlink(missing_ok=True)
         # only what old saves list: the user may keep other files in the folder
@@ -254,7 +255,9 @@ class BackgroundWriter:
     """
 
     def __init__(self, folder: Path, called: str, goes_on: str):
-        self._folder, self._called, self._goes_on = folder, called, goes_on
+        self._folder = folder
+        self._called = called
+        self._goes_on = goes_on
         self._thread = ThreadPoolExecutor(1, "phalanx-checkpoint")
         self._writing: Future[Any] | None = None
 
@@ -279,7 +282,8 @@ class BackgroundWriter:
 
     def wait(self) -> None:
         """Wait for the save under way; one that fails is reported."""
-        writing, self._writing = self._writing, None
+        writing = self._writing
+        self._writing = None
         if writing is None:
             return
         try:

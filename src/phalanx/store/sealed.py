@@ -62,7 +62,8 @@ def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: 
         raise damaged(f"its {index} is not a JSON object")
     if SEAL not in entries and not must_be_sealed:
         return entries
-    expected, files = entries.pop(SEAL, None), entries.get(FILES)
+    expected = entries.pop(SEAL, None)
+    files = entries.get(FILES)
     if digest_of(entries) != expected or not isinstance(files, dict):
         raise damaged(f"the entries of its {index} do not have the checksum that was written with them")
     for name, digest in files.items():
@@ -95,7 +96,8 @@ def is_inside(folder: Path, name: str) -> bool:
     if "/".join(parts) != name or ".." in parts:
         return False
     try:
-        path, root = (folder / name).resolve(), folder.resolve()
+        path = (folder / name).resolve()
+        root = folder.resolve()
         return path.is_relative_to(root) and path.is_file()
     except (OSError, ValueError, RuntimeError):  # a name that is too long, holds a null character, or links in a circle
         return False

@@ -242,7 +242,8 @@ class ZarrFolder:
         if self.owned.is_first:
             self._locked()
             write_entries(root, {**known, **entries, "committed": count})
-        self.is_open, self.count = True, count
+        self.is_open = True
+        self.count = count
         self._words.leave(WRITTEN, str(count))
         if count:
             groups = zip((POSTERIOR, STATS), read_zarr(self.path, self.called, count), strict=False)
@@ -296,7 +297,8 @@ class ZarrFolder:
         """Let other processes write to the store."""
         if self._lock is not None:
             os.close(self._lock)
-        self._lock, self.is_open = None, False
+        self._lock = None
+        self.is_open = False
 
     def _locked(self) -> None:
         self._lock = os.open(self.path, os.O_RDONLY)
@@ -378,7 +380,8 @@ class ZarrFolder:
     def _write_tails(self) -> None:
         for (group, name), tail in self._tails.items():
             if behind := self.count % tail.shape[1]:
-                array, begin = self._arrays[group, name], self.count - behind
+                array = self._arrays[group, name]
+                begin = self.count - behind
                 # as a whole chunk, of which Zarr reads no part: what a killed process left there may be damaged
                 tail[:, behind:] = array.fill_value
                 self._write(group, name, array, begin, tail[:, : array.shape[1] - begin])
@@ -409,7 +412,8 @@ class ZarrFolder:
     def _make_group(self, group: str, arrays: Mapping[str, np.ndarray], room: int) -> dict[str, Any]:
         """Make a group of arrays like these with room for so many draws of all chains, and its coordinates."""
         root, known = root_of(self.path, self.called)
-        within, made = root.create_group(group, attributes={"inference_library": OURS}, overwrite=True), {}
+        within = root.create_group(group, attributes={"inference_library": OURS}, overwrite=True)
+        made = {}
         for name, values in arrays.items():
             own = self.dims.get(name, (None,) * (values.ndim - 2))
             dims = ("chain", "draw", *(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(own)))
@@ -460,18 +464,21 @@ class ZarrFolder:
         self._words.leave(ROOM, str(room))
 
     def _append(self, group: str, name: str, values: np.ndarray) -> None:
-        tail, count = self._tails[group, name], self.count
+        tail = self._tails[group, name]
+        count = self.count
         size = tail.shape[1]
         while values.shape[1]:
             behind = count % size
-            some, values = values[:, : size - behind], values[:, size - behind :]
+            some = values[:, : size - behind]
+            values = values[:, size - behind :]
             tail[:, behind : behind + some.shape[1]] = some
             count += some.shape[1]
             if not count % size:
                 self._write(group, name, self._arrays[group, name], count - size, tail)
 
     def _write(self, group: str, name: str, array: Any, begin: int, values: np.ndarray) -> None:
-        end, size = begin + values.shape[1], array.chunks[1]
+        end = begin + values.shape[1]
+        size = array.chunks[1]
         self.owned.write(array, slice(begin, end), values)
         for number in range(begin // size, -(-end // size)):
             for chains in self.owned.numbers(array.chunks[0]):

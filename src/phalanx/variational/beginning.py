@@ -91,7 +91,8 @@ class FirstParameters:
         """Check the user's `init`, and start to compile; a fit that `continues` another begins at its last step."""
         given = init_of(init, pair, continues)
 
-        first, arguments = partial(first_values, pair), (np.uint32(seed), arrays, given)
+        first = partial(first_values, pair)
+        arguments = (np.uint32(seed), arrays, given)
 
         def laid_out(shapes: tuple[Any, ...]) -> tuple[Any, ...]:
             free, *flags = shapes
@@ -133,14 +134,16 @@ class FirstParameters:
 
     def as_given(self) -> dict[str, Any]:
         """Return the parameters, the user's unchanged, even for a guide that finds its own."""
-        free, named = self(), self.pair.learned.only(self.given)
+        free = self()
+        named = self.pair.learned.only(self.given)
         kept = named.free({name: self.given[name] for name in named.parameters})
         return {**free, **{name: all_to_devices(value, _layout(free[name])) for name, value in kept.items()}}
 
 
 def first_values(pair: Pair, seed: Array, arrays: Sequence[Array], given: Params) -> tuple[Params, Misfits, Misfits]:
     """Return the initial parameters on the real line, and flags of given values that do not fit."""
-    key, data = random.fold_in(random.key(seed), 0x696E6974), pair.problem.arguments.join(arrays)
+    key = random.fold_in(random.key(seed), 0x696E6974)
+    data = pair.problem.arguments.join(arrays)
     begun = pair.problem.alone(lambda: begin(pair, key, data, given))
     free = pair.learned.free(begun.values)
     return free, pair.learned.misfits(begun.values, free), begun.misfits

@@ -194,7 +194,8 @@ def check_fixed(optimizer: object, objective: Objective, pair: Pair) -> None:
     """Raise if `optimizer` holds its draws, but the bound is then not a differentiable function of the parameters."""
     if optimizer != LBFGS or not isinstance(optimizer, str):
         return
-    held, by_steps = f"optimizer={LBFGS!r} holds its draws", "use optax.adam(1e-2), or another of optax's"
+    held = f"optimizer={LBFGS!r} holds its draws"
+    by_steps = "use optax.adam(1e-2), or another of optax's"
     if scored := alignment_of(pair).scored:
         raise ValueError(
             f"Variable {scored[0]!r}: {held}, and those of this variable cannot be differentiated through. Sum it out "
@@ -213,7 +214,8 @@ def check_matching(optimizer: object, objective: Objective, pair: Pair) -> None:
     """Raise if `optimizer` matches scores, but guide, data, model or objective do not allow it."""
     if optimizer != BATCH_AND_MATCH or not isinstance(optimizer, str):
         return
-    matches, by_steps = f"optimizer={BATCH_AND_MATCH!r} matches scores", "use optax.adam(1e-2), or another of optax's"
+    matches = f"optimizer={BATCH_AND_MATCH!r} matches scores"
+    by_steps = "use optax.adam(1e-2), or another of optax's"
     if not pair.guide.traits.matches_scores:
         raise ValueError(
             f"guide: {matches} of a normal with a full covariance, phx.guides.full_rank(); got {pair.guide.name}. "

@@ -66,7 +66,8 @@ class CompiledFit:
         Raises:
             ValueError: when data or initial values are not valid; the message names variable or parameter.
         """
-        pair, stream = traced.pair, traced.stream
+        pair = traced.pair
+        stream = traced.stream
         problem = pair.problem
         compiler = Compiler(options.matmul_precision, problem.mesh)
         data_checks = DataChecks(pair, compiler)
@@ -89,7 +90,8 @@ class CompiledFit:
 
     def learn(self) -> tuple[FitOutcome, FitError | None]:
         """Run the method; return what it has learned, and the error that has ended it, if one has."""
-        loop, failed = self.loop, None
+        loop = self.loop
+        failed = None
         with watched(make_progress(self.options.progress)) as display:
             for sentence in self.notices:
                 display.say(sentence)
@@ -98,7 +100,8 @@ class CompiledFit:
                 # a deque exhausts the loop without Python code between two blocks, where Ctrl-C would escape the loop
                 deque(blocks, maxlen=0)
             except FitError as error:
-                failed, loop.stopped = error, None
+                failed = error
+                loop.stopped = None
         outcome = self.method.outcome(loop.state, loop.stopped)
         if failed is not None and failed.free is not None:
             outcome = outcome._replace(free=failed.free, last=None)

@@ -38,7 +38,8 @@ class DataChecks:
     """
 
     def __init__(self, pair: Pair, compiler: Compiler):
-        self._shardings, self._compiler = pair.problem.arguments.shardings, compiler
+        self._shardings = pair.problem.arguments.shardings
+        self._compiler = compiler
         self._of_model = _model_check(pair.problem)
         of_guide = [DataCheck(_trace_of_draws(pair), unknown=1)] if pair.program else []
         self._checks: list[DataCheck] = [self._of_model, *of_guide]
@@ -98,7 +99,8 @@ def _model_check(problem: Problem) -> DataCheck:
         run = problem.at_zero(params, problem.arguments.layout.join(arrays))
         return run.position, doubts_of(run)
 
-    params, axes = problem.parameter_types, dict.fromkeys(problem.sizes, 1)
+    params = problem.parameter_types
+    axes = dict.fromkeys(problem.sizes, 1)
     trace, (_, doubts) = jax.make_jaxpr(at_zero, axis_env=list(axes.items()), return_shape=True)(
         params, problem.arguments.whole_shapes()
     )
@@ -107,7 +109,8 @@ def _model_check(problem: Problem) -> DataCheck:
 
 def _trace_of_draws(pair: Pair) -> ClosedJaxpr:
     """Return the draw of a program as a function of a key and all rows, at initial parameters."""
-    program, arguments = pair.program, pair.problem.arguments
+    program = pair.program
+    arguments = pair.problem.arguments
     assert program is not None
 
     def draw(key: Array, arrays: Sequence[Array]) -> list[Array]:

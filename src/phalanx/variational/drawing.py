@@ -97,7 +97,8 @@ class Drawing:
         divides = size % self.pair.problem.mesh.shape[CHAIN] == 0
 
         def batch(free: Params, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]) -> Drawn:
-            data, base = self.pair.problem.arguments.join(arrays), stream_key(seed)
+            data = self.pair.problem.arguments.join(arrays)
+            base = stream_key(seed)
             if divides:
                 numbers = divide(numbers, CHAIN)
             return self.pair.problem.alone(

@@ -182,7 +182,8 @@ def _learn(traced: TracedFit, options: FitOptions, began: float) -> Fit:
         FitError: when the loss is no longer finite.
     """
     compiled = CompiledFit.of(traced, options)
-    learning, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
+    learning = time.perf_counter()
+    started = datetime.now().isoformat(timespec="seconds")
     outcome, failed = compiled.learn()
     timing = Timing(
         compile=learning - began,
@@ -200,7 +201,8 @@ def _learn(traced: TracedFit, options: FitOptions, began: float) -> Fit:
 
 def _result(traced: TracedFit, compiled: CompiledFit, outcome: FitOutcome, timing: Timing, started: str) -> Fit:
     """Return the fit, with the values of the learned parameters."""
-    pair, options = traced.pair, compiled.options
+    pair = traced.pair
+    options = compiled.options
     interrupted = compiled.loop.stopped is Stop.INTERRUPTED
     record = record_of(pair, options.objective, options.num_steps, options.seed, started, interrupted, traced.names)
 

@@ -74,10 +74,12 @@ def importance(
         raise TypeError("importance: proposal must be a program with the model's latent variables; got None.")
     if not isinstance(proposal, Guide):
         check_program(proposal, "importance: proposal")
-    began, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
+    began = time.perf_counter()
+    started = datetime.now().isoformat(timespec="seconds")
     pair = pair_of(model, proposal, data, mesh, None, None, init)
     pair.problem.check_same("phx.importance", proposal=pair.guide.name, seed=seed)
-    compiler, arrays = Compiler(), pair.problem.place_arrays()
+    compiler = Compiler()
+    arrays = pair.problem.place_arrays()
     known = pair.learned  # traces both programs first: errors in a program come before errors in values
     pair.problem.check_function()
     pair.problem.check_finite()

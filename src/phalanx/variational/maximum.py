@@ -148,9 +148,11 @@ def maximize(
     checks.check_init(dict(init or {}), names, problem.latents)
     given = {name: arrays_of(name, value) for name, value in (init or {}).items()}
     arrays = problem.place_arrays()
-    given_to, compiler = (np.uint32(seed), arrays, given), Compiler(matmul_precision)
+    given_to = (np.uint32(seed), arrays, given)
+    compiler = Compiler(matmul_precision)
     size = size_of(problem.latents)
-    vector, log_p = np.zeros(0), np.zeros(())
+    vector = np.zeros(0)
+    log_p = np.zeros(())
     for by_products in (False, True) if size <= MOST else (True,):
         f = partial(_highest, problem, by_products)
         compiled = compiler(f, *given_to, rarely=size <= MOST)
@@ -186,9 +188,12 @@ def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Sequence[
         position, misfits = start.best(start.key, {**(problem.whole.start or {}), **given})
         log_density = start.log_density(position, jacobian=False)
         vector, back = flat(position)
-        longest, climb = longest_of(problem), partial(climb_many, key=random.key(seed)) if by_products else climb_to_top
-        top, densities = climb(log_density, vector), start.densities(position)
-        values, log_p = problem.at_position({}, back(top.position), data).values(), log_density(top.position)
+        longest = longest_of(problem)
+        climb = partial(climb_many, key=random.key(seed)) if by_products else climb_to_top
+        top = climb(log_density, vector)
+        densities = start.densities(position)
+        values = problem.at_position({}, back(top.position), data).values()
+        log_p = log_density(top.position)
         if isinstance(top, Summit):
             is_top = is_summit_of_many(densities, top, log_p, longest)
         else:
@@ -214,7 +219,8 @@ def _edge_or_kink(density: HostLogDensity, vector: Float[np.ndarray, "coordinate
             f"can be separated. Give a prior that falls, bounds, or ask for the posterior, with phx.mcmc."
         )
     pushed = vector + PUSHED * signs
-    values, log_p = density.values(pushed), density.log_density(pushed)
+    values = density.values(pushed)
+    log_p = density.log_density(pushed)
     edges = density.at_bounds(vector, signs)
     if edges or not density.is_top(pushed, signs):
         names = first_few(edges or density.rising(vector), str)

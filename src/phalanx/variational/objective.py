@@ -119,7 +119,8 @@ def _elbo(parts: Parts, log_q: str = "log_q_path") -> Float[Array, ""]:
     gaps = parts[log_q] - parts["log_p"]
     if parts.get("score") is None:
         return jnp.mean(gaps)
-    signal, count = lax.stop_gradient(gaps), gaps.size
+    signal = lax.stop_gradient(gaps)
+    count = gaps.size
     others = (jnp.sum(signal) - signal) / (count - 1)  # a baseline that does not depend on this draw
     return jnp.mean(gaps) + jnp.mean((signal - others) * parts["score"])
 
@@ -197,7 +198,8 @@ def importance_weighted(count: int = 8) -> Objective:
     def bound(log_weights: Float[Array, "particle"]) -> Float[Array, "group"]:
         return logsumexp(groups(log_weights), axis=1) - jnp.log(count)
 
-    name, parts = f"importance_weighted({count})", ("log_p_path", "log_p_fixed", "log_q_path")
+    name = f"importance_weighted({count})"
+    parts = ("log_p_path", "log_p_fixed", "log_q_path")
     return Objective(name, parts, loss, bound, multiple=count)
 
 

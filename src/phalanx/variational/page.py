@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MOST_DRAWS, _LEAST_DRAWS, _MOST_BYTES = 4000, 100, 2**28
+_MOST_DRAWS = 4000
+_LEAST_DRAWS = 100
+_MOST_BYTES = 2**28
 
 SHOWN = 6
 """Most marginals to draw, each in a figure of its own."""
@@ -76,7 +78,8 @@ class PageOfFit(NamedTuple):
 
     def with_draws(self, draws: Posterior) -> PageOfFit:
         """Return the page with saved draws of the guide, whose weights judge the fit."""
-        page, log_weights = self._replace(posterior=draws), draws.stats.get("log_weight")
+        page = self._replace(posterior=draws)
+        log_weights = draws.stats.get("log_weight")
         if log_weights is None or not np.ptp(log_weights):  # chosen by their weights
             return page
         weights = Weights.of(log_weights[0], np.zeros_like(log_weights[0]))
@@ -87,7 +90,8 @@ class PageOfFit(NamedTuple):
         self, file: Path, names: str | Iterable[str] | None, beside: Posterior | None, figures: Mapping[str, Figure]
     ) -> Path:
         """Write the page; see `Fit.report`."""
-        record, timing = self.record, self.timing
+        record = self.record
+        timing = self.timing
         drawn = {
             "Importance weights": [] if self.judged is None else [weight_figure(self.judged[0])],
             "Weighted marginals": (

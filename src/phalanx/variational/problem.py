@@ -158,7 +158,8 @@ class Problem(ModelOnMesh):
         """
         if self.minibatch is not None or self.parameters:
             return None
-        found, arguments = captured(self.whole), self.arguments
+        found = captured(self.whole)
+        arguments = self.arguments
         if found is None:
             return None
         rows = arguments.layout, arguments.shardings, arguments.local_shapes()

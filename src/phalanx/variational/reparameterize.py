@@ -68,9 +68,11 @@ def reparameterize(model: Program, fit: Fit) -> Program:
         Tran, Vasudevan (2019), NeuTra-lizing bad geometry in Hamiltonian Monte Carlo using neural transport.
     """
     pair = _pair_of(model, fit)
-    problem, latents = pair.problem, pair.problem.latents
+    problem = pair.problem
+    latents = pair.problem.latents
     learned = {name: value for name, value in fit.params.items() if name not in problem.parameters}
-    push, size = pair.guide.transport(learned, latents), size_of(globals_of(latents))
+    push = pair.guide.transport(learned, latents)
+    size = size_of(globals_of(latents))
     if not globals_of(latents):
         raise ValueError(
             f"reparameterize: all variables of the model, {', '.join(v.name for v in latents)}, have a row for each "
@@ -115,7 +117,8 @@ def _placed(variable: RandomVariable, position: Mapping[str, Array]) -> tuple[Ar
 
 
 def _of(position: Mapping[str, Array], variable: RandomVariable, transform: Transform) -> Array:
-    name, distribution = variable.name, variable.distribution
+    name = variable.name
+    distribution = variable.distribution
     assert distribution is not None
     if name not in position:
         raise ValueError(

@@ -181,7 +181,8 @@ class Fit(Pickled):
         """
         check_seed(seed)
         check_number(n)
-        verdict, record = self.verdict(), replace(self.record, num_samples=n, num_chains=1, seed=seed, independent=True)
+        verdict = self.verdict()
+        record = replace(self.record, num_samples=n, num_chains=1, seed=seed, independent=True)
         return posterior_of(self._drawing, record, self.timing, self.params, keep, reducers or {}, verdict)
 
     def evidence(self, *, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> Evidence:
@@ -309,7 +310,8 @@ class Fit(Pickled):
         of_draws = "netCDF holds draws: fit.posterior().save(...) writes some. Save the fit itself as .npz."
         file = file_to_save(path, "fit.npz", of_draws)
         verdict = self.verdict()
-        findings, passed = [tuple(finding) for finding in verdict.findings], list(verdict.passed)
+        findings = [tuple(finding) for finding in verdict.findings]
+        passed = list(verdict.passed)
         plain = {"good": verdict.good, "headline": verdict.headline, "findings": findings, "passed": passed}
         parts = {
             "params": self.params,

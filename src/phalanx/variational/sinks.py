@@ -52,8 +52,10 @@ def posterior_of(
         reducers: reducers by name.
         verdict: verdict on the fit, which the posterior's begins with.
     """
-    began, problem = time.perf_counter(), drawing.pair.problem
-    latents, known = list(record.latents), list(problem.whole.values)
+    began = time.perf_counter()
+    problem = drawing.pair.problem
+    latents = list(record.latents)
+    known = list(problem.whole.values)
     if keep is None:  # a deterministic value may have the rows of the first batch
         keep, _ = stored_by_default(latents, {} if problem.is_streamed else problem.whole.deterministic)
     names = [keep] if isinstance(keep, str) else list(keep)
@@ -104,10 +106,12 @@ class DrawReduction:
 
     def __init__(self, compiler: Compiler, reductions: Reductions):
         reductions.check_superchains(0)
-        self._reductions, self._compiler = reductions, compiler
+        self._reductions = reductions
+        self._compiler = compiler
         self._compiled: Compiled | None = None
         self._host: HostReducers | None = None
-        self._reduced, self._before = Reduced(), 0
+        self._reduced = Reduced()
+        self._before = 0
 
     def add(self, values: Mapping[str, Array], size: int) -> None:
         """Accumulate the first `size` draws of a batch."""

@@ -53,7 +53,8 @@ def check_bounded(pair: Pair) -> None:
     Raises:
         ValueError: naming the variable of the distribution, and the value.
     """
-    problem, program = pair.problem, pair.program
+    problem = pair.problem
+    program = pair.program
     if program is None:
         if not pair.guide.traits.is_solved:
             _check_latents(problem)

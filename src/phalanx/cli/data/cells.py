@@ -51,9 +51,12 @@ def _line_of_row(path: Path, keys: ValuePath) -> int:
 
 def _line_of_value(path: Path, keys: ValuePath) -> int:
     text = path.read_text(encoding="utf-8")
-    decode, at = json.JSONDecoder(parse_int=float).raw_decode, _next(text, 0)
+    decode = json.JSONDecoder(parse_int=float).raw_decode
+    at = _next(text, 0)
     for step in keys:
-        number, at = 0, _next(text, at + 1)  # after the bracket
+        # after the bracket
+        number = 0
+        at = _next(text, at + 1)
         while True:
             key: str | int = number
             if isinstance(step, str):

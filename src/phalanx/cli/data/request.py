@@ -43,7 +43,9 @@ class Request(NamedTuple):
         """
         matched = match_data(program, read_files(paths), impute=missing is not None)
         _check_outcome(program, matched)
-        arguments, mesh, sharded = matched.arguments, None, []
+        arguments = matched.arguments
+        mesh = None
+        sharded = []
         if data_shards is not None:
             mesh = mesh_with(data_shards)
             arguments, sharded = shard_rows(arguments, mesh)
@@ -73,7 +75,8 @@ def read_files(paths: Sequence[Path]) -> FileData:
     Raises:
         ValueError: if two files hold a value of one name.
     """
-    found, files = {}, {}
+    found = {}
+    files = {}
     for path in paths:
         data = read_data(path)
         if twice := [name for name in data if name in found]:

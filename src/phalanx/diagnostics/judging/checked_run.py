@@ -81,7 +81,8 @@ class CheckedRun:
         chains which hardly move reach by chance, see `high_nested_rhat`. If no draws are stored, the bound is that of
         independent draws, see `high_rhat`.
         """
-        values, chances = self.r_hats, self.chances
+        values = self.r_hats
+        chances = self.chances
         bounded = np.where(np.isnan(chances), values >= self.high_rhat, chances < FALSE_ALARMS / len(self.table))
         if self.is_nested:
             large = values >= high_nested_rhat(self.num_chains, self.num_draws, self.superchains, len(self.table))
@@ -93,7 +94,8 @@ class CheckedRun:
     def chances(self) -> np.ndarray:
         """The p-values of the R-hats of 1.01 or more; NaN for the others, and without draws."""
         found = np.full(len(self.table), np.nan)
-        suspects, groups = self.r_hats >= HIGH_RHAT, self.superchains if self.is_nested else 0
+        suspects = self.r_hats >= HIGH_RHAT
+        groups = self.superchains if self.is_nested else 0
         for rows, values in self._blocks() if suspects.any() else ():
             wanted = suspects[rows]
             found[rows[wanted]] = measure(lambda elements: elements.agreement(groups), values[:, :, wanted])
@@ -155,14 +157,16 @@ class CheckedRun:
     @cached_property
     def switching(self) -> Switching | None:
         """Dimension along which chains that disagree have their entries in different orders; else None."""
-        high, disagreeing = self.disagreeing, []
+        high = self.disagreeing
+        disagreeing = []
         log_density = self.stats.get("log_density")
         for variable, rows, values in self._variables() if high.any() else ():
             if variable == "log_density" and values.ndim == 2:
                 continue
             if high[rows].any():
                 numbers = np.asarray(values, np.float64)
-                means, sds = numbers.mean(axis=1), numbers.std(axis=1)
+                means = numbers.mean(axis=1)
+                sds = numbers.std(axis=1)
                 disagreeing.append(DisagreeingVariable(variable, means, sds))
         return switching_of(disagreeing, log_density)
 
@@ -206,7 +210,8 @@ def high_rhat(num_chains: int, num_draws: int, num_quantities: int) -> float:
     Source: A. Vehtari, A. Gelman, D. Simpson, B. Carpenter, P.-C. Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat for assessing convergence of MCMC.
     """
-    length, halves = num_draws // 2, 2 * num_chains
+    length = num_draws // 2
+    halves = 2 * num_chains
     if length < 2 or num_chains < 2:
         return HIGH_RHAT
     ratio = float(fdtri(halves - 1, halves * (length - 1), 1 - FALSE_ALARMS / (2 * max(num_quantities, 1))))

@@ -212,7 +212,8 @@ def check_rhat(run: CheckedRun) -> Finding | str | None:
 
 def _is_slight(run: CheckedRun, rows: np.ndarray) -> bool:
     """Return whether chains differ by so little, or so uncertainly, that their draws are usable."""
-    values, chances = run.r_hats[rows], run.chances[rows]
+    values = run.r_hats[rows]
+    chances = run.chances[rows]
     mild = (values < SLIGHT_RHAT) | ((values < LARGE_RHAT) & (chances > CERTAIN / len(run.table)))
     enough = run.least_ess[rows] >= USABLE_FRACTION * least_ess(run.num_chains)
     return bool((mild & enough & np.isfinite(chances)).all())
@@ -223,7 +224,8 @@ def check_ess(run: CheckedRun) -> Finding | str | None:
     values = run.least_ess
     if np.isnan(values).all():
         return None
-    needed, least = least_ess(run.num_chains), np.nanmin(values)
+    needed = least_ess(run.num_chains)
+    least = np.nanmin(values)
     low = values < needed
     if not low.any():
         return f"There are enough draws: every quantity has {least:,.0f} effective ones or more, in bulk and tails."
@@ -412,7 +414,9 @@ def gathers(diverging: np.ndarray, columns: Iterable[tuple[str, np.ndarray]]) ->
     if not len(others):
         return None
     others = others[:: -(-len(others) // MOST_REFERENCES)]
-    least, words, tests = 1.0, None, 0
+    least = 1.0
+    words = None
+    tests = 0
     for name, values in islice(columns, MOST_QUANTITIES):
         flat = values.reshape(-1)
         reference = np.sort(flat[others])
@@ -429,7 +433,8 @@ def gathers(diverging: np.ndarray, columns: Iterable[tuple[str, np.ndarray]]) ->
             mean = float(shares.mean())
             chance = penalty * 2 * mean_of_uniforms(min(mean, 1 - mean), len(shares))
             if chance < least:
-                least, words = chance, f"{name} is {low if mean < 0.5 else high}"
+                least = chance
+                words = f"{name} is {low if mean < 0.5 else high}"
     return words if least * tests < FALSE_GATHERINGS else None
 
 

@@ -71,7 +71,8 @@ def judge_reduced(
     right = (*passed, *(result for result in results if isinstance(result, str)))
     if wrong:
         return judged(wrong, right)
-    worst, least = max(_read(r_hats).values()), min(_read(sizes).values())
+    worst = max(_read(r_hats).values())
+    least = min(_read(sizes).values())
     words = f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
     return judged((), right, good=words)
 
@@ -120,7 +121,8 @@ def _known(
             problem = "R-hat or ESS is NaN for every quantity: draws are constant, not finite, or too few."
             return Finding("not known", problem, "more draws (num_samples), or to find an overflow in the model")
     unknown = sorted({name for found in asked for name, value in found.items() if np.isnan(value)})
-    known, unknown = [name for name in unknown if name in constant], [name for name in unknown if name not in constant]
+    known = [name for name in unknown if name in constant]
+    unknown = [name for name in unknown if name not in constant]
     if not unknown:
         return f"{count(len(known), 'quantity')} constant, and left out: {_listed(known)}." if known else None
     problem = f"R-hat or ESS is NaN for {_listed(unknown)}: constant, not finite, or of too few draws."

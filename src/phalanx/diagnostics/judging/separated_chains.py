@@ -47,7 +47,8 @@ def separated_chains(
         groups = _groups(values)
         gap = _gap(values, groups) if len(groups) > 1 else 0.0
         if gap > width:
-            best, width = _sentence(name, values, groups), gap
+            best = _sentence(name, values, groups)
+            width = gap
     return best
 
 
@@ -132,7 +133,8 @@ def switching_of(disagreeing: Sequence[DisagreeingVariable], log_density: np.nda
     Source: M. Stephens (2000), Dealing with label switching in mixture models.
     """
     if log_density is not None:
-        means, sd = log_density.mean(axis=1), log_density.std(axis=1).mean()
+        means = log_density.mean(axis=1)
+        sd = log_density.std(axis=1).mean()
         if not np.ptp(means) <= CLOSE * sd:
             return None
     sizes = [{size for size in one.means.shape[1:] if 2 <= size <= MOST_ENTRIES} for one in disagreeing]
@@ -162,7 +164,8 @@ def _profiles(values: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     """Return a vector for each entry of the dimension, `(size, features)`."""
     if len(axes) == 1:
         return np.moveaxis(values, axes[0], 0).reshape(values.shape[axes[0]], -1)
-    rows, columns = np.moveaxis(values, axes[0], 0), np.moveaxis(values, axes[1], 0)
+    rows = np.moveaxis(values, axes[0], 0)
+    columns = np.moveaxis(values, axes[1], 0)
     sides = [np.sort(side.reshape(len(side), -1), axis=1) for side in (rows, columns)]
     diagonal = np.diagonal(values, axis1=axes[0], axis2=axes[1]).reshape(-1, len(rows)).T
     return np.concatenate([*sides, diagonal], axis=1)
@@ -170,7 +173,8 @@ def _profiles(values: np.ndarray, axes: Sequence[int]) -> np.ndarray:
 
 def _is_same(scaled: Sequence[np.ndarray], chain: int, order: np.ndarray) -> bool:
     """Return True if the order brings a chain to the place of chain 0, and no order would not if it changes any."""
-    before, after = [], []
+    before = []
+    after = []
     for values in scaled:
         ordered = values[chain]
         for axis, size in enumerate(ordered.shape):

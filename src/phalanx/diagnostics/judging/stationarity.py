@@ -98,10 +98,13 @@ def shifts(
     Source: Student (1908), The probable error of a mean.
     """
     names: list[str] = []
-    sums, chains = [], 0
+    sums = []
+    chains = 0
     for variable, values in late.items():
-        before, after = np.asarray(early[variable]), np.asarray(values)
-        chains, first = len(after), before.shape[1]
+        before = np.asarray(early[variable])
+        after = np.asarray(values)
+        chains = len(after)
+        first = before.shape[1]
         names += element_names(variable, after.shape[2:], labels)
         both = np.concatenate([before, after], axis=1)
         sums.append(measure(lambda elements, first=first: elements.shift(first), both).reshape(-1, 2 + 2 * TESTS))

@@ -136,7 +136,8 @@ def judge(
     passed = (*passed, *(result for result in results if isinstance(result, str)))
     if findings:
         return judged(findings, passed)
-    worst, least = np.nanmax(run.r_hats), np.nanmin(run.table[["ess_bulk", "ess_tail"]])
+    worst = np.nanmax(run.r_hats)
+    least = np.nanmin(run.table[["ess_bulk", "ess_tail"]])
     best = f"{run.r_hat} is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
     return judged((), passed, good=best)
 

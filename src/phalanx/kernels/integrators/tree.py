@@ -46,7 +46,8 @@ class Ends(NamedTuple):
 
     def spans(self, end: PhasePoint) -> tuple[tuple[Vector, Vector], tuple[Vector, Vector]]:
         """Return the displacement from each point to a point of every lane, with the momentum at either end."""
-        position, momentum = end.position, end.momentum
+        position = end.position
+        momentum = end.momentum
         if self.position.parts[0].ndim > position.parts[0].ndim:
             position, momentum = (jax.tree.map(lambda part: part[None], x) for x in (position, momentum))
         span = position - self.position
@@ -84,7 +85,8 @@ class Checkpoints(NamedTuple):
     def with_leaf(self, leaf: Int[Array, "lanes"], end: PhasePoint) -> Checkpoints:
         """Keep the leaf: if even, as a start of subtrees; if odd, as the end of the largest half that ends here."""
         odd, last, ended = _places(leaf)
-        starts, halves = ~odd & (_numbers(self.starts) == last), _numbers(self.halves) == ended - 1
+        starts = ~odd & (_numbers(self.starts) == last)
+        halves = _numbers(self.halves) == ended - 1
         return Checkpoints(self.starts.put(starts, end), self.halves.put(halves, end))
 
     def turning(

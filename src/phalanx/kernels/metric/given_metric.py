@@ -55,10 +55,13 @@ def metric_on(given: GivenMetric, target: Target) -> LowRankMetric:
         ValueError: when it does not fit the model's variables.
     """
     layout = target.sites.layout
-    shapes, dtype = layout.whole_shapes, np.result_type(jax.dtypes.canonicalize_dtype(float))
+    shapes = layout.whole_shapes
+    dtype = np.result_type(jax.dtypes.canonicalize_dtype(float))
     size = layout.lengths[0]
     variances = {name: np.ones(shape) for name, shape in shapes.items()}
-    directions, along, outside = np.zeros((size, 0)), np.zeros(0), 1.0
+    directions = np.zeros((size, 0))
+    along = np.zeros(0)
+    outside = 1.0
     if given.covariance is None:
         if (found := {name: value.shape for name, value in given.variances.items()}) != shapes:
             raise ValueError(

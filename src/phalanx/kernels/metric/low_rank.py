@@ -53,7 +53,8 @@ class LaneMetric(NamedTuple):
         if metric is not None:
             scale = Vector(tuple(jnp.sqrt(x if x.ndim == 2 else x[:, None]) for x in metric.variance))
             return cls(scale, *metric[1:])
-        one, none = jnp.ones((), target.dtype), jnp.zeros((0, 0), target.dtype)
+        one = jnp.ones((), target.dtype)
+        none = jnp.zeros((0, 0), target.dtype)
         scale = Vector((one[None, None],) * len(target.layout.groups))
         return cls(scale, none, jnp.zeros(0, target.dtype), one, jnp.zeros((), bool))
 

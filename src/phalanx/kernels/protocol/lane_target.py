@@ -115,7 +115,8 @@ class LaneTarget:
 
     def words(self, key: Words, number: int | Array) -> list[Words]:
         """Return two random words for every coordinate of every lane, by group; `number` may differ by lane."""
-        key, high = (key[0][None], key[1][None]), jnp.asarray(number, jnp.uint32)[None]
+        key = (key[0][None], key[1][None])
+        high = jnp.asarray(number, jnp.uint32)[None]
         return [threefry(key, high, numbers[:, None]) for numbers in self._numbers.parts]
 
     def normals_of(self, words: Sequence[Words]) -> Vector:

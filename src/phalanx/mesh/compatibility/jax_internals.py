@@ -116,7 +116,8 @@ def read_arrays_anew() -> None:
     The replacement affects all later traces in this process. A function that JAX does not trace again, such as a jitted
     function in the model, keeps its copy, as without Phalanx.
     """
-    readers, constant = find(ARRAY_READERS), find(HOST_CONSTANT)
+    readers = find(ARRAY_READERS)
+    constant = find(HOST_CONSTANT)
     if readers is None or constant is None or not Workaround.FRESH_CONSTANTS.is_on:
         return
     known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # a program that reads an array twice has one copy
@@ -154,7 +155,8 @@ def prefer_fused_loops() -> None:
     take 8 microseconds, the functions 1. XLA reads this option from the environment only, once, when JAX starts. The
     variable may name a file of flags instead: that is the user's, and is left as it is.
     """
-    flags, has_started = os.environ.get("XLA_FLAGS", ""), find(HAS_STARTED)
+    flags = os.environ.get("XLA_FLAGS", "")
+    has_started = find(HAS_STARTED)
     if has_started is not None and has_started():  # processes that inherit the variable would compile otherwise
         return
     is_file = flags.strip() and not flags.lstrip().startswith("-")
@@ -259,7 +261,8 @@ def cpu_lowerings(version: str, primitives: Sequence[str]) -> dict[Primitive, An
             f"which Phalanx avoids that. Install JAX 0.11.2 or later. To run with it nevertheless, set the environment "
             f"variable {VARIABLE}={Workaround.LAPACK_IN_PIECES.value}."
         )
-    lowerings, linalg = found[LOWERINGS], found[LINALG]
+    lowerings = found[LOWERINGS]
+    linalg = found[LINALG]
     known = [getattr(linalg, name) for name in primitives if hasattr(linalg, name)]
     return {primitive: lowerings["cpu"][primitive] for primitive in known if primitive in lowerings["cpu"]}
 

@@ -70,7 +70,8 @@ class _InPieces:
     """A lowering rule that cuts batches into pieces which the calling thread computes."""
 
     def __init__(self, primitive: Primitive, rule: Any):
-        self._primitive, self._rule = primitive, rule
+        self._primitive = primitive
+        self._rule = rule
 
     def __call__(self, context: Any, *operands: Any, **parameters: Any) -> Any:
         if not all(map(_can_be_cut, context.avals_in)):

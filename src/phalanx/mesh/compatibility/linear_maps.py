@@ -77,7 +77,8 @@ def _derivative(
     primals: Sequence[Array], tangents: Sequence[Array], *, count: int, forward: Any, backward: Any, is_symmetric: bool
 ) -> tuple[list[Array], list[Array]]:
     """Return results and their tangents; all tangents are arrays."""
-    residuals, operands = primals[:count], primals[count:]
+    residuals = primals[:count]
+    operands = primals[count:]
     maps = forward, backward, is_symmetric
     results = _bind(residuals, operands, *maps)
     changes = [_bind(residuals, tangents[count:], *maps)]
@@ -121,7 +122,8 @@ def _batch(
     def leading(array: Array, dim: int | None) -> Array:
         return jnp.broadcast_to(array, (size, *array.shape)) if dim is None else jnp.moveaxis(array, dim, 0)
 
-    residuals, of_residuals = list(arrays[:count]), list(dims[:count])
+    residuals = list(arrays[:count])
+    of_residuals = list(dims[:count])
     if is_symmetric:  # they may become operands
         residuals = [leading(*pair) for pair in zip(residuals, of_residuals, strict=True)]
         of_residuals = [0] * count

@@ -95,7 +95,8 @@ def validate_sample(log_prob: Callable[..., Any]) -> Callable[..., Any]:
 
 # -- validation --------------------------------------------------------------------------------------------------------
 
-_lock, _within = threading.Lock(), 0
+_lock = threading.Lock()
+_within = 0
 _off: Any = None
 
 

@@ -52,8 +52,10 @@ def convolution(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Convolve each device's images; in the gradient of the kernel images are contracted."""
-    numbers, params = equation.params["dimension_numbers"], equation.params
-    batch, features = numbers.lhs_spec[0], numbers.lhs_spec[1]
+    numbers = equation.params["dimension_numbers"]
+    params = equation.params
+    batch = numbers.lhs_spec[0]
+    features = numbers.lhs_spec[1]
     features_of_kernel = numbers.rhs_spec[1]
     if params["batch_group_count"] != 1:
         return None

@@ -29,7 +29,9 @@ def cumulative(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Accumulate each device's rows; one number per device is exchanged where the rows are accumulated."""
-    name, dim, params = equation.primitive.name, placements[0], equation.params
+    name = equation.primitive.name
+    dim = placements[0]
+    params = equation.params
     if dim == PARTIAL:
         return Plan([PARTIAL], [PARTIAL]) if name == "cumsum" else None
     assert is_sharded(dim)

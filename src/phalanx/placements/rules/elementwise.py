@@ -65,7 +65,8 @@ def keys(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Draw bits for each device's own keys; the dimensions of the keys come first in results."""
-    name, dim = equation.primitive.name, placements[0]
+    name = equation.primitive.name
+    dim = placements[0]
     if not is_sharded(dim):
         return None
     count = len(operands[0].shape) - (name == "random_wrap")

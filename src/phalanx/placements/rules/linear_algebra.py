@@ -47,7 +47,9 @@ def along_others(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Sort, transform or split each device's rows, unless along the rows themselves."""
-    name, params, last = equation.primitive.name, equation.params, len(operands[0].shape) - 1
+    name = equation.primitive.name
+    params = equation.params
+    last = len(operands[0].shape) - 1
     if name == "fft":
         worked = range(last + 1 - len(params["fft_lengths"]), last + 1)
     else:

@@ -22,12 +22,14 @@ def lookup(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Look each device's indices up in the whole table; or, for few results, in each device's rows of the table."""
-    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
+    numbers = equation.params["dimension_numbers"]
+    sizes = equation.params["slice_sizes"]
     table, indices = operands
     at_table, at_indices = placements
     result = aval_of(equation.outvars[0])
     batch = [dim for dim in range(result.ndim) if dim not in numbers.offset_dims]
-    paired, paired_indices = tuple(numbers.operand_batching_dims), tuple(numbers.start_indices_batching_dims)
+    paired = tuple(numbers.operand_batching_dims)
+    paired_indices = tuple(numbers.start_indices_batching_dims)
     sliced = [dim for dim in range(len(table.shape)) if dim not in (*numbers.collapsed_slice_dims, *paired)]
     if is_sharded(at_table) and at_table in paired:
         dim = paired_indices[paired.index(at_table)]
@@ -53,10 +55,14 @@ class _WhereRowsAre:
     """Lookup of a few rows in a sharded table: each device contributes the rows that it has, and zeros."""
 
     def __init__(self, axis: MeshAxis, equation: JaxprEqn, table: PlacedValue, batch: Sequence[int]) -> None:
-        self.axis, self.equation, self.table, self.batch = axis, equation, table, batch
+        self.axis = axis
+        self.equation = equation
+        self.table = table
+        self.batch = batch
 
     def __call__(self, table: Array, indices: Array) -> list[Array]:
-        axis, params = self.axis, self.equation.params
+        axis = self.axis
+        params = self.equation.params
         axis.note_row_numbers(indices)
         dim = params["dimension_numbers"].start_index_map[0]
         count = self.table.shape[dim]
@@ -101,7 +107,8 @@ def scatter(
     numbers = equation.params["dimension_numbers"]
     table, indices, updates = operands
     at_table, at_indices, at_updates = placements
-    paired, paired_indices = tuple(numbers.operand_batching_dims), tuple(numbers.scatter_indices_batching_dims)
+    paired = tuple(numbers.operand_batching_dims)
+    paired_indices = tuple(numbers.scatter_indices_batching_dims)
     batch = [dim for dim in range(len(updates.shape)) if dim not in numbers.update_window_dims]
     sliced = [dim for dim in range(len(table.shape)) if dim not in (*numbers.inserted_window_dims, *paired)]
     for dim, of_indices in zip(paired, paired_indices, strict=True):  # the transpose of `take_along_axis`

@@ -20,7 +20,8 @@ def bits_of_rows(axis: MeshAxis, equation: JaxprEqn, key: PlacedValue, dim: int)
 
     None for other generators, and for more entries than 32 bits can number.
     """
-    shape, width = equation.params["shape"], equation.params["bit_width"]
+    shape = equation.params["shape"]
+    width = equation.params["bit_width"]
     rows_at = dim - len(key.shape)  # the dimensions of the keys come first
     numbers_all = jax.config.jax_threefry_partitionable  # pyright: ignore[reportAttributeAccessIssue]  # an option
     is_default = str(key.dtype) == "key<fry>" and numbers_all

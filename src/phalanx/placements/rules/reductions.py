@@ -24,7 +24,9 @@ def reduction(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Reduce each device's rows; where rows themselves are reduced, combine the devices' results."""
-    name, axes, dim = equation.primitive.name, equation.params["axes"], placements[0]
+    name = equation.primitive.name
+    axes = equation.params["axes"]
+    dim = placements[0]
     if dim == PARTIAL:
         return Plan([PARTIAL], [PARTIAL]) if name == "reduce_sum" else None
     assert is_sharded(dim)
@@ -37,15 +39,19 @@ def reduction(
 
 def _exchange(axis: MeshAxis, equation: JaxprEqn, operand: PlacedValue, dim: int) -> Plan | None:
     """Return the plan of a reduction whose results of all devices are stacked and reduced again."""
-    name, dtype = equation.primitive.name, operand.dtype
+    name = equation.primitive.name
+    dtype = operand.dtype
     is_bool = jnp.issubdtype(dtype, jnp.bool_)
     is_ordered = not is_bool and not jnp.issubdtype(dtype, jnp.complexfloating)
     if name in ("reduce_and", "reduce_or") and is_bool:
-        fill, combine = name == "reduce_and", jnp.all if name == "reduce_and" else jnp.any
+        fill = name == "reduce_and"
+        combine = jnp.all if name == "reduce_and" else jnp.any
     elif name == "reduce_prod":
-        fill, combine = 1, jnp.prod
+        fill = 1
+        combine = jnp.prod
     elif name in ("reduce_max", "reduce_min") and is_ordered:  # jnp.max keeps NaN; lax.pmax drops it on CPUs
-        fill, combine = _lowest(dtype, name == "reduce_max"), jnp.max if name == "reduce_max" else jnp.min
+        fill = _lowest(dtype, name == "reduce_max")
+        combine = jnp.max if name == "reduce_max" else jnp.min
     elif name in ("argmax", "argmin") and is_ordered and len(equation.params["axes"]) == 1:
         fill = _lowest(dtype, name == "argmax")
         return Plan([dim], [REPLICATED], [Mask(0, dim, fill)], lambda x: [_place_of_extreme(axis, equation, dim, x)])
@@ -73,7 +79,8 @@ def _place_of_extreme(axis: MeshAxis, equation: JaxprEqn, dim: int, array: Array
     own = find(array, dim)
     value = jnp.squeeze(jnp.take_along_axis(array, jnp.expand_dims(own, dim), dim), dim)
     first_row = axis.number() * array.shape[dim]
-    values, rows = axis.stack(value), axis.stack(own + first_row)
+    values = axis.stack(value)
+    rows = axis.stack(own + first_row)
     device = find(values, 0)[None]
     return jnp.squeeze(jnp.take_along_axis(rows, device, 0), 0).astype(equation.params["index_dtype"])
 

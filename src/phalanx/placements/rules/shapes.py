@@ -23,7 +23,8 @@ def broadcast(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Broadcast each device's rows; one row that becomes many is replicated."""
-    dim, params = placements[0], equation.params
+    dim = placements[0]
+    params = equation.params
     if not is_sharded(dim):
         return Plan([dim], [dim])
     place = params["broadcast_dimensions"][dim]
@@ -35,7 +36,9 @@ def reshape(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Reshape each device's rows where they stay one dimension, or divide evenly before and after."""
-    dim, before, after = placements[0], operands[0].shape, aval_of(equation.outvars[0]).shape
+    dim = placements[0]
+    before = operands[0].shape
+    after = aval_of(equation.outvars[0]).shape
     if not is_sharded(dim):
         return Plan([dim], [dim])
     leading = math.prod(before[:dim])
@@ -55,7 +58,8 @@ def squeeze(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Drop dimensions of size one, none of which has rows."""
-    dim, dropped = placements[0], equation.params["dimensions"]
+    dim = placements[0]
+    dropped = equation.params["dimensions"]
     if not is_sharded(dim):
         return Plan([dim], [dim])
     return None if dim in dropped else Plan([dim], [dim - sum(each < dim for each in dropped)])
@@ -96,7 +100,8 @@ def stack(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Stack each device's rows along a new dimension."""
-    dim, new = largest_sharded(operands, placements), equation.params["axis"]
+    dim = largest_sharded(operands, placements)
+    new = equation.params["axis"]
     if dim is None:
         return Plan([PARTIAL] * len(operands), [PARTIAL])
     return Plan([dim] * len(operands), [dim + (dim >= new)])
@@ -107,7 +112,8 @@ def unstack(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Take each device's rows apart along another dimension."""
-    dim, dropped = placements[0], equation.params["axis"]
+    dim = placements[0]
+    dropped = equation.params["axis"]
     if not is_sharded(dim):
         return same_everywhere(equation, dim, dim)
     return None if dim == dropped else same_everywhere(equation, dim, dim - (dim > dropped))
@@ -127,10 +133,14 @@ def slices(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Slice each device's rows; a slice of few rows is a partial sum, one of nearly all exchanges rows at the edges."""
-    dim, params, operand = placements[0], equation.params, operands[0]
+    dim = placements[0]
+    params = equation.params
+    operand = operands[0]
     if not is_sharded(dim):
         return Plan([dim], [dim])
-    count, start, end = operand.shape[dim], params["start_indices"][dim], params["limit_indices"][dim]
+    count = operand.shape[dim]
+    start = params["start_indices"][dim]
+    end = params["limit_indices"][dim]
     strides = params["strides"] or (1,) * len(operand.shape)
     kept = aval_of(equation.outvars[0]).shape[dim]
     if kept == count:
@@ -178,8 +188,13 @@ class _Shift:
     """
 
     def __init__(self, axis: MeshAxis, dim: int, count: int, kept: int, start: int) -> None:
-        self.axis, self.dim, self.count, self.kept, self.start = axis, dim, count, kept, start
-        self.before, self.after = axis.rows(count), axis.rows(kept)
+        self.axis = axis
+        self.dim = dim
+        self.count = count
+        self.kept = kept
+        self.start = start
+        self.before = axis.rows(count)
+        self.after = axis.rows(kept)
         offsets = [start + device * (self.after - self.before) for device in (0, axis.size - 1)]
         missing_before = -min(offsets)
         missing_after = max(offsets) + self.after - self.before
@@ -204,7 +219,8 @@ def with_neighbours(axis: MeshAxis, array: Array, dim: int, width: int) -> Array
     rows = array.shape[dim]
     first = axis.stack(lax.slice_in_dim(array, 0, width, axis=dim))
     last = axis.stack(lax.slice_in_dim(array, rows - width, rows, axis=dim))
-    before, after = last[jnp.maximum(axis.number() - 1, 0)], first[jnp.minimum(axis.number() + 1, axis.size - 1)]
+    before = last[jnp.maximum(axis.number() - 1, 0)]
+    after = first[jnp.minimum(axis.number() + 1, axis.size - 1)]
     return jnp.concatenate([before, array, after], dim)
 
 
@@ -213,7 +229,8 @@ def pad(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Pad other dimensions, or rows by a few: the transpose of a slice. Partial sums are padded as they are."""
-    dim, config = placements[0], equation.params["padding_config"]
+    dim = placements[0]
+    config = equation.params["padding_config"]
     if is_sharded(placements[1]):
         return None
     if not is_sharded(dim):
@@ -221,7 +238,8 @@ def pad(
     low, high, interior = config[dim]
     if (low, high, interior) == (0, 0, 0):
         return Plan([dim, REPLICATED], [dim])
-    count, padded = operands[0].shape[dim], aval_of(equation.outvars[0]).shape[dim]
+    count = operands[0].shape[dim]
+    padded = aval_of(equation.outvars[0]).shape[dim]
     if interior or low < 0 or high < 0 or operands[0].dtype == bool or not count:
         return None
     shift = _Shift(axis, dim, count, padded, -low)
@@ -242,11 +260,14 @@ def dynamic_slice(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
     """Slice at computed numbers: all rows stay on their devices, few rows are a partial sum."""
-    dim, operand, sizes = placements[0], operands[0], equation.params["slice_sizes"]
+    dim = placements[0]
+    operand = operands[0]
+    sizes = equation.params["slice_sizes"]
     starts = [REPLICATED] * (len(operands) - 1)
     if not is_sharded(dim):
         return Plan([dim, *starts], [dim])
-    count, kept = operand.shape[dim], sizes[dim]
+    count = operand.shape[dim]
+    kept = sizes[dim]
     if kept == count:  # the only start is the first row
         return Plan([dim, *starts], [dim])
     if 2 * kept > count or operand.dtype == bool or axis.is_in_loop:  # a loop over rows would send each by itself
@@ -278,7 +299,8 @@ def dynamic_update_slice(
     dim = placements[0]
     if not is_sharded(dim):
         return None
-    count, changed = operand.shape[dim], update.shape[dim]
+    count = operand.shape[dim]
+    changed = update.shape[dim]
 
     def local(array: Array, new: Array, *at: Array) -> list[Array]:
         axis.note_row_numbers(array)

@@ -122,7 +122,8 @@ def _check_same_data(found: Mapping[str, Loo]) -> None:
         alone = len(values) == len(others) == 1
         pairs = zip(values, others, strict=True) if alone else ((n, n) for n in values if n in others)
         for mine, theirs in pairs:
-            a, b = values[mine].ravel(), others[theirs].ravel()
+            a = values[mine].ravel()
+            b = others[theirs].ravel()
             if a.shape == b.shape and not _are_equal(a, b):
                 same = _are_equal(np.sort(a), np.sort(b))
                 differ = f"values of {mine!r} in another order" if same else f"different values of {mine!r}"
@@ -137,7 +138,8 @@ def _check_same_data(found: Mapping[str, Loo]) -> None:
 def _are_equal(a: Float64[np.ndarray, "observation"], b: Float64[np.ndarray, "observation"]) -> bool:
     """Return whether values are equal but for rounding in 32 bits, where both are known."""
     known = np.isfinite(a) & np.isfinite(b)
-    a, b = a[known], b[known]
+    a = a[known]
+    b = b[known]
     is_whole = not ((a % 1).any() or (b % 1).any())
     most = max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))
     return bool((np.abs(a - b) <= (0.0 if is_whole else 4 * np.finfo(np.float32).eps * most)).all())

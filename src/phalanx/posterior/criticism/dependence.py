@@ -61,7 +61,9 @@ class VariableDependence:
         values = {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in draws.items()}
         rest = key_of(0, 0, 0), model.arguments.whole_shapes()
         jax.eval_shape(marked, values, {}, *rest)  # notes the names of the variables
-        inferred, given, new = frozenset(model.latents), frozenset(marked.given), frozenset(marked.new)
+        inferred = frozenset(model.latents)
+        given = frozenset(marked.given)
+        new = frozenset(marked.new)
         drawn = [name for name in marked.named if name not in inferred]
         if not new and not (given and len(drawn) > 1):
             return cls({}, given, new, inferred)

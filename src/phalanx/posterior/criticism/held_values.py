@@ -93,7 +93,8 @@ def with_held_value(variable: RandomVariable, missing: np.ndarray | None, forwar
     """Return an observed variable with its data, and draws in place of those that are missing."""
     if missing is None:
         return forward(variable)
-    distribution, value = variable.distribution, jnp.asarray(variable.value)
+    distribution = variable.distribution
+    value = jnp.asarray(variable.value)
     assert distribution is not None
     name = f"{ADDED}{variable.name}"  # a draw of the whole variable
     drawn = jnp.asarray(forward(replace(to_draw(variable), name=name, set_to=None)).value)

@@ -100,7 +100,8 @@ class Loo:
         )
         draws = next(iter(found.values())).draws
         with np.errstate(invalid="ignore"):  # an observation may be impossible
-            elpd, se = float(terms.sum()), math.sqrt(len(terms)) * float(terms.std())
+            elpd = float(terms.sum())
+            se = math.sqrt(len(terms)) * float(terms.std())
             p_loo = float(lppd.sum()) - elpd
         observed = {name: part.shape for name, part in pointwise.items()}
         is_known = model is not None and not are_deleted(model)
@@ -225,7 +226,8 @@ def leave_one_out(
     `reduced` are the results of the run's reducers, and `log_weights` the logarithms of the draws' importance weights,
     `(chain, draw)`; None for draws of the posterior.
     """
-    sizes, values = run.sizes, run.of_latents()
+    sizes = run.sizes
+    values = run.of_latents()
     stored = math.prod(sizes) and len(values) == len(run.latents)
     if not stored and (found := _reduced_by_run(reduced)):
         there = {name: ~np.isnan(one.pareto_k) for name, one in found.items()}
@@ -243,7 +245,8 @@ def leave_one_out(
     check_unscaled({n: v for n, v in terms.met.items() if v.observed and v.distribution is not None}, "loo")
     size = program.batch_size(shapes, largest)
     how = {"seed": 0, "batch_size": size, "given": program.place_arrays(), "mesh": program.mesh}
-    total, observations = math.prod(sizes), sum(math.prod(shape.shape) for shape in shapes.values())
+    total = math.prod(sizes)
+    observations = sum(math.prod(shape.shape) for shape in shapes.values())
     weighted = log_weights is not None and np.ptp(log_weights) != 0  # a fit may have chosen draws by their weights
     efficiency = 1.0 if weighted else _efficiency(values)
     if weighted:
@@ -324,7 +327,8 @@ def _by_weights(terms: Mapping[str, np.ndarray], log_weights: np.ndarray) -> dic
     found = {}
     log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
     log_weights, draws = log_weights - log_weights.max(), len(log_weights)
-    shared, length = smooth(log_weights).log_weights, min(tail_length(len(log_weights)), len(log_weights) - 1)
+    shared = smooth(log_weights).log_weights
+    length = min(tail_length(len(log_weights)), len(log_weights) - 1)
     for name, values in terms.items():
         flat = values.reshape(draws, -1).astype(np.float64)
         lppd = np.logaddexp.reduce(flat + shared[:, None]) - np.logaddexp.reduce(shared)
@@ -339,10 +343,12 @@ def _by_weights(terms: Mapping[str, np.ndarray], log_weights: np.ndarray) -> dic
 
 def _by_arviz(terms: Mapping[str, np.ndarray], efficiency: float) -> dict[str, PointwiseLoo]:
     """Return the results of ArviZ's `loo`, variable by variable."""
-    arviz, found = require("arviz"), {}
+    arviz = require("arviz")
+    found = {}
     for name, values in terms.items():
         wide = values.astype(np.float64)
-        draws, shape = math.prod(wide.shape[:2]), wide.shape[2:]
+        draws = math.prod(wide.shape[:2])
+        shape = wide.shape[2:]
         flat = wide.reshape(*wide.shape[:2], -1)
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # the verdict reports large k

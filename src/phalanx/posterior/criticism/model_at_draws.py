@@ -169,7 +169,8 @@ class ModelAtDraws(ModelOnMesh):
         return forward(replace(variable, value=self._value(variable, values)))
 
     def _value(self, variable: RandomVariable, values: Mapping[str, Array]) -> Array:
-        name, distribution = variable.name, variable.distribution
+        name = variable.name
+        distribution = variable.distribution
         assert distribution is not None
         if variable.observed:
             raise ValueError(
@@ -181,7 +182,8 @@ class ModelAtDraws(ModelOnMesh):
                 f"{self.asked}: the draws of variable {name!r} were not kept; they hold "
                 f"{', '.join(map(repr, values)) or 'none'}. Run with keep=None, or name it in keep=."
             )
-        expected, value = tuple(distribution.shape()), values[name]
+        expected = tuple(distribution.shape())
+        value = values[name]
         if value.shape != expected:
             counted = "".join(
                 f" If the model counts the groups in {argument!r}, which has fewer of them here, count them outside of "

@@ -86,7 +86,8 @@ class ModelData:
 
     def constants(self, scalars: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the other arguments: arrays, and those of `scalars` that are numbers."""
-        given, missing = self.target.arguments, masks_of_missing(self.target.arguments)
+        given = self.target.arguments
+        missing = masks_of_missing(self.target.arguments)
         whole = {
             name: sharding.trim(to_host(array))
             for name, array, sharding in zip(given.names, given.arrays, given.shardings, strict=True)

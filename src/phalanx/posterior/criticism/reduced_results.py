@@ -72,7 +72,8 @@ def evaluate(
     if reducers:
         evaluated = fn
     else:
-        evaluated, shapes = of_names, {name: shapes[name] for name in names}
+        evaluated = of_names
+        shapes = {name: shapes[name] for name in names}
     stored = StoredResults(sizes)
     reduced = ReducedResults(Reductions.of(reducers, names or list(shapes))) if reducers else None
     size = program.batch_size(shapes, largest)

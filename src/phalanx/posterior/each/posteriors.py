@@ -174,8 +174,10 @@ class Posteriors(Pickled):
         draws, stats = read
         diverging = stats["diverging"].sum((1, 2))
         figures = np.concatenate([_figures(stats["log_density"], _PROB, False), self._summarize(draws, _PROB)], axis=1)
-        rows, found = ["log_density", *self._rows(self.draws)], []
-        least, largest = COLUMNS.index("ess_bulk"), COLUMNS.index("r_hat")
+        rows = ["log_density", *self._rows(self.draws)]
+        found = []
+        least = COLUMNS.index("ess_bulk")
+        largest = COLUMNS.index("r_hat")
         for number, name in enumerate(self.sets[first:last]):
             worst = {
                 "r_hat": np.max(figures[number, :, largest]),
@@ -232,7 +234,8 @@ def _batch(arrays: Sequence[Any]) -> int:
 
 def _figures(values: np.ndarray, prob: float, is_angle: bool) -> Float64[np.ndarray, "sets elements columns"]:
     """Return the summary of every element of draws `(set, chain, draw, ...)`, of each data set."""
-    step, parts = _batch([values]), []
+    step = _batch([values])
+    parts = []
     for first in range(0, len(values), step):
         by_element = np.moveaxis(np.asarray(values[first : first + step, :]), 0, 2)
         parts.append(measure(partial(row_of_angles if is_angle else row_of, prob=prob), by_element))

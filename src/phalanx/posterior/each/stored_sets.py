@@ -33,7 +33,8 @@ class Sets(NamedTuple):
             KeyError, TypeError, ValueError: when these are not what `entries` wrote.
         """
         known = entry_of(entries[EACH])
-        names, failed = tuple(known["names"]), {int(number): str(reason) for number, reason in known["failed"]}
+        names = tuple(known["names"])
+        failed = {int(number): str(reason) for number, reason in known["failed"]}
         if not names or any(not 0 <= number < len(names) for number in failed):
             raise ValueError(f"there are {len(names)} data sets, of which these failed: {sorted(failed)}")
         return cls(names, failed)

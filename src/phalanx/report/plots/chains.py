@@ -179,7 +179,8 @@ def rank_counts(values: Float[np.ndarray, "chain draw"]) -> Int[np.ndarray, "cha
 
 def _spread(counts: Int[np.ndarray, "chain bin"]) -> tuple[float, float]:
     """Return mean and standard deviation of a bin's count for independent draws from one distribution."""
-    draws, share = counts[0].sum(), 1 / counts.shape[1]
+    draws = counts[0].sum()
+    share = 1 / counts.shape[1]
     return draws * share, float(np.sqrt(draws * share * (1 - share)))
 
 

@@ -138,6 +138,7 @@ def _strength(
 
 
 def _correlation(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
-    columns, target = columns - columns.mean(axis=0), target - target.mean()
+    columns = columns - columns.mean(axis=0)
+    target = target - target.mean()
     size = np.sqrt((columns**2).sum(axis=0) * (target**2).sum())
     return np.divide(target @ columns, size, out=np.zeros(columns.shape[1]), where=size > 0)

@@ -31,7 +31,8 @@ def draw_panels(posterior: Reported) -> dict[str, dict[str, Figure]]:
     Returns:
         Figures by their alternative text, by name.
     """
-    quantities, diverging = choose_quantities(posterior), _diverging(posterior)
+    quantities = choose_quantities(posterior)
+    diverging = _diverging(posterior)
     panels = {
         "traces": {f"Trace of {one.name}": trace_figure([one], diverging, PANEL) for one in quantities},
         "ranks": {f"Ranks of {one.name}": rank_figure([one], PANEL) for one in quantities},
@@ -72,7 +73,8 @@ def save_figures(posterior: Reported, folder: str | PathLike[str]) -> list[Path]
         >>> [path.name for path in save_figures(posterior, "figures")]  # doctest: +SKIP
         ['traces.png', 'ranks.png', 'pairs.png', 'energy.png', 'warmup.png']
     """
-    quantities, diverging = choose_quantities(posterior), _diverging(posterior)
+    quantities = choose_quantities(posterior)
+    diverging = _diverging(posterior)
     figures = {
         "traces": trace_figure(quantities, diverging),
         "ranks": rank_figure(quantities),

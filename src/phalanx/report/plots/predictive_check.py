@@ -45,13 +45,15 @@ def predictive_figure(
     figure = new_figure(PANEL, 2.2)
     axes = figure.subplots()
     finish(axes, name, y="share of values")
-    values, again = observed.astype(np.float64).ravel(), replicated.astype(np.float64).reshape(len(replicated), -1)
+    values = observed.astype(np.float64).ravel()
+    again = replicated.astype(np.float64).reshape(len(replicated), -1)
     if not values.size or not np.isfinite(values).all():
         say(axes, "some observed values are not finite")
         return figure
     # of very many values, some show the histogram as well
     every = max(1, -(-again.size // _MOST_VALUES))
-    values, again = values[::every], again[:, ::every]
+    values = values[::every]
+    again = again[:, ::every]
     finite = again[np.isfinite(again)]
     if not finite.size or np.ptp(np.concatenate([values, finite])) == 0:
         say(axes, "the replicated values are not finite, or all values are equal")
@@ -93,7 +95,8 @@ def statistics_figure(
     flat = replicated.astype(np.float64).reshape(len(replicated), -1)
     of = {"mean": np.mean, "sd": np.std, "least": np.min, "greatest": np.max}
     for axes, (words, statistic) in zip(panels, of.items(), strict=True):
-        again, value = statistic(flat, axis=1), float(statistic(observed.astype(np.float64)))
+        again = statistic(flat, axis=1)
+        value = float(statistic(observed.astype(np.float64)))
         again = again[np.isfinite(again)]
         finish(axes, grid="x")
         axes.set_yticks([])
@@ -104,7 +107,8 @@ def statistics_figure(
         above = np.mean(again > value) + np.mean(again == value) / 2
         axes.set_title(f"{words}: {above:.0%} above", loc="left", fontsize=8.5, color=INK)
         both = np.append(again, value)
-        low, high = both.min(), both.max()
+        low = both.min()
+        high = both.max()
         margin = 0.05 * (high - low) or 0.5
         edges = np.linspace(low - margin, high + margin, 21)
         counts = np.histogram(again, edges)[0]
@@ -133,7 +137,8 @@ def pareto_figure(name: str, pareto_k: Float[np.ndarray, "..."], good_k: float =
     axes = figure.subplots()
     values = np.asarray(pareto_k, np.float64).ravel()
     finish(axes, f"Pareto k of {name}", x="observation, from 0")
-    rows, high = np.arange(values.size), values > good_k
+    rows = np.arange(values.size)
+    high = values > good_k
     size = float(np.clip(60 / np.sqrt(max(values.size, 1)), 1.2, 5))
     for chosen, color in ((~high, ACCENT), (high, ALARM)):
         axes.plot(rows[chosen], values[chosen], "o", color=color, markersize=size, markeredgewidth=0, rasterized=True)
@@ -177,7 +182,8 @@ def reliability_figure(
     figure = new_figure(5.2, 5.4)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     share = calibration.share
-    width, shown = 1 / len(share), share > 0
+    width = 1 / len(share)
+    shown = share > 0
     middle = (np.arange(len(share)) + 0.5) * width
     above.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
     above.bar(middle[shown], calibration.frequency[shown], width * 0.92, color=BAND)

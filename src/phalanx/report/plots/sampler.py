@@ -69,7 +69,8 @@ def _energies(axes: Axes, posterior: Reported) -> None:
     if not known.size or known.shape[1] < 2:
         say(axes, "too few draws with a finite energy")
         return
-    marginal, transition = (known - known.mean(axis=1, keepdims=True)).ravel(), np.diff(known, axis=1).ravel()
+    marginal = (known - known.mean(axis=1, keepdims=True)).ravel()
+    transition = np.diff(known, axis=1).ravel()
     # A few wild draws must not squeeze all others into one bin.
     low, high = np.quantile(np.concatenate([marginal, transition]), [0.001, 0.999])
     edges = bin_edges(low, high, marginal.size)
@@ -193,7 +194,8 @@ def _frame(axes: Axes, rounds: Rounds, title: str, *, log: bool = False) -> None
         axes.yaxis.set_major_locator(require("matplotlib.ticker").LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(require("matplotlib.ticker").NullLocator())
-    changed, moved = rounds["metric_changed"].astype(bool), rounds["relocated_chains"] > 0
+    changed = rounds["metric_changed"].astype(bool)
+    moved = rounds["relocated_chains"] > 0
     for where, line, dashes in ((changed, MUTED, (0, (4, 3))), (moved, ALARM, (0, (1, 2)))):
         for iteration in rounds["iteration"][where]:
             axes.axvline(iteration, color=line, linewidth=0.8, linestyle=dashes, zorder=0)

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-INK, MUTED, RULE, BAND = "#1f2933", "#616e7c", "#e4e7eb", "#eef1f5"
-ACCENT, SECOND, ALARM = "#2f6db3", "#e8873a", "#d0273b"
+INK = "#1f2933"
+MUTED = "#616e7c"
+RULE = "#e4e7eb"
+BAND = "#eef1f5"
+ACCENT = "#2f6db3"
+SECOND = "#e8873a"
+ALARM = "#d0273b"
 CHAINS = ("#2f6db3", "#e8873a", "#3d9a74", "#8f5bb5", "#c9a21f", "#47aac2", "#c75a86", "#6b7683")
 # More lines in one plot cannot be distinguished: more chains are shown as a distribution.
 FEW_CHAINS = len(CHAINS)
@@ -110,7 +115,8 @@ def bin_edges(low: float, high: float, count: int) -> Float[np.ndarray, "edge"]:
     """Return the edges of 8 to 40 bins for `count` numbers between `low` and `high`, which may be equal."""
     size = max(abs(low), abs(high), 1e-6)
     if high - low <= 1e-12 * size:
-        low, high = low - 0.05 * size, high + 0.05 * size
+        low = low - 0.05 * size
+        high = high + 0.05 * size
     return np.linspace(low, high, min(40, max(8, count // 20)) + 1)
 
 
@@ -188,9 +194,11 @@ def scale_of(parts: Sequence[Float[np.ndarray, "value"]]) -> AxisScale:
         ticks = "magnitudes" if _is_magnitude(values) else "numbers"
     scaled = [np.log(part) for part in parts] if ticks == "magnitudes" else parts
     ends = [_ends(part) for part in scaled]
-    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    low = min(low for low, _ in ends)
+    high = max(high for _, high in ends)
     if low == high:
-        low, high = min(part.min() for part in scaled), max(part.max() for part in scaled)
+        low = min(part.min() for part in scaled)
+        high = max(part.max() for part in scaled)
     limits = np.array([low, high]) + 0.06 * (high - low) * np.array([-1, 1])
     low, high = np.exp(limits) if ticks == "magnitudes" else limits
     return AxisScale((float(low), float(high)), ticks)

@@ -227,10 +227,12 @@ def _draw_lines(axes: Axes, variable: VariableDraws) -> None:
     """Draw one vertical line per element, or per every second, third, ... of very many."""
     every = -(-len(variable.labels) // _MOST_LINES)
     shown = np.arange(0, len(variable.labels), every)
-    ends, means = {}, {}
+    ends = {}
+    means = {}
     for label, values in variable.sets().items():
         part = values[:, shown].astype(np.float64)
-        ends[label], means[label] = intervals(part), part.mean(axis=0)
+        ends[label] = intervals(part)
+        means[label] = part.mean(axis=0)
     known = [
         np.concatenate([e[np.isfinite(e)], means[label][np.isfinite(means[label])]])
         for label, e in ends.items()
@@ -240,7 +242,8 @@ def _draw_lines(axes: Axes, variable: VariableDraws) -> None:
         say(axes, "no element has finite draws that vary")
         return
     scale = scale_of(known)
-    low, high = min(part.min() for part in known if part.size), max(part.max() for part in known if part.size)
+    low = min(part.min() for part in known if part.size)
+    high = max(part.max() for part in known if part.size)
     scale = scale.reaching(np.array([low, high]))
     for label, interval in ends.items():
         offset = 0.35 * every * (label == "beside")

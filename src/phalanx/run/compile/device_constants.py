@@ -44,7 +44,8 @@ class DeviceConstants:
         known = self._known.look_up(key)
         if isinstance(known, Array):
             return known
-        uses, sent = known or 0, value
+        uses = known or 0
+        sent = value
         if uses >= USES or jax.process_count() > 1:
             sent = to_devices(value, NamedSharding(self._mesh, spec))
         if value.nbytes <= LARGEST:

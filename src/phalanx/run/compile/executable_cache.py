@@ -102,11 +102,13 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> tuple[Any, ...] | 
     position = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in whole.position.items()}
     value = ShapeDtypeStruct((1,), jnp.result_type(*whole.position.values()))
     words = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
-    machine, gradient = KernelAdapter(kernel.machine), position if kernel.machine.uses_gradient else {}
+    machine = KernelAdapter(kernel.machine)
+    gradient = position if kernel.machine.uses_gradient else {}
 
     def draw(arrays: PyTree, position: PyTree, total: Total, gradient: PyTree, words: PyTree, tuning: PyTree) -> PyTree:
         density = Density(whole.program, whole.layout, arrays, whole.sites())
-        target, keys = LaneTarget(density, 1), Keys(words)
+        target = LaneTarget(density, 1)
+        keys = Keys(words)
         at = Point(target.layout.vector(position), total, target.layout.vector(gradient))
         underway = machine.start(target, at, keys, jnp.int32(1))
         return underway, machine.tick(underway, jnp.ones(1, bool), target, tuning, keys)

@@ -26,7 +26,9 @@ class LRUCache(Generic[Value]):
     """
 
     def __init__(self, most: int, of_programs: bool = False):
-        self._most, self._lock, self._of_programs = most, Lock(), of_programs
+        self._most = most
+        self._lock = Lock()
+        self._of_programs = of_programs
         self._known: OrderedDict[Hashable, Value] = OrderedDict()
         self._returned = 0.0
 

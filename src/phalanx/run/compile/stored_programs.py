@@ -66,7 +66,8 @@ class StoredPrograms:
     @classmethod
     def of(cls, key: Hashable) -> StoredPrograms | None:
         """Return the file for a key; None if the key cannot be compared between processes, or no cache is safe."""
-        chosen, device = folder(), jax.devices()[0]
+        chosen = folder()
+        device = jax.devices()[0]
         # GPUs' programs are in JAX's cache alone: whether they can be stored here has not been tried
         if chosen is None or jax.process_count() > 1 or device.platform != "cpu":
             return None
@@ -82,7 +83,8 @@ class StoredPrograms:
         """Return the programs by name, on a mesh; None if the file is missing or was changed."""
         try:
             content = self.path.read_bytes()
-            digest, content = content[:DIGEST], content[DIGEST:]
+            digest = content[:DIGEST]
+            content = content[DIGEST:]
             if hashlib.sha256(content).digest() != digest:
                 return None
             key, programs = pickle.loads(content)
@@ -192,7 +194,8 @@ def _record(value: object) -> str:
     """Return a record of JAX, a tree's structure, or an object of Phalanx without attributes, in its own words."""
     if isinstance(value, np.ndarray | jax.Array):  # their words leave out elements
         raise _NoText
-    text, owner = f"{_type(value)} {value!r}", _type(value).split(".")[0]
+    text = f"{_type(value)} {value!r}"
+    owner = _type(value).split(".")[0]
     bare = owner == "phalanx" and not getattr(value, "__dict__", None)
     if " at 0x" in text or not (bare or isinstance(value, PyTreeDef) or owner in ("jax", "jaxlib", "numpy")):
         raise _NoText

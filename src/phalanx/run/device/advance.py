@@ -88,7 +88,8 @@ class Advance:
 
         def one(part: PyTree) -> Advanced:
             chains, sinks, numbers, draws = part
-            target, keys = self.blocks.lanes(arrays, numbers), self.blocks.keys(seed, numbers)
+            target = self.blocks.lanes(arrays, numbers)
+            keys = self.blocks.keys(seed, numbers)
             own = order._replace(draws=draws, later=self.blocks.of_lanes(order.later, numbers))
             return self._tile(target, keys, self.blocks.of_lanes(tuning, numbers), own, chains, sinks)
 

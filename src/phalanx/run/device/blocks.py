@@ -169,7 +169,8 @@ class Blocks:
     @rolled_hashes()
     def begin(self, seed: Array, arrays: Sequence[Array], given: Given) -> InitResult:
         """Return every chain at an initial position with finite log density."""
-        target, keys = self.lanes(arrays), self.keys(seed)
+        target = self.lanes(arrays)
+        keys = self.keys(seed)
 
         def find(key: Array, values: PyTree, own: dict[int, Array]) -> PyTree:
             uses_gradient = self.kernel.machine.uses_gradient
@@ -188,7 +189,8 @@ class Blocks:
     @rolled_hashes()
     def climb(self, seed: Array, arrays: Sequence[Array], given: Given, begun: InitResult) -> InitResult:
         """Return the result of `begin` after the chains that are far have climbed."""
-        target, at = self.lanes(arrays), begun.chains.lanes.at
+        target = self.lanes(arrays)
+        at = begun.chains.lanes.at
 
         def climb(start: Point, far: Array, values: PyTree, own: dict[int, Array]) -> Point:
             return climbed(target.density.with_own(own), start, far, given._replace(values=values))
@@ -206,7 +208,8 @@ class Blocks:
 
     def contributions(self, arrays: Sequence[Array], chains: ChainState) -> dict[str, Float[Array, "lanes"]]:
         """Return each variable's terms of the log density at the chains' positions."""
-        position, target = chains.lanes.at.position.T.by_variable(), self.lanes(arrays)
+        position = chains.lanes.at.position.T.by_variable()
+        target = self.lanes(arrays)
         return over_lanes(target.density.contributions, self.count)(position)
 
     def log_density_at(self, arrays: Sequence[Array], position: Vector) -> Total:

@@ -103,7 +103,8 @@ class Executables:
         return program(seed, tuple(arrays), given, begun)
 
     def _climb(self, *arguments: Any) -> Compiled:
-        blocks, made = self.blocks, self.blocks.init_specs()
+        blocks = self.blocks
+        made = self.blocks.init_specs()
         specs = PartitionSpec(), blocks.target.array_specs(), blocks.given_specs(), made
         lowered = blocks.jit(blocks.climb, specs, made).lower(*arguments)
         several = several_cpus(blocks.target.mesh.devices.flat)
@@ -177,7 +178,8 @@ def _bytes(program: Compiled) -> int:
     found = program.memory_analysis()
     if found is None:
         return 0
-    given, made = found.argument_size_in_bytes, found.output_size_in_bytes
+    given = found.argument_size_in_bytes
+    made = found.output_size_in_bytes
     return given + made + found.temp_size_in_bytes - found.alias_size_in_bytes
 
 
@@ -245,7 +247,9 @@ class Lowering:
 
     def advance(self, advance: Advance, chains: Any, sinks: Any) -> Lowered:
         """Return the lowered program of a block that advances chains, and overwrites the states of chains and sinks."""
-        blocks, shared, tuning = self.blocks, PartitionSpec(), first_tuning(self.blocks)
+        blocks = self.blocks
+        shared = PartitionSpec()
+        tuning = first_tuning(self.blocks)
         specs = (
             shared,
             self.array_specs,
@@ -269,13 +273,16 @@ class Lowering:
 
 def _lowered(reducing: Reducing, arrays: Sequence[Array], tiles: Tiles) -> Iterator[tuple[str, Lowered, Options]]:
     """Yield each program's name, the lowered program, and compiler options, slow compilations first."""
-    blocks, reductions = reducing.blocks, reducing.reductions
-    lowering, of_chains = Lowering(blocks, arrays), PartitionSpec(CHAIN)
+    blocks = reducing.blocks
+    reductions = reducing.reductions
+    lowering = Lowering(blocks, arrays)
+    of_chains = PartitionSpec(CHAIN)
     data = lowering.array_specs
     stores = stores_draws(blocks, reductions)
     begin = blocks.jit(blocks.begin, (PartitionSpec(), data, blocks.given_specs()), blocks.init_specs())
     begin = begin.trace(np.uint32(0), arrays, blocks.given_shapes())
-    chains, rows = begin.out_info.chains, None
+    chains = begin.out_info.chains
+    rows = None
     if stores or blocks.kernel.tuners:
         record = Advance(blocks, (blocks.recorder,), tiles.record)
         none = lowering.empty(record)
@@ -314,7 +321,8 @@ def order_of(
     at_least_one: bool = False,
 ) -> Order:
     """Return an order in the types that blocks are compiled for, with the step size of the tuning `later`."""
-    most, step_size = np.int32(min(ticks, np.iinfo(np.int32).max)), getattr(later, "step_size", np.float32(0))
+    most = np.int32(min(ticks, np.iinfo(np.int32).max))
+    step_size = getattr(later, "step_size", np.float32(0))
     return Order(
         most, draws.astype(np.int32), np.int32(thin), np.int32(ahead), np.asarray(step_size), np.bool_(at_least_one)
     )

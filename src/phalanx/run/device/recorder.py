@@ -146,7 +146,8 @@ class Recorder:
 
 def _write_together(buffers: Rows, new: Rows, number: Int[Array, "lanes"], kept: Bool[Array, "lanes"]) -> Rows:
     # writes to a slot out of range are dropped
-    slot, lane = jnp.where(kept, number, len(buffers[0])), jnp.arange(len(kept))
+    slot = jnp.where(kept, number, len(buffers[0]))
+    lane = jnp.arange(len(kept))
     return tuple(
         buffer.at[slot, lane].set(row, mode="drop", unique_indices=True)
         for buffer, row in zip(buffers, new, strict=True)

@@ -102,7 +102,8 @@ class Reducing:
             one = LaneTarget(target.on_device(arrays), 1)
             return {name: value[0] for name, value in self._values(one)(one.layout.zeros(1)).items()}
 
-        sizes, arrays = target.sizes, target.arguments.local_shapes()
+        sizes = target.sizes
+        arrays = target.arguments.local_shapes()
         return jax.make_jaxpr(values, axis_env=list(sizes.items()), return_shape=True)(arrays)[1]
 
     def _values(self, target: LaneTarget) -> Callable[[Mapping[str, Array]], dict[str, Array]]:

@@ -111,7 +111,8 @@ class Tally:
 
     def update(self, state: Counts, draws: Draws, target: LaneTarget) -> Counts:
         """Return the totals after a tick."""
-        done, info = draws.done, draws.info
+        done = draws.done
+        info = draws.info
         return Counts(
             state.draws + done,
             state.acceptance + jnp.where(done, info.acceptance_rate, 0.0).astype(jnp.float32),

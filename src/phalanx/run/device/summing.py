@@ -54,7 +54,8 @@ class Summing:
         """
         layout = self.layout
         vectors = [part[..., : layout.parts * size] for part, size in zip(rows, layout.position.lengths, strict=True)]
-        parts, stats = vectors if self._has_moments else [], rows[0][..., layout.start_of_stats :]
+        parts = vectors if self._has_moments else []
+        stats = rows[0][..., layout.start_of_stats :]
         # subtracted from all draws: variances would lose digits as differences of large squares
         begins = [self._by_group(part[0])[..., 0, :] for part in parts]
         origins = [jnp.where(jnp.isfinite(x), x, 0.0).astype(jnp.float64) for x in begins]
@@ -84,7 +85,8 @@ class Summing:
             )
             return jax.tree.map(jnp.add, sums, of_groups(origins, figures, *now))
 
-        zeros, groups = [jnp.zeros_like(origin) for origin in origins], self._by_group(stats[0]).shape[:-2]
+        zeros = [jnp.zeros_like(origin) for origin in origins]
+        groups = self._by_group(stats[0]).shape[:-2]
         no_counts, no_stats = (jnp.zeros((*groups, size), jnp.float64) for size in (COUNTS, stats.shape[-1]))
         nothing = no_counts, no_stats, zeros, zeros
         counts, sums, totals, squares = lax.fori_loop(first, end, add, nothing)

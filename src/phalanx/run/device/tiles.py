@@ -38,7 +38,8 @@ class Tiles(NamedTuple):
     @classmethod
     def of(cls, blocks: Blocks, stores_draws: bool) -> Tiles:
         """Return the tiles of a run; `stores_draws` decides which of them `PHALANX_TILE` sets."""
-        count, given = blocks.count, given_tile()
+        count = blocks.count
+        given = given_tile()
         if blocks.on_cpu and Workaround.TILES.is_on:
             lane = max(1, 4 * ARRAYS * sum(blocks.layout.lengths))
             lanes = max(1, CACHE_BYTES // lane, min(TOGETHER, MOST_BYTES // lane))

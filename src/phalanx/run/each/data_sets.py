@@ -141,7 +141,8 @@ class DataSets:
         others = {name: value for name, value in known.items() if name != column}
         arguments = by_keyword(model, data if columns is None else data[list(others)])
         arguments = {name: value for name, value in arguments.items() if name != column}
-        order, most = np.argsort(codes, kind="stable"), int(counts.max())
+        order = np.argsort(codes, kind="stable")
+        most = int(counts.max())
         last = np.cumsum(counts) - 1
         first = last - counts + 1
         # the row in each place of each data set; behind its last row come copies of it

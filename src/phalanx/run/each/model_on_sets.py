@@ -85,21 +85,25 @@ class ModelOnSets:
         Raises:
             TypeError, ValueError: when data, model, mesh and `each` do not fit; the message names the argument.
         """
-        sets, notice = DataSets.of(model, {} if data is None else data, each), None
+        sets = DataSets.of(model, {} if data is None else data, each)
+        notice = None
         if mesh is None:
             notice = use_every_core()
             mesh = default_mesh(sets.count) if evenly else make_mesh(chain=min(sets.count, len(jax.devices())))
         checks.check_not_traced(data)
-        program, by_row = model, frozenset()
+        program = model
+        by_row = frozenset()
         begun = at_initial_values(model) if learns else model
         if sets.rows is not None:
-            program, alone = with_real_rows(model, sets.most), begun
+            program = with_real_rows(model, sets.most)
+            alone = begun
             begun = with_real_rows(begun, sets.most)
             by_row = check_ragged(alone, begun, sets)
         arguments = split_arguments(program, _filled(sets, 0))
         mesh = choose_mesh(arguments, mesh)
         _check_mesh(mesh, sets, evenly)
-        sizes, varies = axes_but_chain(mesh), dict.fromkeys((*sets.own, REAL), "it differs by data set")
+        sizes = axes_but_chain(mesh)
+        varies = dict.fromkeys((*sets.own, REAL), "it differs by data set")
         arguments, whole = trace_with_values(
             arguments, lambda a: TracedProgram.of_whole(begun, a, sizes, learns), varies
         )

@@ -56,7 +56,8 @@ def with_real_rows(model: Program, most: int) -> Program:
         def left_out(variable: RandomVariable, forward: Forward) -> RandomVariable:
             if not variable.observed or variable.distribution is None:
                 return forward(variable)
-            batch, event = variable.distribution.batch_shape, len(variable.distribution.event_shape)
+            batch = variable.distribution.batch_shape
+            event = len(variable.distribution.event_shape)
             value = jnp.shape(variable.value)
             shape = jnp.broadcast_shapes(batch, value[: len(value) - event])
             if shape[:1] != (most,):
@@ -80,7 +81,8 @@ def check_ragged(model: Program, ragged: Program, sets: DataSets) -> frozenset[s
         ValueError: when a latent variable has an element for each row, or rows do not have terms of their own.
     """
     assert sets.rows is not None
-    sizes, finite = np.unique(sets.rows), _finite(sets)
+    sizes = np.unique(sets.rows)
+    finite = _finite(sets)
     # of the data sets with so many rows one without NaN, if there is one
     first = [int(np.argmax((sets.rows == size) * (1 + finite))) for size in sizes]
     chosen = np.unique(np.linspace(0, len(sizes) - 1, MOST_SIZES).round().astype(int))
@@ -89,7 +91,8 @@ def check_ragged(model: Program, ragged: Program, sets: DataSets) -> frozenset[s
         filled = _as_arrays(ragged, sets.one(number, padded=True) | {REAL: real_rows(sets, number)})
         own = _as_arrays(model, sets.one(number, padded=False))
         for position in _positions(ragged, filled)[:2]:
-            whole, alone = run_unconstrained(ragged, position, filled), _alone(model, position, own)
+            whole = run_unconstrained(ragged, position, filled)
+            alone = _alone(model, position, own)
             computed = {name: v.value for name, v in alone.variables.items() if v.is_computed}
             of_rows |= {name for name, x in computed.items() if jnp.shape(x) != jnp.shape(whole.variables[name].value)}
             changed = _changed(_looked(whole), _looked(alone), NEAR, int(sets.rows[number]))
@@ -110,7 +113,8 @@ def real_rows(sets: DataSets, number: int | slice) -> np.ndarray:
 def _change_by_padding(ragged: Program, sets: DataSets, of_rows: set[str]) -> tuple[str, int] | None:
     """Return a term or value that changes with the rows that fill up, and the number of a data set; None if none do."""
     assert sets.rows is not None
-    real, longest = real_rows(sets, slice(None)), int(np.argmax(sets.rows))
+    real = real_rows(sets, slice(None))
+    longest = int(np.argmax(sets.rows))
     arrays = {name: sets.own[name] for name in sets.of_rows}
     others = {
         name: np.where(real.reshape(*real.shape, *[1] * (x.ndim - 2)) > 0, x, x[longest]) for name, x in arrays.items()

@@ -56,26 +56,28 @@ def run_each(
     """Return the posteriors of many data sets; see `phx.mcmc`."""
     began = time.perf_counter()
     _check(options, run)
-    num_chains, matmul_precision = options.num_chains, options.matmul_precision
+    num_chains = options.num_chains
     run = run.checked(num_chains, options.keep)
     on_sets = ModelOnSets.of(model, data, each, options.mesh, options.names, evenly=run.store is not None)
-    sets, target, filled = on_sets.sets, on_sets.target(), on_sets.filled_up
+    sets = on_sets.sets
+    target = on_sets.target()
+    filled = on_sets.filled_up
     kernel = kernel_of_each(options.kernel, filled)
     checks.check_kernel(kernel, target)
-    init, stored = _of_all(run.init, on_sets.whole.latents(), num_chains, filled), on_sets.stored(options)
+    init = _of_all(run.init, on_sets.whole.latents(), num_chains, filled)
+    stored = on_sets.stored(options)
     reductions = Reductions.of(options.reducers, stored or list(on_sets.latents), tuple(on_sets.whole.observed))
-    if not stored and not reductions.entries:
-        raise ValueError("keep: with an empty list a run has no result without reducers; name a variable or a reducer.")
+    _check_result(stored, reductions)
     blocks = _blocks(target, kernel, filled * num_chains, checks.check_names(stored, target), filled)
     arrays = on_sets.place_arrays(target)
     with waiting(bool(run.progress), "compiling"):
-        executables, compilations = _compiled(on_sets, arrays, blocks, reductions, matmul_precision)
+        executables, compilations = _compiled(on_sets, arrays, blocks, reductions, options.matmul_precision)
     initial = initial_of(init, target, blocks.num_chains, seed, lambda *_: {})
     plan = plan_memory(executables, arrays, blocks.num_chains * (run.room if run.store is None else 2 * blocks.slots))
     check_plan(plan)
-    record = _record(on_sets, describe(target, kernel, num_chains, matmul_precision), run, initial, seed)
-    looks = [] if run.on_block is None else [run.on_block]
-    compile_seconds, clock = time.perf_counter() - began, Clock(record.started)
+    record = _record(on_sets, describe(target, kernel, num_chains, options.matmul_precision), run, initial, seed)
+    compile_seconds = time.perf_counter() - began
+    clock = Clock(record.started)
     with (
         store_at(run.store, run.num_stored, record, blocks.names, blocks.held, Sets(sets.names)) as draws_to,
         watched(make_progress(run.progress)) as display,
@@ -85,7 +87,7 @@ def run_each(
         for notice in filter(None, on_sets.notices):
             display.say(notice)
         display.say(f"{sets.count:,} data sets x {num_chains} chains; {plan}")
-        going = Run(executables, kernel, seed, arrays, display, looks, store=draws_to)
+        going = Run(executables, kernel, seed, arrays, display, run.callbacks, store=draws_to)
         with explained(plan), going.interrupts.held():
             going.begin(initial, run.aim(initial))
             if draws_to is not None:
@@ -116,6 +118,12 @@ def _check(options: SamplerOptions, run: RunOptions) -> None:
     others = {name: getattr(run, name) for name in ("tuning", "until", "checkpoint")}
     others |= {"save_warmup": run.save_warmup or None}
     checks.check_alone("each", missing=options.missing, **others)
+
+
+def _check_result(stored: Sequence[str], reductions: Reductions) -> None:
+    """Raise for a run of which nothing remains."""
+    if not stored and not reductions.entries:
+        raise ValueError("keep: with an empty list a run has no result without reducers; name a variable or a reducer.")
 
 
 def _record(on_sets: ModelOnSets, described: RunRecord, run: RunOptions, initial: Initial, seed: int) -> RunRecord:
@@ -185,7 +193,8 @@ def _check_by_chain(reducing: Reducing) -> None:
             for name, entry in reducing.reductions.stateful
         }
 
-    few, more = merged(2), merged(4)
+    few = merged(2)
+    more = merged(4)
     for name in few:
         pairs = zip(jax.tree.leaves(few[name]), jax.tree.leaves(more[name]), strict=True)
         if any((np.shape(a)[:1], np.shape(b)[:1]) != ((2,), (4,)) for a, b in pairs):

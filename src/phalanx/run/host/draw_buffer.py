@@ -107,10 +107,14 @@ class DrawBuffer:
             divergences: number of divergent ones.
         """
         stored.settle()
-        draws, stats, known = dict(stored.draws), dict(stored.stats), stored.counts - stored.moved
+        draws = dict(stored.draws)
+        stats = dict(stored.stats)
+        known = stored.counts - stored.moved
 
         def copy() -> None:
-            filled, of_variables, stored_stats = block.filled, dict(values), block.stats
+            filled = block.filled
+            of_variables = dict(values)
+            stored_stats = block.stats
             indices = DrawIndices.of(filled, self.held.part(known) - block.known)
             needed = int((known + counts).max())
             if (jacobian := of_variables.pop(CENTRING, None)) is not None:

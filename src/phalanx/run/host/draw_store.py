@@ -69,7 +69,8 @@ class DrawStore:
         held: HeldChains,
         sets: Sets | None = None,
     ):
-        self.called, self._record = f"store={str(path)!r}", record
+        self.called = f"store={str(path)!r}"
+        self._record = record
         check_dimensions(self.called, names)
         self._names = stored_names(names, Path(path))
         self._stored_names = {stored: name for name, stored in self._names.items()}
@@ -88,7 +89,8 @@ class DrawStore:
         self._waiting: deque[Future[Any]] = deque()
         self._failure: BaseException | None = None
         """First failure of the thread, after which it writes no more: draws behind a gap would be in wrong places."""
-        self._due, self._is_new = time.monotonic() + SECONDS, False
+        self._due = time.monotonic() + SECONDS
+        self._is_new = False
 
     def begin(self, identity: Identity, checkpoint: Path | None) -> None:
         """Make the folder.
@@ -124,7 +126,8 @@ class DrawStore:
         stats["step_size"] = step_sizes(state, stats)
         if self.sets is not None and (failed := self.sets.failed_chains(len(stats["energy"]))):
             draws, stats = ({name: blanked(v, failed) for name, v in of.items()} for of in (draws, stats))
-        groups, first = self._owned(draws, stats), state.stored.moved
+        groups = self._owned(draws, stats)
+        first = state.stored.moved
         self._write(lambda: self._folder.append(groups, first))
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + SECONDS
@@ -244,7 +247,8 @@ def step_sizes(state: RunState, stats: Mapping[str, np.ndarray]) -> np.ndarray:
 
     In a run on many data sets, the tuning has an entry for each.
     """
-    shape, step_size = stats["energy"].shape, np.asarray(state.tuning.step_size)
+    shape = stats["energy"].shape
+    step_size = np.asarray(state.tuning.step_size)
     of_chains = np.repeat(step_size, shape[0] // max(step_size.size, 1)) if step_size.ndim else step_size
     return np.array(np.broadcast_to(of_chains[..., None], shape))
 

@@ -107,7 +107,8 @@ class HostBlock:
 
     def sample(self) -> Sample:
         """Return the draws in order of chains, which does not depend on the devices."""
-        filled, layout = self.filled.T, self.layout
+        filled = self.filled.T
+        layout = self.layout
         rows = [np.swapaxes(part, 0, 1)[filled] for part in self.rows]
         position, gradient = layout.whole_vectors(rows)
         log_density = np.asarray(layout.total([rows[0][:, 0]], "log_density").in_double())
@@ -134,7 +135,8 @@ def fetch_held(
     if held.is_shared:  # rows of a chain may lie in several processes
         assert isinstance(array.sharding, NamedSharding)
         array = jax.jit(_identity, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec(None, CHAIN)))(array)
-    own, known = np.empty((_length(slots), len(held.numbers), *array.shape[2:]), array.dtype), set[str]()
+    own = np.empty((_length(slots), len(held.numbers), *array.shape[2:]), array.dtype)
+    known = set[str]()
     for shard in array.addressable_shards:
         if (where := str(shard.index)) not in known:  # other devices have copies
             known.add(where)
@@ -163,7 +165,8 @@ class BlockTotals(NamedTuple):
     @classmethod
     def of(cls, block: HostBlock, held: HeldChains) -> BlockTotals:
         """Return the totals, given each process's draws; all processes must call it together."""
-        filled, stats = block.filled & held.owned, block.stats
+        filled = block.filled & held.owned
+        stats = block.stats
         sums = [stats[name][filled].sum(dtype=np.float64) for name in ("num_steps", "diverging", "acceptance_rate")]
         draws, steps, divergences, accepted = map(float, held.total(np.array([filled.sum(), *sums], np.float64)))
         return cls(int(draws), int(steps), int(divergences), accepted)

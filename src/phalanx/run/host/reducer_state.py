@@ -89,7 +89,8 @@ class HostReducers:
 
     def _merged(self, reduced: Reduced, name: str, entry: Reduce, later: dict[str, Any]) -> Reduced:
         """Merge the state of a batch, device by device if each device has one state for all of its chains."""
-        placements, before = self.placements[name], reduced.states.get(name, {})
+        placements = self.placements[name]
+        before = reduced.states.get(name, {})
         try:
             merged = {
                 part: reduce(
@@ -128,7 +129,8 @@ class HostReducers:
         """Return the names of constant elements, according to reducers that detect them."""
         found: dict[str, None] = {}
         for name, entry in self.reductions.entries:
-            keeper, constant = self.reductions.keepers[name], entry.reducer.constant
+            keeper = self.reductions.keepers[name]
+            constant = entry.reducer.constant
             if constant is None or keeper not in reduced.states or keeper in reduced.failed:
                 continue
             flags = {part: constant(state) for part, state in reduced.states[keeper].items()}

@@ -69,11 +69,14 @@ class Window(NamedTuple):
 
     def fetched(self, layout: RowLayout) -> Window:
         """Return the window with all draws on the host; the time of the copy does not affect the sample."""
-        parts, made, every = self.parts, self.made, self.every
+        parts = self.parts
+        made = self.made
+        every = self.every
         for recorded in self.left:
             block = HostBlock.fetched(recorded, layout, self.groups, self.every_chain)
             numbers = (made[None] + block.numbers).T[block.filled.T]
-            parts, made = (*parts, _kept(Part(block.sample(), numbers), every)), made + block.count
+            parts = (*parts, _kept(Part(block.sample(), numbers), every))
+            made = made + block.count
         while _numbers(parts) > MOST_NUMBERS:
             every *= 2
             parts = tuple(_kept(part, every) for part in parts)

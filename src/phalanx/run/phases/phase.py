@@ -71,5 +71,6 @@ class Phase(Protocol):
 
 def acceptance_rates(counts: Counts) -> Float[np.ndarray, "rates"]:
     """Return the mean acceptance rate of each chain that has made a draw."""
-    draws, accepted = to_host(counts.draws), to_host(counts.acceptance)
+    draws = to_host(counts.draws)
+    accepted = to_host(counts.acceptance)
     return accepted[draws > 0] / draws[draws > 0]

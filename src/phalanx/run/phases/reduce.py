@@ -36,7 +36,10 @@ class ReducePhase:
     name, accumulates = "sampling", True
 
     def __init__(self, engine: Engine, num_draws: int, thin: int, seconds: float = math.inf):
-        self._engine, self._num_draws, self._thin, self._seconds = engine, num_draws, thin, seconds
+        self._engine = engine
+        self._num_draws = num_draws
+        self._thin = thin
+        self._seconds = seconds
         self._reducers = HostReducers.of(engine.executables.reducing)
         self._began = self._round_began = time.monotonic()
         self._before = self._total = 0
@@ -57,7 +60,8 @@ class ReducePhase:
 
     def _next_round(self, state: RunState) -> RunState:
         # a round is as long as all rounds before it together
-        now, kept = time.monotonic(), state.reduced.draws
+        now = time.monotonic()
+        kept = state.reduced.draws
         longest = min(max(kept, self._first), self._most, self._total - kept)
         if math.isfinite(self._seconds):
             per_draw = (now - self._round_began) / state.goal if state.goal else 0.0
@@ -69,12 +73,14 @@ class ReducePhase:
     def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block; the round ends once every chain has all of its draws."""
         assert state.sinks is not None
-        done, counts = int(to_host(state.sinks.count).min()), state.sinks.states[0]
+        done = int(to_host(state.sinks.count).min())
+        counts = state.sinks.states[0]
         rates = acceptance_rates(counts)
         if done >= state.goal:
             reduced = self._reducers.with_round(state.reduced, state.sinks)
             work = state.sampling.more(evaluations=reduced.evaluations - state.reduced.evaluations)
-            state, done = self._next_round(state._replace(reduced=reduced, sinks=None, sampling=work)), 0
+            state = self._next_round(state._replace(reduced=reduced, sinks=None, sampling=work))
+            done = 0
         drawn = state.reduced.draws + done
         seconds = max(time.monotonic() - self._began, 1e-9)
         speed = (drawn - self._before) * self._thin * self._engine.blocks.num_chains / seconds

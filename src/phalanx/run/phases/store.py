@@ -51,7 +51,11 @@ class StorePhase:
     def __init__(
         self, engine: Engine, buffer: DrawBuffer, thin: int, watch: StoppingWatch | None, store: DrawStore | None = None
     ):
-        self._engine, self._buffer, self._thin, self._watch, self._store = engine, buffer, thin, watch, store
+        self._engine = engine
+        self._buffer = buffer
+        self._thin = thin
+        self._watch = watch
+        self._store = store
         self._reduces = engine.executables.reduce is not None
         self._start = 0
         """Stored draws of each chain at the start of the round."""
@@ -70,13 +74,15 @@ class StorePhase:
         wanted = self._wanted(state)
         if wanted is None:
             return None
-        slots, ticks = self._engine.blocks.slots, math.inf
+        slots = self._engine.blocks.slots
+        ticks = math.inf
         if wanted.max() > slots:
             ticks = math.ceil(FULLNESS * slots * self._thin * state.mean_steps)
         return Goal(np.minimum(wanted, slots), ticks)
 
     def _wanted(self, state: RunState) -> Integer[np.ndarray, "chains"] | None:
-        counts, left = state.stored.counts, self._buffer.left(state.stored)
+        counts = state.stored.counts
+        left = self._buffer.left(state.stored)
         if self._store is not None:  # it takes the draws that every chain has: others stay in memory
             left = np.clip(counts.min() + LEAD * self._engine.blocks.slots - counts, 0, left)
         if state.stopped or not left.any():
@@ -97,11 +103,13 @@ class StorePhase:
         """Return the state after a block, whose draws each process has stored for the chains that it holds."""
         state = self._moved(state)  # those of the block before, copied to the host while the devices made this one
         assert state.sinks is not None
-        blocks, counts = self._engine.blocks, to_host(state.sinks.count)
+        blocks = self._engine.blocks
+        counts = to_host(state.sinks.count)
         known = state.stored.counts - self._start if self._reduces else np.zeros_like(counts)
         block = HostBlock.held(state.sinks, blocks.row_layout, counts, blocks.held, known)
         # processes exchange totals before the next program begins, which may sum over devices
-        totals, mean_steps = BlockTotals.of(block, blocks.held), state.mean_steps
+        totals = BlockTotals.of(block, blocks.held)
+        mean_steps = state.mean_steps
         values = self._values(state.sinks.states[0])
         if totals.draws and not blocks.kernel.machine.makes_whole_draws:
             mean_steps = totals.steps / totals.draws / self._thin
@@ -140,7 +148,8 @@ class StorePhase:
 
     def _values(self, rows: Rows) -> dict[str, Array]:
         """Return the values of variables in recorded rows."""
-        executables, arrays = self._engine.executables, self._engine.arrays
+        executables = self._engine.executables
+        arrays = self._engine.arrays
         assert executables.constrain is not None
         # programs may sum over devices, and would wait for each other for ever if they ran at the same time
         return jax.block_until_ready(executables.constrain(arrays, rows))

@@ -35,7 +35,8 @@ class StreamBlock(dict[str, Any]):
 
     def __init__(self, entries: Mapping[str, Any], first: int, chains: Int[np.ndarray, "held"]):
         super().__init__(entries)
-        self.first, self.chains = first, chains
+        self.first = first
+        self.chains = chains
 
 
 jax.tree_util.register_pytree_node(

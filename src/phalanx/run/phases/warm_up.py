@@ -53,7 +53,9 @@ class WarmUpPhase:
     name, accumulates = "warm-up", False
 
     def __init__(self, engine: Engine, kernel: Kernel, num_warmup: int):
-        self._engine, self._kernel, self._num_warmup = engine, kernel, num_warmup
+        self._engine = engine
+        self._kernel = kernel
+        self._num_warmup = num_warmup
         blocks = engine.blocks
         host_target = host_target_of(engine)
         stuck = StuckChains(blocks.num_chains, host_target) if kernel.relocates else None
@@ -62,7 +64,8 @@ class WarmUpPhase:
 
     def begin(self, state: RunState, beginning: Sums) -> RunState:
         """Return the state before the first round, given sums over initial positions and their gradients."""
-        blocks, groups = self._engine.blocks, self._warm_up.sampled_groups
+        blocks = self._engine.blocks
+        groups = self._warm_up.sampled_groups
         if self._engine.centring:
             groups = None
         one_of_each = blocks.num_chains * blocks.row_layout.widths[0]
@@ -80,7 +83,8 @@ class WarmUpPhase:
 
     def goal(self, state: RunState) -> Goal | None:
         """Return the goal of the next block: the part of the round that fits into the slots."""
-        warming, warm_up = state.warming, self._warm_up
+        warming = state.warming
+        warm_up = self._warm_up
         if warming is None:
             return None
         schedule = warming.schedule
@@ -125,7 +129,8 @@ class WarmUpPhase:
 
     def _next_part(self, state: RunState) -> RunState:
         """Return the state before the next part of the round, which fits into the slots."""
-        slots, warming = self._engine.blocks.slots, state.warming
+        slots = self._engine.blocks.slots
+        warming = state.warming
         assert warming is not None
         if warming.filled + warming.left > slots:
             state = self._with_empty_slots(state)
@@ -140,13 +145,16 @@ class WarmUpPhase:
 
         Those of a search for a step size are dropped.
         """
-        warming, sinks = state.warming, state.sinks
+        warming = state.warming
+        sinks = state.sinks
         assert warming is not None
         if sinks is not None and self._warm_up.searching(warming.schedule):  # the next draws overwrite them
             sinks = sinks._replace(count=to_devices(np.zeros(sinks.count.shape, np.int32), sinks.count.sharding))
         elif sinks is not None:
             window = warming.window.with_draws(sinks, self._engine.blocks.row_layout)
-            state, warming, sinks = self._kept(state), warming._replace(window=window), None
+            state = self._kept(state)
+            warming = warming._replace(window=window)
+            sinks = None
         return state._replace(sinks=sinks, warming=warming._replace(filled=0))
 
     def _kept(self, state: RunState) -> RunState:
@@ -157,7 +165,10 @@ class WarmUpPhase:
 
     def _with_sinks(self, state: RunState, stored: Stored, total: int) -> Stored:
         """Return stored draws with those in the sinks, which may be `total` in all."""
-        engine, blocks, warming, sinks = self._engine, self._engine.blocks, state.warming, state.sinks
+        engine = self._engine
+        blocks = self._engine.blocks
+        warming = state.warming
+        sinks = state.sinks
         assert warming is not None and sinks is not None and engine.executables.constrain is not None
         counts = np.full(blocks.num_chains, warming.filled)
         block = HostBlock.held(sinks, blocks.row_layout, counts, blocks.held)
@@ -171,7 +182,8 @@ class WarmUpPhase:
             return state
         filled = warming.filled
         begin = warming.schedule.made + self._warm_up.length(warming.schedule) - filled  # draw in the first slot
-        first, end = max(part[0] - begin, 0), part[1] - begin
+        first = max(part[0] - begin, 0)
+        end = part[1] - begin
         if end <= first:
             return state
         chosen = np.unique(np.linspace(first, end - 1, SETTLING).round().astype(int))
@@ -180,7 +192,9 @@ class WarmUpPhase:
 
     def _learned(self, state: RunState, sums: Sums) -> RunState:
         """Return the state after tuners have learned from a round and chains are relocated."""
-        warm_up, used, sample = self._warm_up, state.tuning, None
+        warm_up = self._warm_up
+        used = state.tuning
+        sample = None
         assert state.warming is not None
         schedule = state.warming.schedule
         if (part := warm_up.settles(schedule)) is not None:
@@ -195,7 +209,8 @@ class WarmUpPhase:
         moves = bool(self._engine.centring) and sample is not None and warm_up.tunes_next(schedule)
         recentring = recentring_of(self._engine, sample) if moves and sample is not None else None
         schedule, relocations = warm_up.learn(schedule, sums, sample, recentring and recentring.draws)
-        chains, located = state.chains, 0 if recentring is None else recentring.evaluations
+        chains = state.chains
+        located = 0 if recentring is None else recentring.evaluations
         if relocations:
             sources = np.arange(self._engine.blocks.num_chains)
             for relocation in relocations:
@@ -247,7 +262,8 @@ class DiscardPhase:
     name, accumulates = "warm-up", True
 
     def __init__(self, engine: Engine, num_warmup: int):
-        self._engine, self._num_warmup = engine, num_warmup
+        self._engine = engine
+        self._num_warmup = num_warmup
 
     def begin(self, state: RunState, beginning: Sums) -> RunState:
         """Return the state before the first block."""
@@ -270,7 +286,8 @@ class DiscardPhase:
     def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block."""
         assert state.sinks is not None
-        done, counts = int(to_host(state.sinks.count).min()), state.sinks.states[0]
+        done = int(to_host(state.sinks.count).min())
+        counts = state.sinks.states[0]
         rates = acceptance_rates(counts)
         steps, divergences = (int(to_host(part).sum(dtype=np.int64)) for part in (counts.num_steps, counts.diverging))
         if done >= self._num_warmup:
@@ -283,12 +300,11 @@ class DiscardPhase:
 
 def host_target_of(engine: Engine) -> HostTarget:
     """Return the target of a run, evaluated by calls from the host in the engine's present coordinates."""
-    blocks, numbers = engine.blocks, _coordinate_numbers(engine.blocks)
+    blocks = engine.blocks
+    numbers = _coordinate_numbers(engine.blocks)
     columns = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]
-    ends, dtype = (
-        np.cumsum(blocks.layout.whole_lengths),
-        blocks.layout.dtype,
-    )
+    ends = np.cumsum(blocks.layout.whole_lengths)
+    dtype = blocks.layout.dtype
 
     def of_chains(rows: Float[np.ndarray, "rows coordinates"]) -> Float[np.ndarray, "rows"]:
         """Return the log density of at most as many positions as there are chains."""
@@ -309,7 +325,8 @@ def _coordinate_numbers(blocks: Blocks) -> Int[np.ndarray, "padded_coordinates"]
 
     Recorded draws have their coordinates by group, within a group by device, and on a device by variable.
     """
-    first, numbers = 1, {}
+    first = 1
+    numbers = {}
     for name, shape in blocks.layout.whole_shapes.items():
         count = math.prod(shape)
         numbers[name] = np.arange(first, first + count).reshape(shape)
@@ -332,7 +349,8 @@ class Recentring(NamedTuple):
 
 def recentring_of(engine: Engine, sample: Sample) -> Recentring:
     """Return the centring that a window's draws suggest, and these draws in the new coordinates."""
-    count, layout = len(sample.chain), engine.blocks.layout
+    count = len(sample.chain)
+    layout = engine.blocks.layout
     most = min(max(NUMBERS // layout.coordinates, FEWEST_ROWS), MOST_ROWS)
     chosen = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
     sample = jax.tree.map(lambda values: values[chosen], sample)
@@ -352,11 +370,13 @@ def _moments(sample: Sample) -> Sums:
     """Return the moments of positions and gradients, of the draws at which all are finite."""
     parts = [part.astype(np.float64) for part in (*sample.position, *sample.gradient)]
     finite = np.logical_and.reduce([np.isfinite(part).all(1) for part in parts])
-    count, groups = int(finite.sum()), len(sample.position)
+    count = int(finite.sum())
+    groups = len(sample.position)
 
     def of(part: np.ndarray) -> VectorMoments:
         mean = part[finite].sum(0) / max(count, 1)
         return VectorMoments(count, mean, np.square(part[finite] - mean).sum(0))
 
-    position, gradient = tuple(map(of, parts[:groups])), tuple(map(of, parts[groups:]))
+    position = tuple(map(of, parts[:groups]))
+    gradient = tuple(map(of, parts[groups:]))
     return Sums(count, {}, 0.0, position, gradient)

@@ -77,21 +77,30 @@ class Lines(Silent):
     widens: ClassVar[float] = WIDER
 
     def __init__(self) -> None:
-        self._phase, self._began, self._last, self._wait = "", 0.0, 0.0, FIRST_WAIT
-        self._done, self._over = 0, False
+        self._phase = ""
+        self._began = 0.0
+        self._last = 0.0
+        self._wait = FIRST_WAIT
+        self._done = 0
+        self._over = False
 
     def show(self, report: Report) -> None:
         """Print a line if it is due, or at the end of the phase."""
         now = time.monotonic()
         if report.phase != self._phase:
-            self._phase, self._began, self._last, self._wait = report.phase, now, now, FIRST_WAIT
-            self._done, self._over = 0, False
+            self._phase = report.phase
+            self._began = now
+            self._last = now
+            self._wait = FIRST_WAIT
+            self._done = 0
+            self._over = False
         finished = report.done >= report.total
         due = now - self._last >= self._wait or (finished and not self._over)
         if report.done in (0, self._done) or not due:  # blocks may follow after the last draw was counted
             return
         self._last, self._wait = now, min(self._wait * self.widens, LONGEST_WAIT)
-        self._done, self._over = report.done, finished
+        self._done = report.done
+        self._over = finished
         left = (now - self._began) / report.done * (report.total - report.done)
         rest = ", ".join(filter(None, (str(report), "" if finished else f"{left:.0f} s left")))
         self._write(f"{report.phase:>8}  {report.what} {report.done}/{report.total}  {rest}".rstrip(), finished)

@@ -52,12 +52,16 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         used: Callable[[], float] = time.process_time,
     ):
-        self._display, self._limit, self._clock, self._used = display, limit, clock, used
+        self._display = display
+        self._limit = limit
+        self._clock = clock
+        self._used = used
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._block = 0.0
         """Seconds of the latest block; 0 during the first."""
-        self._ended, self._looked = clock(), (clock(), used())
+        self._ended = clock()
+        self._looked = (clock(), used())
         self._said_late = self._said_stuck = False
 
     def __enter__(self) -> Watchdog:
@@ -76,7 +80,8 @@ class Watchdog:
     def show(self, report: Report) -> None:
         """Show a report, and note the end of a block."""
         now = self._clock()
-        self._block, self._ended = now - self._ended, now
+        self._block = now - self._ended
+        self._ended = now
         self._said_late = self._said_stuck = False
         self._display.show(report)
 
@@ -90,7 +95,8 @@ class Watchdog:
 
     def look(self) -> None:
         """Compare the clocks with those of the last call, and show a line if it is due."""
-        now, used = self._clock(), self._used()
+        now = self._clock()
+        used = self._used()
         (before, used_before), self._looked = self._looked, (now, used)
         waited = now - self._ended
         if waited < max(self._limit, TIMES * self._block):

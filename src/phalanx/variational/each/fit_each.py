@@ -102,7 +102,8 @@ class CompiledSets:
         Raises:
             ValueError: when all data sets have failed.
         """
-        loop, count = self.loop, self.on_sets.sets.count
+        loop = self.loop
+        count = self.on_sets.sets.count
         with watched(make_progress(options.progress)) as display:
             for notice in self.notices:
                 display.say(notice)
@@ -126,7 +127,8 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
     on_sets = ModelOnSets.of(model, data, each, options.mesh, names, learns=True)
     pair = _pair_on_sets(guide, on_sets, options)
     compiled = CompiledSets.of(pair, on_sets, options)
-    learning, started = time.perf_counter(), datetime.now().isoformat(timespec="seconds")
+    learning = time.perf_counter()
+    started = datetime.now().isoformat(timespec="seconds")
     course, failed = compiled.learn(options)
     stopped = compiled.loop.stopped
     whole = {
@@ -189,14 +191,15 @@ class _Result:
         record: Any,
         options: FitOptions,
     ):
-        self.guide, self.on_sets, self.course, self.programs = guide, on_sets, course, programs
-        self.failed, self.unsettled, self.timing, self.record, self.options = (
-            list(failed),
-            unsettled,
-            timing,
-            record,
-            options,
-        )
+        self.guide = guide
+        self.on_sets = on_sets
+        self.course = course
+        self.programs = programs
+        self.failed = list(failed)
+        self.unsettled = unsettled
+        self.timing = timing
+        self.record = record
+        self.options = options
         self._lanes = np.arange(programs.lanes_for(on_sets.sets.count)) % on_sets.sets.count
         self._ends = course.free if options.averages else course.last
         self._free = jax.tree.map(lambda leaf: leaf[self._lanes], self._ends)
@@ -205,7 +208,8 @@ class _Result:
     def fit_of(self, number: int) -> Fit:
         """Return the fit of one data set, with its own rows alone."""
         data = self.on_sets.sets.one(number, padded=False)
-        options, course = self.options, self.course
+        options = self.options
+        course = self.course
         pair = pair_of(self.on_sets.model, self.guide, data, self.programs.pair.problem.mesh, None, None)
         seed = (options.seed + number) % 2**32
         record = record_of(
@@ -244,7 +248,8 @@ class _Result:
 
     def draws_of(self, seed: int, n: int, names: Sequence[str] | None) -> dict[str, np.ndarray]:
         """Return draws from the guides, `(set, draw, ...)`."""
-        pair, count = self.programs.pair, self.on_sets.sets.count
+        pair = self.programs.pair
+        count = self.on_sets.sets.count
         if not pair.guide.traits.has_draws:
             raise ValueError("sample: these fits are of maximum likelihood, and have values alone: fits.params.")
         known = pair.problem.whole.values
@@ -254,10 +259,12 @@ class _Result:
                 f"sample: {rows[0]!r} has an element for each row, and the data sets differ in their numbers of rows. "
                 f"Draw it with fits.of(name).sample()."
             )
-        arrays, lanes = self.programs.arrays(self._lanes), len(self._lanes)
+        arrays = self.programs.arrays(self._lanes)
+        lanes = len(self._lanes)
         seeds = (np.uint32(seed) + np.arange(count, dtype=np.uint32))[self._lanes]
         each = lanes * sum(max(1, leaf.size) for leaf in jax.tree.leaves(known))
-        size, parts = int(max(1, min(MOST, n, NUMBERS // each))), []
+        size = int(max(1, min(MOST, n, NUMBERS // each)))
+        parts = []
         for first in range(0, n, size):
             numbers = np.arange(first, first + size, dtype=np.uint32)
             drawn = self.programs.draws(self._free, seeds, numbers, arrays).values
@@ -267,7 +274,9 @@ class _Result:
 
 def _invalid(programs: LanePrograms, checks: DataChecks, arrays: Sequence[Array]) -> dict[int, str]:
     """Return the data sets with an index or a value out of range, with the reason."""
-    sets, arguments, found = programs.on_sets.sets, programs.pair.problem.arguments, {}
+    sets = programs.on_sets.sets
+    arguments = programs.pair.problem.arguments
+    found = {}
     for number in np.flatnonzero(programs.invalid(checks, arrays)[: sets.count]):
         own = programs.on_sets.arrays_of(int(number))
         try:

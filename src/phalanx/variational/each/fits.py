@@ -187,6 +187,7 @@ def _figures(draws: np.ndarray, prob: float) -> Float[np.ndarray, "sets elements
     """Return mean, standard deviation and interval of every element of draws `(set, draw, ...)`, of each data set."""
     by_element = np.moveaxis(draws, 0, 1)[None]  # one chain: (chain, draw, set, ...)
     interval = measure(lambda elements: elements.hdi(prob), by_element)
-    mean, sd = draws.mean(1), draws.std(1, ddof=1)
+    mean = draws.mean(1)
+    sd = draws.std(1, ddof=1)
     parts = np.stack([mean, sd, interval[..., 0], interval[..., 1]], -1)
     return parts.reshape(len(draws), -1, len(COLUMNS))

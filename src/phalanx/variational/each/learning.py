@@ -160,7 +160,8 @@ class LearningOfSets:
 
     def step(self, state: SetsCourse, say: Callable[[str], None]) -> Iterator[SetsCourse]:
         """Make a block of steps, and compare the windows that have ended."""
-        course, began = state, time.perf_counter()
+        course = state
+        began = time.perf_counter()
         rules = [course.settling[number] for number in course.sets]
         ends = min(rule.end_of(course.step) for rule, moves in zip(rules, course.moves, strict=True) if moves)
         most = min(self._block_length.ticks, room_of(len(rules)), ends - course.step)
@@ -202,7 +203,8 @@ class LearningOfSets:
         found = course.free
         for lanes, best in ((moving[averaged], course.state.mean), (moving[never], course.state.free)):
             found = _with(found, course.sets[lanes], _lanes_of(best, lanes))
-        elbo, error = course.elbo.copy(), course.error.copy()
+        elbo = course.elbo.copy()
+        error = course.error.copy()
         for number in course.sets[moving]:
             if np.isnan(elbo[number]) and course.step:
                 elbo[number], error[number] = course.losses(number).mean
@@ -213,12 +215,14 @@ class LearningOfSets:
         """Return the state after the ends of windows, given their averages and those of the two windows before."""
         rules = [course.settling[number] for number in course.sets]
         ended = np.array([rule.window.end == course.step for rule in rules]) & course.moves
-        lanes, numbers = np.flatnonzero(ended), course.sets[ended]
+        lanes = np.flatnonzero(ended)
+        numbers = course.sets[ended]
         if not len(lanes):
             return course
         free = _with(course.free, numbers, _lanes_of(course.state.mean, lanes))
         last = _with(course.last, numbers, _lanes_of(course.state.free, lanes))
-        changes, quartiles = np.full((2, len(lanes)), np.inf), course.quartiles
+        changes = np.full((2, len(lanes)), np.inf)
+        quartiles = course.quartiles
         if self.settling.stops:
             now = self._quartiles(course, lanes)
             none = np.full((len(self.seeds), *now.shape[1:]), np.nan, now.dtype)
@@ -227,7 +231,9 @@ class LearningOfSets:
             begun = np.stack([np.isfinite(then[numbers]).any((1, 2)) for then in quartiles])
             changes = np.where(begun, found, np.inf)
             quartiles = _with(quartiles[0], numbers, now), _with(quartiles[1], numbers, quartiles[0][numbers])
-        settling, elbo, error = list(course.settling), course.elbo.copy(), course.error.copy()
+        settling = list(course.settling)
+        elbo = course.elbo.copy()
+        error = course.error.copy()
         for lane, number, change, across in zip(lanes, numbers, *changes, strict=True):
             rule = settling[number]
             made = _bounds_of(course, lane, rule.window.begin)
@@ -247,7 +253,9 @@ class LearningOfSets:
         size = self.programs.lanes_for(1)
         while size < len(lanes):
             size *= FEWER
-        filled, mean, arrays = np.resize(lanes, size), course.state.mean, course.arrays
+        filled = np.resize(lanes, size)
+        mean = course.state.mean
+        arrays = course.arrays
         if size < len(course.sets):
             mean = jax.tree.map(lambda leaf: to_host(leaf)[filled], mean)
             arrays = self.programs.arrays(course.sets[filled])
@@ -285,7 +293,8 @@ class LearningOfSets:
 
 def _bounds_of(course: SetsCourse, lane: int, begin: int) -> Losses:
     """Return the bounds of a lane's data set since a step at which a block began."""
-    number, found = course.sets[lane], []
+    number = course.sets[lane]
+    found = []
     for block in reversed(course.bounds):
         if block.first < begin:
             break

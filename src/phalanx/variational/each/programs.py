@@ -27,7 +27,8 @@ from phalanx.variational.methods.step import PATIENCE, ROOM, FitState, StepBound
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, UInt32
 
-OF_LANES, SHARED = PartitionSpec(CHAIN), PartitionSpec()
+OF_LANES = PartitionSpec(CHAIN)
+SHARED = PartitionSpec()
 
 NUMBERS = 2**22
 """Most bounds of a block, over all lanes."""
@@ -64,7 +65,8 @@ class LanePrograms:
 
     def arrays(self, numbers: Int[np.ndarray, "lanes"]) -> tuple[Array, ...]:
         """Return the arrays on the mesh: a lane has those of the data set with its number."""
-        own, mesh = self.on_sets.own, self.on_sets.mesh
+        own = self.on_sets.own
+        mesh = self.on_sets.mesh
         return tuple(
             jax.device_put(np.asarray(array)[numbers], NamedSharding(mesh, OF_LANES))
             if number in own
@@ -165,7 +167,8 @@ class LanePrograms:
 
         def of_lanes(free: Params, seeds: Array, numbers: Array, arrays: Sequence[Array]) -> Drawn:
             def one(free: Params, seed: Array, own: Sequence[Array]) -> Drawn:
-                data, base = self.pair.problem.arguments.join(own), stream_key(seed)
+                data = self.pair.problem.arguments.join(own)
+                base = stream_key(seed)
                 each = jax.vmap(lambda number: one_draw(self.pair, free, random.fold_in(base, number), data))
                 return self.pair.problem.alone(lambda: each(numbers))
 

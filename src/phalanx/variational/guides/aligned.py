@@ -76,7 +76,8 @@ class Met(NamedTuple):
 
 
 UNKNOWN = Alignment()
-PROGRAM, LIKELIHOOD = Traits(), Traits(has_draws=False)
+PROGRAM = Traits()
+LIKELIHOOD = Traits(has_draws=False)
 
 
 def no_guide() -> None:
@@ -112,7 +113,8 @@ class ProgramGuide(Guide):
             guide = cls(no_guide, "maximum likelihood", LIKELIHOOD)
         else:
             guide = cls(program, getattr(program, "__name__", type(program).__name__))
-        arguments, met = problem.arguments, []
+        arguments = problem.arguments
+        met = []
 
         def meet(arrays: Sequence[Array]) -> None:
             met.append(guide._meet(random.key(0), problem, arguments.layout.join(arrays)).alignment())
@@ -273,7 +275,8 @@ class ProgramGuide(Guide):
         """Return a tracer that puts the model's variables at the guide's draws, and checks that they fit."""
 
         def place(variable: RandomVariable, _: Forward) -> RandomVariable:
-            name, known = variable.name, mine.get(variable.name)
+            name = variable.name
+            known = mine.get(variable.name)
             if variable.is_given or variable.distribution is None:
                 return variable.complete()
             if known is None or not known.is_latent:

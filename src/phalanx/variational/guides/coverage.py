@@ -28,7 +28,8 @@ def left_out(name: str, guide: Distribution, model: Distribution) -> str:
     """Return words for the part of a variable's support in the model that the guide's lacks; empty if it has all."""
     if is_point(guide):
         return f"{name!r} is always at one point"
-    mine, theirs = bounds_of(support_of(guide)), bounds_of(support_of(model))
+    mine = bounds_of(support_of(guide))
+    theirs = bounds_of(support_of(model))
     if mine is None or theirs is None:
         return ""
     (low, high), (lowest, highest) = mine, theirs

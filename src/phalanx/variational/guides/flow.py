@@ -72,9 +72,12 @@ class Flow(Guide):
 
     def begin(self, start: ModelStart) -> Beginning:
         """Return a flow about a point of high density, whose layers are the identity."""
-        point, latents = start.point(self.init_scale), start.latents
-        locs, scales = by_name(point.position, latents), by_name(point.scale, latents)
-        mine, of_locals = globals_of(latents), locs_and_scales(locals_of(latents))
+        point = start.point(self.init_scale)
+        latents = start.latents
+        locs = by_name(point.position, latents)
+        scales = by_name(point.scale, latents)
+        mine = globals_of(latents)
+        of_locals = locs_and_scales(locals_of(latents))
         found: dict[str, Any] = {"loc": vector_of(locs, mine), "scale": vector_of(scales, mine)}
         if size_of(mine) > 1:
             found["weights"] = self._initial_weights(mine)
@@ -110,9 +113,11 @@ class Flow(Guide):
     def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
         """Return the log density of a position."""
         mine = globals_of(latents)
-        noise, log_det = (vector_of(draw, mine) - params["loc"]) / params["scale"], jnp.log(params["scale"]).sum()
+        noise = (vector_of(draw, mine) - params["loc"]) / params["scale"]
+        log_det = jnp.log(params["scale"]).sum()
         if "weights" in params:
-            layers, bent = self.layers(params, mine), noise
+            layers = self.layers(params, mine)
+            bent = noise
             noise = jnp.asarray(layers.inv(bent))
             log_det += layers.log_abs_det_jacobian(noise, bent)
         return standard_log_prob(noise) - log_det + LOCALS.log_prob(params, draw, locals_of(latents))
@@ -122,7 +127,8 @@ class Flow(Guide):
         mine = globals_of(latents)
 
         def push(noise: Float[Array, "coordinate"]) -> Pushed:
-            bent, log_det = noise, jnp.sum(jnp.log(params["scale"]))
+            bent = noise
+            log_det = jnp.sum(jnp.log(params["scale"]))
             if "weights" in params:
                 layers = self.layers(params, mine)
                 bent, between = layers.call_with_intermediates(noise)

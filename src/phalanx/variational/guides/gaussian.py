@@ -61,7 +61,8 @@ def noise_by_coordinate(key: Array, latents: Latents) -> dict[str, Array]:
     Those that every device holds are made at once, because each call of the generator takes long to compile; those of
     sharded rows are made on the rows' devices.
     """
-    whole, ends = globals_of(latents), list(accumulate(math.prod(v.unconstrained_shape) for v in latents))
+    whole = globals_of(latents)
+    ends = list(accumulate(math.prod(v.unconstrained_shape) for v in latents))
     numbers = {
         v.name: jnp.arange(*ends_of, dtype=jnp.uint32) for v, ends_of in zip(latents, pairwise([0, *ends]), strict=True)
     }
@@ -148,14 +149,16 @@ class MeanField(Guide):
 
     def about(self, point: StartingPoint, latents: Latents) -> dict[str, Array]:
         """Return the parameters of the normals about a point."""
-        locs, scales = by_name(point.position, latents), by_name(point.scale, latents)
+        locs = by_name(point.position, latents)
+        scales = by_name(point.scale, latents)
         return {f"{name}.loc": v for name, v in locs.items()} | {f"{name}.scale": v for name, v in scales.items()}
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
         """Move locations by parts of the scales, scales by factors."""
         moved = {}
         for latent in latents:
-            loc, scale = f"{latent.name}.loc", f"{latent.name}.scale"
+            loc = f"{latent.name}.loc"
+            scale = f"{latent.name}.scale"
             moved[loc] = placed(params, latent, change[loc])
             moved[scale] = params[scale] * jnp.exp(change[scale])
         return moved
@@ -329,7 +332,8 @@ class LowRankNormal(Guide):
     def noise(self, key: Array, latents: Latents) -> tuple[Array, Array]:
         """Return standard normals, of the coordinates and of the directions."""
         own, shared = random.split(key)
-        size, dtype = size_of(latents), dtype_of(latents)
+        size = size_of(latents)
+        dtype = dtype_of(latents)
         return random.normal(own, (size,), dtype), random.normal(shared, (self.directions(size),), dtype)
 
     def draw(self, params: Params, noise: tuple[Array, Array], latents: Latents) -> dict[str, Array]:

@@ -56,7 +56,8 @@ class Learned:
         """
         found = {}
         for name, parameter in self.parameters.items():
-            constraint, leaves = parameter.constraint, jax.tree.leaves(values[name])
+            constraint = parameter.constraint
+            leaves = jax.tree.leaves(values[name])
             outside = ~jnp.all(jnp.array([jnp.all(constraint(leaf)) for leaf in leaves]))
             its = f"Parameter {name!r}: its initial value"
             found[name, f"{its} does not satisfy its constraint {constraint}."] = outside
@@ -97,7 +98,8 @@ def begun_with(init: Params, values: Params) -> dict[str, Any]:
         ValueError: when a given value has another shape, or another tree structure; naming the parameter.
     """
     for name, own in values.items():
-        given, wanted = _form(init.get(name, own)), _form(own)
+        given = _form(init.get(name, own))
+        wanted = _form(own)
         if given != wanted:
             raise ValueError(f"init: the value of parameter {name!r} is {given}, and where it is learned {wanted}.")
     return {name: init.get(name, value) for name, value in values.items()}

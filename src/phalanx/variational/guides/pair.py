@@ -50,7 +50,8 @@ class Pair:
     @cached_property
     def learned(self) -> Learned:
         """The parameters of guide and model."""
-        mine, of_model = self.guide.parameters(self.problem), self.problem.parameters
+        mine = self.guide.parameters(self.problem)
+        of_model = self.problem.parameters
         if clash := mine.keys() & of_model.keys():
             raise ValueError(
                 f"The model has a parameter {min(clash)!r}, and so has the guide {self.guide.name}: rename the model's."
@@ -132,7 +133,8 @@ def begin(pair: Pair, key: Array, data: Values, init: Mapping[str, Any]) -> Begi
 
 def for_steps(pair: Pair) -> Pair:
     """Return the pair that steps see: terms of a minibatch's rows count for all rows."""
-    problem, minibatch = pair.problem, pair.problem.minibatch
+    problem = pair.problem
+    minibatch = pair.problem.minibatch
     if minibatch is None:
         return pair
     names = minibatch.terms_of_rows(problem.at_start, problem.arguments, "model")

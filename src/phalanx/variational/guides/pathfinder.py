@@ -95,7 +95,8 @@ def next_diagonal(
     diagonal: Float[Array, "coordinate"], step: Float[Array, "coordinate"], change: Float[Array, "coordinate"]
 ) -> Float[Array, "coordinate"]:
     """Return the diagonal that the estimate starts from after a step, which shows the scales of the coordinates."""
-    squares, along = change @ (diagonal * change), change @ step
+    squares = change @ (diagonal * change)
+    along = change @ step
     inverse = squares / (along * diagonal) + change**2 / along
     inverse -= squares * (step / diagonal) ** 2 / (along * (step @ (step / diagonal)))
     found = 1.0 / inverse
@@ -114,7 +115,8 @@ class Path(NamedTuple):
 
 def follow(log_density: LogDensity, position: Float[Array, "coordinate"], key: Array) -> Path:
     """Return the end of the path from a position."""
-    size, dtype = position.size, position.dtype
+    size = position.size
+    dtype = position.dtype
     width = min(size, 2 * MEMORY)
     first = SubspaceNormal(
         position, jnp.full(size, 0.1, dtype), jnp.eye(size, width, dtype=dtype), jnp.eye(width, dtype=dtype)
@@ -127,7 +129,8 @@ def follow(log_density: LogDensity, position: Float[Array, "coordinate"], key: A
 
     def step(path: Path) -> Path:
         there = climb(log_density, path.climb, 1)
-        new, last = jnp.any(there.changes != path.climb.changes), there.steps[-1]
+        new = jnp.any(there.changes != path.climb.changes)
+        last = there.steps[-1]
         diagonal = jnp.where(new, next_diagonal(path.diagonal, last, there.changes[-1]), path.diagonal)
         normal = normal_of(there, diagonal)
         bound = _bound(log_density, normal, random.fold_in(key, path.count))
@@ -160,7 +163,9 @@ class Pathfinder(Guide):
 
     def parameters(self, problem: Problem) -> dict[str, Parameter]:
         """Return those of each path's normal, and the logarithms of the paths' weights."""
-        real, positive, tril = constraints.real, constraints.positive, constraints.lower_cholesky
+        real = constraints.real
+        positive = constraints.positive
+        tril = constraints.lower_cholesky
         kinds = {"loc": real, "scale": positive, "basis": real, "tril": tril, "log_weight": real}
         return {name: Parameter(None, kind) for name, kind in kinds.items()}
 
@@ -169,7 +174,8 @@ class Pathfinder(Guide):
         key = random.fold_in(start.key, 4)
         others = jax.vmap(start.anywhere)(random.split(key, self.num_paths)[1:])
         positions = jnp.concatenate([start.vector[None], others])
-        log_density, keys = start.log_density(), random.split(key, self.num_paths)
+        log_density = start.log_density()
+        keys = random.split(key, self.num_paths)
         paths = jax.vmap(lambda position, key: follow(log_density, position, key))(positions, keys)
         best = jnp.max(paths.bound)
         weights = jnp.maximum(jnp.nan_to_num(paths.bound - best, nan=LEAST_LOG_WEIGHT), LEAST_LOG_WEIGHT)

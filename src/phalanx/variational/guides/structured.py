@@ -144,7 +144,8 @@ def _on(child: Latent, parent: Latent) -> str:
 
 def _is_by_row(child: Latent, parent: Latent) -> bool:
     """Return whether a row of the child depends on the same row of the parent alone, as where both have many rows."""
-    shape, other = child.unconstrained_shape, parent.unconstrained_shape
+    shape = child.unconstrained_shape
+    other = parent.unconstrained_shape
     return math.prod(shape) * math.prod(other) > MOST and shape[:1] == other[:1] != ()
 
 
@@ -159,7 +160,8 @@ def _times(
 ) -> Float[Array, "..."]:
     if not _is_by_row(child, parent):
         return coefficients @ standard.ravel()
-    rows, size = standard.shape[0], coefficients.shape[-1]
+    rows = standard.shape[0]
+    size = coefficients.shape[-1]
     return jnp.sum(coefficients * standard.reshape(rows, *(1,) * (coefficients.ndim - 2), size), -1)
 
 

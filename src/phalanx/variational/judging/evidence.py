@@ -84,10 +84,13 @@ class Weights(NamedTuple):
         Source:
             Meng, Wong (1996), Simulating ratios of normalizing constants via a simple identity.
         """
-        mine, theirs = len(self.log), len(log_weights)
+        mine = len(self.log)
+        theirs = len(log_weights)
         level = float(self.log.max() + math.log(np.mean(np.exp(self.log - self.log.max()))))
-        ours, others = self.log - level, log_weights - level
-        part, ratio = theirs / (mine + theirs), 0.0
+        ours = self.log - level
+        others = log_weights - level
+        part = theirs / (mine + theirs)
+        ratio = 0.0
         for _ in range(BRIDGED):
             reference = math.log1p(-part) + ratio
             above = np.mean(np.exp(ours - np.logaddexp(math.log(part) + ours, reference)))
@@ -97,7 +100,8 @@ class Weights(NamedTuple):
 
     def evidence(self, gap: float = 0.0) -> Evidence:
         """Return the estimate, whose error includes the `gap` to another estimate."""
-        count, highest = len(self.log), self.log.max()
+        count = len(self.log)
+        highest = self.log.max()
         if not np.isfinite(highest):
             return Evidence(math.nan, math.nan, -math.inf, math.nan, math.inf, False, count)
         raw = np.exp(self.log - highest)

@@ -76,9 +76,12 @@ def moments(
     """
     for name, draws in values.items():
         flat = np.asarray(draws, np.float64).reshape(len(draws), -1)
-        mean, weighted = flat.mean(0), weights @ flat
-        away, plain_away = flat - weighted, flat - mean
-        variance, plain = weights @ away**2, (plain_away**2).mean(0)
+        mean = flat.mean(0)
+        weighted = weights @ flat
+        away = flat - weighted
+        plain_away = flat - mean
+        variance = weights @ away**2
+        plain = (plain_away**2).mean(0)
         with np.errstate(all="ignore"):  # a constant has variance zero
             influence = weights[:, None] * away
             spread = weights[:, None] * (away**2 / variance - 1.0)
@@ -88,7 +91,9 @@ def moments(
                 influence = influence - plain_away / len(flat)
                 spread = spread - (plain_away**2 / plain - 1.0) / len(flat)
             ratio = np.sqrt(plain / variance)
-            sd, error, ratio_error = np.sqrt(variance), _norm(influence), 0.5 * ratio * _norm(spread)
+            sd = np.sqrt(variance)
+            error = _norm(influence)
+            ratio_error = 0.5 * ratio * _norm(spread)
         moment = mean, np.sqrt(plain), mean - weighted, error, sd, ratio, ratio_error
         yield from _moments(element_names(name, draws.shape[1:], labels), *moment)
 
@@ -102,15 +107,18 @@ def moments_after(moved: Moved, labels: Names | None = None) -> Iterator[Moment]
     for name, draws in moved.before.items():
         before, after = (np.asarray(v[name], np.float64).reshape(len(draws), -1) for v in (moved.before, moved.after))
         mean = before.mean(0)
-        away, away_after = before - mean, after - mean
+        away = before - mean
+        away_after = after - mean
         change, error = moved.mean_and_error(away_after - away)
         _, grown_error = moved.mean_and_error(away_after**2 - away**2)
-        plain, variance = before.var(0), after.var(0)
+        plain = before.var(0)
+        variance = after.var(0)
         with np.errstate(all="ignore"):
             kept = (away * (after - after.mean(0))).mean(0) / np.sqrt(plain * variance)
             gone = 1.0 - np.clip(kept, 0.0, STILL)
             ratio = np.sqrt(plain / variance) ** (1.0 / gone)
-            sd, ratio_error = np.sqrt(variance), 0.5 * ratio * grown_error / variance / gone
+            sd = np.sqrt(variance)
+            ratio_error = 0.5 * ratio * grown_error / variance / gone
             beyond = 0.5 * ratio * _beyond(after, ratio_error)
             moment = mean, np.sqrt(plain), -change / gone, error / gone, sd, ratio, ratio_error, beyond
         yield from _moments(element_names(name, draws.shape[1:], labels), *moment)
@@ -297,7 +305,9 @@ def _of_draws(
     labels: Names | None,
 ) -> list[Finding | str]:
     """Return the findings of weights and moves about the draws."""
-    k_hat, bound, total = weights.smoothed.k_hat, threshold(len(weights.log)), len(weights.log)
+    k_hat = weights.smoothed.k_hat
+    bound = threshold(len(weights.log))
+    total = len(weights.log)
     if not np.isfinite(weights.log.max()) or not k_hat <= bound:
         return _of_heavy(weights, moves if np.isfinite(weights.log.max()) else None, labels)
     passed = f"Of the importance weights, {_k_hat_words(weights)}; up to {bound:.2f} they can be averaged."

@@ -58,7 +58,8 @@ def covariance_of(
 ) -> LinearResponse:
     """Return the covariance of variables, whose entries have these labels; see `Fit.covariance`."""
     check_same("fit.covariance")
-    pair, free = drawing.pair, drawing.free
+    pair = drawing.pair
+    free = drawing.free
     _check_guide(pair)
     wanted = list(latents) if names is None else [names] if isinstance(names, str) else list(names)
     fixed = FixedDraws.of(pair, CHUNK)
@@ -117,7 +118,8 @@ def _derivatives(
 
 
 def _values(fixed: FixedDraws, free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]) -> dict[str, Array]:
-    params, data = fixed.pair.learned.constrain(free), fixed.pair.problem.arguments.join(arrays)
+    params = fixed.pair.learned.constrain(free)
+    data = fixed.pair.problem.arguments.join(arrays)
     draw = fixed.draw(params, jnp.uint32(0), fixed.hold(seed, jnp.uint32(0), chunks), data)
     return fixed.pair.problem.alone(lambda: run_model(fixed.pair, params, draw, data).values())
 

@@ -161,7 +161,8 @@ class Modes:
         """Return the regions that symmetries of the model lead to."""
         if not images:
             return []
-        drawing, first = self.drawing, (self.drawing.free, draws, self.drawing.arrays)
+        drawing = self.drawing
+        first = (self.drawing.free, draws, self.drawing.arrays)
         program = drawing.compiler(self._at_values, *first, identity=key_of(drawing.pair, "at values"), rarely=True)
         log_p, _ = map(np.asarray, program(*first))
         modes = []
@@ -189,7 +190,9 @@ class Modes:
     ) -> tuple[Float[Array, "start coordinate"], Float[Array, "start"]]:
         """Return the ends of climbs, and the log importance weight at each."""
         pair = self.drawing.pair
-        problem, data, key = pair.problem, pair.problem.arguments.join(arrays), random.key(seed)
+        problem = pair.problem
+        data = pair.problem.arguments.join(arrays)
+        key = random.key(seed)
 
         def run() -> tuple[Array, Array]:
             params = pair.learned.constrain(free)
@@ -201,9 +204,11 @@ class Modes:
 
             drawn = jax.vmap(position)(numbers)
             at, log_density = self._densities(params, data)
-            size, dtype = drawn.shape[1], drawn.dtype
+            size = drawn.shape[1]
+            dtype = drawn.dtype
             near, far, of_prior = random.split(key, 3)
-            about, sd = jnp.mean(drawn, 0, keepdims=True), jnp.std(drawn, 0, keepdims=True) + 1e-6
+            about = jnp.mean(drawn, 0, keepdims=True)
+            sd = jnp.std(drawn, 0, keepdims=True) + 1e-6
             radii = 3.0 * (FARTHEST / 3.0) ** (jnp.arange(PER_KIND) / (PER_KIND - 1))
             wide = about + radii[:, None].astype(dtype) * sd * random.normal(far, (PER_KIND, size), dtype)
             starts = [random.uniform(near, (PER_KIND, size), dtype, -2.0, 2.0), wide]

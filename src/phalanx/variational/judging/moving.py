@@ -134,7 +134,8 @@ class Mover:
             which = np.uint32(seed), np.uint32(first)
             found = self._compiled(self.drawing.free, *which, filled, self.drawing.arrays)
             parts.append((jax.tree.map(np.asarray, found[:2]), float(found[2])))
-        wanted, rates = len(parents), [rate for _, rate in parts]
+        wanted = len(parents)
+        rates = [rate for _, rate in parts]
         after, logs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:wanted], *(drawn for drawn, _ in parts))
         before = {name: np.asarray(v)[parents] for name, v in values.items()}
         return Moved(parents, before, after, logs.astype(float), float(np.mean(rates)))
@@ -143,7 +144,8 @@ class Mover:
         self, free: Params, seed: Array, first: Array, numbers: UInt32[Array, "moved"], arrays: Sequence[Array]
     ) -> tuple[dict[str, Array], Float[Array, "moved"], Float[Array, ""]]:
         pair = self.drawing.pair
-        data, base = pair.problem.arguments.join(arrays), random.fold_in(random.key(seed), STREAM)
+        data = pair.problem.arguments.join(arrays)
+        base = random.fold_in(random.key(seed), STREAM)
 
         def run() -> tuple[dict[str, Array], Array, Array]:
             params = pair.learned.constrain(free)
@@ -199,7 +201,8 @@ def hybrid(
     centred = vectors - jnp.mean(vectors, 0, keepdims=True)
     variance = jnp.mean(centred**2, 0)
     variance = jnp.where(variance > 0, variance, 1.0)
-    unit, root = jnp.sqrt(variance), None
+    unit = jnp.sqrt(variance)
+    root = None
     if size <= DENSE:
         part = count / (count + 5.0)  # shrinks correlations, which are noise in few draws
         standard = centred / unit[None]
@@ -238,7 +241,8 @@ def hybrid(
 
     def move(carry: tuple[Array, tuple[Array, ...]], key: Array) -> tuple[tuple[Array, tuple[Array, ...]], Array]:
         step, rows = carry
-        keys, steps = random.split(key, count), jnp.full(count, step)
+        keys = random.split(key, count)
+        steps = jnp.full(count, step)
         *rows, chances = in_lanes(one, (keys, steps, *rows), lanes)
         rate = jnp.mean(chances)
         return (step * jnp.exp(GAIN * (rate - ACCEPTED)), tuple(rows)), rate

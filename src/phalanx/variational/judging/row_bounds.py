@@ -86,7 +86,8 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
         keys = jax.vmap(lambda i: random.fold_in(base, i))(numbers)
         return pair.problem.alone(lambda: jax.vmap(lambda key, row: of_row(free, key, row))(keys, arrays))
 
-    compiled, found = None, []
+    compiled = None
+    found = []
     for first in range(0, rows, group):
         numbers = np.minimum(np.arange(first, first + group), rows - 1)
         taken = [to_host(array)[numbers] for array in arguments.arrays]

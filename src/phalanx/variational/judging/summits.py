@@ -196,21 +196,26 @@ class HostLogDensity:
 
     def polished(self, vector: Float[np.ndarray, "coordinate"]) -> Float64[np.ndarray, "coordinate"]:
         """Return the end of a search among neighbours along coordinates, since gradients do not lead to kinks."""
-        at, step, log_p = vector.astype(np.float64), FIRST_STEP, self.log_density(vector)
+        at = vector.astype(np.float64)
+        step = FIRST_STEP
+        log_p = self.log_density(vector)
         eye = np.eye(self._size)
         for _ in range(ROUNDS):
             steps = step * np.concatenate([eye, -eye])
             log_ps = self.log_densities(at + steps)
             gains = log_ps - log_p
-            ups, downs = gains[: self._size], gains[self._size :]
+            ups = gains[: self._size]
+            downs = gains[self._size :]
             # move all that rise at once, or else the best one
-            rises, sinks = ups > np.maximum(downs, 0.0), downs > np.maximum(ups, 0.0)
+            rises = ups > np.maximum(downs, 0.0)
+            sinks = downs > np.maximum(ups, 0.0)
             jointly = step * (np.where(rises, 1.0, 0.0) - np.where(sinks, 1.0, 0.0))
             together = self.log_density(at + jointly)
             best = int(np.argmax(log_ps))
             move, reached = (jointly, together) if together >= log_ps[best] else (steps[best], log_ps[best])
             if reached > log_p + self.noise(log_p) * step:
-                at, log_p = at + move, float(reached)
+                at = at + move
+                log_p = float(reached)
             else:
                 step *= 0.5
             if step < LAST_STEP or np.abs(at - vector).max() > WANDERS:
@@ -219,7 +224,8 @@ class HostLogDensity:
 
     def flat_directions(self, vector: Float[np.ndarray, "coordinate"]) -> Float64[np.ndarray, "coordinate"]:
         """Return 1 or -1 for the direction in which the density never falls, or 0, of each coordinate."""
-        log_p, signs = self.log_density(vector), np.zeros(self._size)
+        log_p = self.log_density(vector)
+        signs = np.zeros(self._size)
         for way in (1.0, -1.0):
             log_ps = [self.log_densities(vector + way * far * np.eye(self._size)) for far in FAR]
             signs[np.min(log_ps, 0) >= log_p - 10.0 * self.noise(log_p)] = way
@@ -227,10 +233,13 @@ class HostLogDensity:
 
     def at_bounds(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> list[str]:
         """Return the names of coordinates whose value is at a bound although the density still changes along them."""
-        values, edges, first = self.values(vector), [], 0
+        values = self.values(vector)
+        edges = []
+        first = 0
         for latent in named(self.problem.latents):
             size = math.prod(latent.unconstrained_shape)
-            moving, first = signs[first : first + size] == 0, first + size
+            moving = signs[first : first + size] == 0
+            first = first + size
             support = getattr(self.problem.whole.variables[latent.name].distribution, "support", None)
             ends = [end for end in bounds_of(support) or () if end is not None and math.isfinite(end)]
             if values[latent.name].shape == latent.unconstrained_shape:
@@ -249,7 +258,8 @@ class HostLogDensity:
         if not found and size > FAR[0]:  # several together, as the coefficients that separate classes
             log_ps = self.log_densities(np.stack([vector * far for far in (2.0, 4.0)]))
             if log_ps.min() >= self.log_density(vector) - 10.0 * self.noise(self.log_density(vector)):
-                values, twice = self.values(vector), self.values(2.0 * vector)
+                values = self.values(vector)
+                twice = self.values(2.0 * vector)
                 found = self._where(lambda a, b: abs(a - b) > 1.0, values, twice)
         return found
 
@@ -262,7 +272,8 @@ class HostLogDensity:
 
     def is_top(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> bool:
         """Return whether all neighbours are lower, except along flat coordinates, whose `signs` are not 0."""
-        log_p, inner = self.log_density(vector), np.flatnonzero(signs == 0)
+        log_p = self.log_density(vector)
+        inner = np.flatnonzero(signs == 0)
         if not math.isfinite(log_p) or not len(inner):
             return math.isfinite(log_p)
         around = np.random.default_rng(0).normal(size=(TOGETHER, self._size))

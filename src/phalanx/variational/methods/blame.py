@@ -65,8 +65,10 @@ class Blame:
 
     def _not_finite(self, state: FitState, seed: Array, arrays: Sequence[Array]) -> tuple[dict[str, Array], ...]:
         """Return counts of log densities that are not finite in the last step, by variable, and flags of gradients."""
-        key, pair = step_key(seed, state.step - 1), self.steps.pair
-        data, params = pair.problem.step_data(arrays, key), pair.learned.constrain(state.free)
+        key = step_key(seed, state.step - 1)
+        pair = self.steps.pair
+        data = pair.problem.step_data(arrays, key)
+        params = pair.learned.constrain(state.free)
 
         def one(noise: PyTree) -> dict[str, Array]:
             draw = pair.draw(params, noise, data)
@@ -85,7 +87,8 @@ class Blame:
             return ""
 
         def look(free: Params, arrays: Sequence[Array]) -> Doubts:
-            params, data = pair.learned.constrain(free), pair.problem.step_data(arrays, random.key(0))
+            params = pair.learned.constrain(free)
+            data = pair.problem.step_data(arrays, random.key(0))
 
             def flags() -> Doubts:
                 variables = replace(program, data=data).variables(params, random.key(0))
@@ -124,7 +127,8 @@ def improper_model(pair: Pair, free: Params, arrays: Sequence[Array]) -> str:
 
     The sentence is empty if all parameters stay within their range.
     """
-    problem, params = pair.problem, pair.learned.constrain(free)
+    problem = pair.problem
+    params = pair.learned.constrain(free)
 
     def look(arrays: Sequence[Array], params: Params) -> Doubts:
         data = problem.step_data(arrays, random.key(0))

@@ -118,7 +118,8 @@ class FixedDraws:
         def add(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             mean, square, gradient = carry
             (here, gaps), slope = with_group_sums(jax.value_and_grad(bound, has_aux=True))(change, number)
-            part, off = 1.0 / (number + 1), here - mean
+            part = 1.0 / (number + 1)
+            off = here - mean
             square = square + jnp.sum((gaps - here) ** 2) + off**2 * gaps.size * (1.0 - part)
             return mean + part * off, square, gradient + part * (slope - gradient)
 
@@ -151,7 +152,8 @@ class FixedDraws:
         self, change: Float[Array, "parameter"], anchor: Params, draws: HeldDraws, arrays: Sequence[Array]
     ) -> dict[str, Array]:
         """Return the means of the model's real variables over the held draws."""
-        data, params = self.pair.problem.arguments.join(arrays), self._params(change, anchor)
+        data = self.pair.problem.arguments.join(arrays)
+        params = self._params(change, anchor)
 
         def one(i: Array) -> dict[str, Array]:
             values = run_model(self.pair, params, self.draw(params, i, draws, data), data).values()

@@ -175,11 +175,14 @@ class Growing:
         """Make a block of steps of a climb; if the climb has ended, decide whether more draws are worth it."""
         if state.climb is None:
             self._block_length, state = BlockLength(), self._climb(state)
-        anchor, draws_now, began = state.anchor, state.chunks * self.fixed.chunk, time.perf_counter()
+        anchor = state.anchor
+        draws_now = state.chunks * self.fixed.chunk
+        began = time.perf_counter()
         assert anchor is not None
         most = min(self._block_length.ticks, ROOM, self.num_steps - state.step)
         at, bounds, done = self._block(state.climb, anchor, state.draws, np.int32(most), self.arrays)
-        count, free = int(done), self.fixed.moved(anchor, at.climb.position)
+        count = int(done)
+        free = self.fixed.moved(anchor, at.climb.position)
         made = StepBounds(*map(np.asarray, (bounds[:count], jnp.full(count, state.error))))  # pyright: ignore[reportArgumentType]
         gradients = state.before + int(at.climb.gradients) * draws_now
         state = state._replace(free=free, made=(*state.made, made), gradients=gradients, climb=at)
@@ -199,7 +202,8 @@ class Growing:
 
     def outcome(self, state: Growth, stopped: Stop | None) -> FitOutcome:
         """Return the parameters that the last step led to."""
-        unsettled, draws = state.unsettled, state.chunks * self.fixed.chunk
+        unsettled = state.unsettled
+        draws = state.chunks * self.fixed.chunk
         if stopped is Stop.INTERRUPTED:
             steps = count(state.step, "step")
             unsettled = f"Ctrl-C ended the fit after {steps}, while doubling the draws still improved the guide."
@@ -305,7 +309,8 @@ class Growing:
         return at, bounds, done
 
     def _blame(self, state: Growth) -> str:
-        draws, improper = state.chunks * self.fixed.chunk, improper_model(self.fixed.pair, state.free, self.arrays)
+        draws = state.chunks * self.fixed.chunk
+        improper = improper_model(self.fixed.pair, state.free, self.arrays)
         otherwise = f"{improper}. Or give" if improper else "Give"
         return (
             f"fit: some of {draws:,} fixed draws have no finite log density, or no finite gradient, under model and "

@@ -44,7 +44,8 @@ def match_scores(
     Noise comes in pairs of opposite signs: the scores of pairs determine the mean of a normal posterior without noise.
     """
     params = pair.learned.constrain(state.free)
-    loc, tril = params["loc"], params["scale_tril"]
+    loc = params["loc"]
+    tril = params["scale_tril"]
 
     def log_density(standard: Float[Array, "coordinate"]) -> Float[Array, ""]:
         position = by_name(loc + tril @ standard, pair.problem.latents)
@@ -76,8 +77,10 @@ def match(
     Returns:
         The mean of the normal, and the Cholesky factor of its covariance.
     """
-    size, part = draws.shape[1], far / (1.0 + far)
-    mean, slope = jnp.mean(draws, 0), jnp.mean(scores, 0)
+    size = draws.shape[1]
+    part = far / (1.0 + far)
+    mean = jnp.mean(draws, 0)
+    slope = jnp.mean(scores, 0)
     # divided by 1 + far, so that numbers are of order one for any weight
     u = part * _covariance(scores, slope) + part / (1.0 + far) * jnp.outer(slope, slope)
     v = jnp.eye(size, dtype=draws.dtype) / (1.0 + far) + part * _covariance(draws, mean)

@@ -112,7 +112,8 @@ class Settling:
         length = step - self.window.begin
         mean, sd = mean_and_sd(bounds)
         now = mean, sd / math.sqrt(max(len(bounds), 1))
-        rise, error = now[0] - self._before[0], math.hypot(now[1], self._before[1])
+        rise = now[0] - self._before[0]
+        error = math.hypot(now[1], self._before[1])
         still = not self.compared or not rise > max(NATS, 3.0 * error)  # NaN: the first window
         agrees = self.compared and change <= 1.0 and still
         # windows that nearly agree, one after the other, differ by noise, which a lower rate reduces; but if the first

@@ -186,7 +186,8 @@ class Steps:
 
     def noise(self, key: Array) -> PyTree:
         """Return the noise of the particles of a step."""
-        made, odd = antithetic_noise_of if self.is_antithetic else noise_of, self.num_particles % 2
+        made = antithetic_noise_of if self.is_antithetic else noise_of
+        odd = self.num_particles % 2
         return made(self.pair, key, self.num_particles + (odd if self.rule else 0))
 
     @property

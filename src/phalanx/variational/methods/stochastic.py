@@ -137,8 +137,10 @@ class Stochastic:
             identity=self.steps.identity(state),
         )
         if self.settling.stops:
-            count, pair = draws_to_compare(state.free), self.steps.pair
-            arguments, identity = (state.free, self.seed, self.arrays), key_of(pair, "quartiles", count)
+            count = draws_to_compare(state.free)
+            pair = self.steps.pair
+            arguments = (state.free, self.seed, self.arrays)
+            identity = key_of(pair, "quartiles", count)
             self._quartiles = self.compiler(quartiles_of(pair, count), *arguments, rarely=True, identity=identity)
 
     def init(self, start: dict[str, Any]) -> Course:
@@ -157,18 +159,22 @@ class Stochastic:
 
     def step(self, state: Course, say: Callable[[str], None]) -> Iterator[Course]:
         """Make a block of steps; evaluate, log and save if that is due, and compare windows if one has ended."""
-        first, began, window = state.step, time.perf_counter(), state.settling.window
+        first = state.step
+        began = time.perf_counter()
+        window = state.settling.window
         most = min(self._block_length.ticks, ROOM, state.settling.end_of(first) - first, self._num_steps - first)
         most = most if self.watch is None else int(min(most, self.watch.until_next(first)))
         rate = np.float32(self.rate * state.settling.rate)
-        order, course = StepOrder(np.int32(most), rate, np.bool_(first == window.begin)), state
+        order = StepOrder(np.int32(most), rate, np.bool_(first == window.begin))
+        course = state
         if self.stream is None:
             reached, made = self._block(course.state, self.seed, self.arrays, order)
             made = jax.tree.map(lambda part: np.asarray(part)[:most], made)
         else:
             for course in self._one_by_one(state, most, order, self.stream):
                 yield course
-            reached, made = course.state, _joined(course.fresh)
+            reached = course.state
+            made = _joined(course.fresh)
         course = course._replace(state=reached, made=(*course.made, made), fresh=(), rate=state.settling.rate)
         yield course
         self._block_length.learn(most, seconds := time.perf_counter() - began)
@@ -209,7 +215,8 @@ class Stochastic:
 
     def outcome(self, state: Course, stopped: Stop | None) -> FitOutcome:
         """Return averages over the last window of steps, the last step, or the best parameters that were evaluated."""
-        step, last = state.step, dict(state.state.free)
+        step = state.step
+        last = dict(state.state.free)
         free = last
         if self.watch is not None and self.watch.best is not None:
             free = self.watch.best
@@ -236,7 +243,8 @@ class Stochastic:
         watched: dict[str, Any] = {}
         elbo, error = Losses.of([made]).mean
         if (watch := self.watch) is not None and self.training is not None:
-            looks, scale = watch.looks, watch.scale
+            looks = watch.looks
+            scale = watch.scale
             watched = {
                 "bits": scale.bits(scale.loss(elbo)),
                 "held_out_bits": looks[-1].held_out_bits if looks else nan,
@@ -326,8 +334,12 @@ class Stochastic:
 
     def _compared(self, course: Course, step: int) -> Course:
         """Return the state after the end of a window, given its average and those of the two windows before."""
-        state, settling = course.state, course.settling
-        free, change, across, quartiles = state.mean if state.averages else state.free, inf, inf, course.quartiles
+        state = course.state
+        settling = course.settling
+        free = state.mean if state.averages else state.free
+        change = inf
+        across = inf
+        quartiles = course.quartiles
         if settling.stops:
             # wait: devices could start its sums and those of the next steps in different orders, and deadlock
             now = np.asarray(self._quartiles(state.mean, self.seed, self.arrays))

@@ -58,7 +58,8 @@ class HeldOut:
         first = known.split(pair.problem.program, next(source.in_order()))
         problem = replace(pair.problem, arguments=first, minibatch=streamed_rows(first, size))
         of_rows = replace(steps, pair=replace(pair, problem=problem))
-        checks, placed = DataChecks(of_rows.pair, compiler), []
+        checks = DataChecks(of_rows.pair, compiler)
+        placed = []
         checks.begin(on_host(first))
         for batch in source.in_order():
             arguments = known.split(problem.program, batch)
@@ -77,7 +78,8 @@ class HeldOut:
 
     def _bound(self, free: Params, seed: Array, number: Array, arrays: tuple[Array, ...]) -> Array:
         key = random.fold_in(random.fold_in(random.key(seed), STREAM), number)
-        pair, steps = self.steps.pair, self.steps
+        pair = self.steps.pair
+        steps = self.steps
         params = pair.learned.constrain(free)
         parts = particles(pair, params, steps.noise(key), pair.problem.arguments.join(arrays), steps.objective.parts)
         return jnp.mean(steps.objective.bound(log_weights(parts)))

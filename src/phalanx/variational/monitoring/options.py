@@ -63,7 +63,8 @@ def training(
         )
     if log is not None and not isinstance(log, str | PathLike):
         raise TypeError(f"training: log must be a path, such as 'out/losses.csv'; got {log!r}.")
-    policy, file = SavePolicy.of(checkpoint), None if log is None else Path(log)
+    policy = SavePolicy.of(checkpoint)
+    file = None if log is None else Path(log)
     if file is not None and file.is_dir():
         raise ValueError(f"training: log={str(file)!r} is a folder. Name a CSV file, which may lie in it.")
     return Training(every, held_out, policy, file)

@@ -24,7 +24,9 @@ def record_of(
     names: Mapping[str, Any],
 ) -> RunRecord:
     """Return the record of a fit; `num_warmup` is its greatest number of steps, and `names` come from `names_for`."""
-    problem, arguments, name = pair.problem, pair.problem.arguments, pair.guide.name
+    problem = pair.problem
+    arguments = pair.problem.arguments
+    name = pair.guide.name
     return RunRecord(
         model=getattr(problem.program, "__name__", type(problem.program).__name__),
         kernel=f"fit({name}, {objective.name})" if pair.guide.traits.has_draws else name,

@@ -90,8 +90,10 @@ def _shaped(name: str, like: jax.ShapeDtypeStruct) -> str:
 
 def _traces(steps: Steps, state: FitState, rate: float) -> dict[str, Any]:
     """Trace the parts of a step, as they are on any mesh."""
-    pair, free = steps.pair, state.free
-    shapes, minibatch = list(pair.problem.arguments.whole_shapes()), pair.problem.minibatch
+    pair = steps.pair
+    free = state.free
+    shapes = list(pair.problem.arguments.whole_shapes())
+    minibatch = pair.problem.minibatch
     if minibatch is not None:
         shapes = [
             jax.ShapeDtypeStruct((minibatch.size, *like.shape[1:]), like.dtype) if of_rows else like

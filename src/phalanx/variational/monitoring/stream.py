@@ -58,8 +58,10 @@ class Stream:
         self._source: Any = data
         self._batches: Iterator[Any] = iter(data)
         self._again = self._batches is not data
-        self._number, self._next = 1, None
-        self._short, self._told = 0, False
+        self._number = 1
+        self._next = None
+        self._short = 0
+        self._told = False
         self._looks: list[tuple[int, Arguments, Array | None]] = []
         try:
             self.first: Mapping[str, Any] = next(self._batches)
@@ -68,7 +70,8 @@ class Stream:
 
     def begin(self, problem: Problem, data_checks: DataChecks) -> tuple[Array, ...]:
         """Set the problem and the checks of its data; return the arrays of the first batch."""
-        self._problem, self._data_checks = problem, data_checks
+        self._problem = problem
+        self._data_checks = data_checks
         self._next = place_rows(problem, problem.arguments)
         return self._next
 
@@ -85,7 +88,9 @@ class Stream:
                 "data: these batches come in an order of their own, and cannot be continued where a fit has ended. Use "
                 "phx.batches(arrays, batch_size), whose order a seed determines."
             )
-        self._batches, self._number, self._next = self._source.from_step(step), step, None
+        self._batches = self._source.from_step(step)
+        self._number = step
+        self._next = None
 
     @property
     def is_ordered(self) -> bool:
@@ -101,7 +106,8 @@ class Stream:
         """
         if self._next is None:
             self.look_ahead()
-        found, self._next = self._next, None
+        found = self._next
+        self._next = None
         if isinstance(found, Exception):
             raise found
         assert found is not None
@@ -128,7 +134,8 @@ class Stream:
             if batch is None:
                 if anew or not self._again:
                     raise EndOfData
-                self._batches, anew = iter(self._source), True
+                self._batches = iter(self._source)
+                anew = True
                 continue
             self._number += 1
             arguments = self._problem.known_data.split(self._problem.program, batch)
@@ -155,7 +162,8 @@ class Stream:
 
     def _is_short(self, arguments: Arguments) -> bool:
         """Return True if a batch is like the first, but has fewer rows."""
-        known, minibatch = self._problem.arguments, self._problem.minibatch
+        known = self._problem.arguments
+        minibatch = self._problem.minibatch
         assert minibatch is not None
         if arguments.names != known.names:
             return False
@@ -188,7 +196,8 @@ def on_host(arguments: Arguments) -> list[np.ndarray]:
 
 def place_rows(problem: Problem, arguments: Arguments) -> tuple[Array, ...]:
     """Put a batch's arrays on the mesh: rows over its `data` axis where that divides them, others on every device."""
-    minibatch, mesh = problem.minibatch, problem.mesh
+    minibatch = problem.minibatch
+    mesh = problem.mesh
     assert minibatch is not None
     along = PartitionSpec(ROWS if minibatch.size % mesh.shape[ROWS] == 0 else None)
     return tuple(

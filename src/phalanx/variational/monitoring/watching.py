@@ -91,7 +91,8 @@ class FitWatch:
         rate: float,
         compiler: Compiler,
     ):
-        self._training, self.scale = training, Scale.of(steps.pair.problem)
+        self._training = training
+        self.scale = Scale.of(steps.pair.problem)
         held_out, log = (None, None) if training is None else (training.held_out, training.log)
         # where windows end depends on the number of steps; a state without averages has fewer arrays
         average = None if state.averages else False
@@ -109,7 +110,9 @@ class FitWatch:
         self._rows = self.scale.rows if minibatch is None else minibatch.size
         self.best: Params | None = None
         self._best_step = 0
-        self._spent, self._seconds, self._steps = 0.0, 0.0, 0
+        self._spent = 0.0
+        self._seconds = 0.0
+        self._steps = 0
         self._bounds: list[np.ndarray] = []
         self._flops_fraction = fraction_of_a_step(steps, state, seed, arrays)
 
@@ -133,13 +136,15 @@ class FitWatch:
             shapes: of the bounds and errors of a block, whose dtypes are those of the model's numbers.
             windows: the windows of a fit that begins.
         """
-        record, checkpoint = self._watch.resume(), self._watch.checkpoint
+        record = self._watch.resume()
+        checkpoint = self._watch.checkpoint
         if record is None or checkpoint is None:
             return state, [], windows
         step = record["step"]
         blank = StepBounds(*(jnp.zeros(step, part.dtype) for part in shapes))
         state, made = checkpoint.restore(f"last-{step}", (state, blank), record)
-        self.looks[:], self._best_step = [Look(*look) for look in record["looks"]], record["best"]
+        self.looks[:] = [Look(*look) for look in record["looks"]]
+        self._best_step = record["best"]
         if self._held_out is not None and self._best_step:
             self.best = checkpoint.restore(f"best-{self._best_step}", state.free, record)
         self._spent = record["seconds"]
@@ -179,15 +184,21 @@ class FitWatch:
 
     def look(self, state: FitState, made: Sequence[StepBounds], windows: Windows) -> Look:
         """Evaluate, log and save; then begin to count anew."""
-        step, bounds = int(state.step), np.concatenate(self._bounds)
+        step = int(state.step)
+        bounds = np.concatenate(self._bounds)
         held_out = math.nan if self._held_out is None else self._held_out.loss(state.free)
         others = [look.held_out_loss for look in self.looks if math.isfinite(look.held_out_loss)]
         if held_out < min(others, default=math.inf):  # NaN is never the best
-            self.best, self._best_step = state.free, step
-        loss, spent = self.scale.loss(mean_and_sd(bounds)[0]), self._spent + self._seconds
+            self.best = state.free
+            self._best_step = step
+        loss = self.scale.loss(mean_and_sd(bounds)[0])
+        spent = self._spent + self._seconds
         bits = self.scale.bits
         found = Look(step, spent, loss, bits(loss), held_out, bits(held_out), self.rows_per_second)
-        self._spent, self._steps, self._seconds, self._bounds = spent, 0, 0.0, []
+        self._spent = spent
+        self._steps = 0
+        self._seconds = 0.0
+        self._bounds = []
         self._watch.add(found)
         self.save(state, made, windows)
         return found
