@@ -70,16 +70,16 @@ class Drawer:
         )
         total, gradient = jax.vmap(target.density.value_and_grad)(positions)
         at = Point(target.layout.vector(positions), total, target.layout.vector(gradient))
-        now = self._machine.start(target, at, keys, jnp.int32(1))
+        now = self._machine.init(at, jnp.int32(1), keys, target)
 
         def tick(now: Any, made: Any, last: Any) -> Any:
-            now, done, info = self._machine.tick(now, made < draws, target, given, keys)
+            now, done, info = self._machine.step(now, made < draws, keys, target, given)
             done, found = done & (made < draws), (now.at.position.T, info)
             return now, made + done, jax.tree.map(partial(_chosen, done), found, last)
 
         def shapes() -> Any:
             target = LaneTarget(self._target.on_device(arrays, count), count)  # it remembers what it has computed
-            later, _, info = self._machine.tick(now, jnp.zeros(count, bool), target, given, keys)
+            later, _, info = self._machine.step(now, jnp.zeros(count, bool), keys, target, given)
             return later.at.position.T, info
 
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(shapes))

@@ -77,7 +77,7 @@ class SharedLength(Machine):
         """The fewest coordinates for which the dynamics are defined."""
         return self.dynamics.least_coordinates
 
-    def tick(
+    def step(
         self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Tuning
     ) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
         """Make a draw of every lane."""

@@ -19,8 +19,8 @@ from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.step_size import StepSize
 from phalanx.kernels.integrators.acceptance import DIVERGENCE_THRESHOLD, broken_down
 from phalanx.kernels.integrators.leapfrog import PhasePoint, leapfrog
-from phalanx.kernels.integrators.tree import HALVES, Ends, Tree, u_turn
-from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine
+from phalanx.kernels.integrators.tree import CROSS_CHECK_LEVELS, Ends, Tree, u_turn
+from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_centring, check_metric, hyperparameter, listed, step_size_of, whole
 from phalanx.mesh.position import Vector, choose
@@ -90,7 +90,7 @@ class Nuts(Machine):
     max_depth: int
     makes_whole_draws: ClassVar[bool] = False
 
-    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> State:
+    def init(self, now: LaneState, keys: Keys, target: LaneTarget) -> State:
         """Return the state of lanes that are about to start a draw."""
         key = keys.of_draw(now.draw)
         count = jnp.zeros(target.count, jnp.int32)
@@ -106,87 +106,145 @@ class Nuts(Machine):
             kinetic=0.5 * target.inner_product(normals, normals),
         )
 
-    def tick(
+    def step(
         self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Tuning
     ) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
         """Make one leapfrog of every lane: start a draw if the lane is at rest, extend it, end it where that is due."""
-        own: State = now.own
+        state: State = now.kernel_state
         tree, end = _extend(now, target, tuning)
-        normals = _next_normals(own, active, target)
-        fixed = Ends(tree.fixed_end.position, tree.fixed_end.momentum)
-        kept = tree.checkpoints
-        kinetic, next_kinetic, *spans = target.inner_products(
-            (end.momentum, tuning.metric.velocity(end.momentum)),
-            (normals, normals),
-            *kept.starts.spans(end),
-            *kept.halves.spans(end),
-            *fixed.spans(end),
-            *tree.joint.spans(end),
-        )
-        starts, halves, whole, second = zip(spans[::2], spans[1::2], strict=True)
+        normals = _next_normals(state, active, target)
+        leaf = _check(tree, end, normals, target, tuning)
+        tree = tree.with_leaf(end, leaf.error, state.words[0])._replace(turning_at_join=leaf.turning_at_join)
+        tree, endings = _double(tree, leaf, now.at, active, state.words[1], tuning)
+        return _finish(now, tree, leaf, endings, active, normals, keys)
 
-        # the subtree, one leaf larger
-        error = broken_down(0.5 * kinetic - end.log_density - tree.energy)
-        diverging = error > DIVERGENCE_THRESHOLD
-        turns = u_turn(*whole, tree.direction)
-        crossed = jnp.where(tree.leaf == 0, turns, tree.crossed)
-        turning = kept.turning(starts, halves, tree.leaf, tree.direction)
-        tree = tree.with_leaf(end, error, own.words[0])._replace(crossed=crossed)
 
-        # the tree, where the subtree has ended
-        complete = tree.leaf + 1 == jnp.left_shift(1, tree.depth)
-        doubles = complete & ~turning & ~diverging & active
-        tree = tree.doubled(doubles, now.at, own.words[1])
-        across = crossed | u_turn(*second, tree.direction)
-        full = tree.depth >= tuning.max_depth
-        turned = turns | across & (tree.depth <= HALVES + 1)
-        subtree_ended = complete | turning | diverging
-        done = subtree_ended & (~doubles | turned | full) & active
+class Leaf(NamedTuple):
+    """Checks of the leapfrog by which a tick extends the subtree.
 
-        num_steps = own.num_steps + 1
-        acceptance = own.acceptance + jnp.minimum(1.0, jnp.exp(-error))
-        energy = tree.energy + tree.sample_error
-        reached = done & doubles & ~turned & full
-        info = Info(acceptance / num_steps, diverging, num_steps, energy, tree.depth, reached)
+    Attributes:
+        error: energy less that of the start of the trajectory.
+        diverging: true if the error is too large.
+        turning: true if a part of the subtree that ends here has turned.
+        turning_from_fixed_end: true if the trajectory has turned between its other end and this leaf.
+        turning_from_join: true if the subtree has turned between the end of the tree that it joins and this leaf.
+        turning_at_join: true if there is a U-turn between the fixed end and the first leaf of the subtree.
+        next_kinetic: kinetic energy of the momentum with which the lane's next draw starts.
+    """
 
-        at_rest = done | ~active
-        draw = now.draw + done
-        key = choose(done, own.next_key, own.key)
-        steps = jnp.where(at_rest, 0, num_steps)
-        state = own._replace(
-            tree=tree.after(subtree_ended, at_rest),
-            num_steps=steps,
-            acceptance=jnp.where(at_rest, 0.0, acceptance),
-            key=key,
-            next_key=keys.of_draw(draw + 1),
-            words=_words(key, steps),
-            normals=normals,
-            kinetic=0.5 * next_kinetic,
-        )
-        return LaneState(draw, choose(done, tree.sample, now.at), state), done, info
+    error: Array
+    diverging: Array
+    turning: Array
+    turning_from_fixed_end: Array
+    turning_from_join: Array
+    turning_at_join: Array
+    next_kinetic: Array
+
+
+class Endings(NamedTuple):
+    """True for lanes whose subtree has ended, whose draw has ended, and whose draw was cut off at the deepest tree."""
+
+    subtree: Array
+    draw: Array
+    reached_max_depth: Array
 
 
 def _extend(now: LaneState, target: LaneTarget, tuning: Tuning) -> tuple[Tree, PhasePoint]:
     """Return the tree, begun where no draw is under way, and the leapfrog that extends it."""
-    own: State = now.own
-    starts = own.num_steps == 0
-    energy = own.kinetic - now.at.log_density
-    momentum = tuning.metric.momentum(own.normals, starts)
-    tree = own.tree.begun(starts, now.at, momentum, energy, tuning.step_size).directed(own.words[1])
+    state: State = now.kernel_state
+    starts = state.num_steps == 0
+    energy = state.kinetic - now.at.log_density
+    momentum = tuning.metric.momentum(state.normals, starts)
+    tree = state.tree.start(starts, now.at, momentum, energy, tuning.step_size).choose_direction(state.words[1])
     return tree, leapfrog(tree.moving_end, tree.direction * tree.step_size, target, tuning.metric)
 
 
-def _next_normals(own: State, active: Bool[Array, "lanes"], target: LaneTarget) -> Vector:
+def _next_normals(state: State, active: Bool[Array, "lanes"], target: LaneTarget) -> Vector:
     """Return the normals for each lane's next draw: new ones where this draw starts in this tick."""
-    starts = active & (own.num_steps == 0)
+    starts = active & (state.num_steps == 0)
 
     def make(key: Words) -> Vector:
-        return choose(starts, target.normal(key), own.normals)
+        return choose(starts, target.normal(key), state.normals)
 
     # a branch costs more than drawing a few normals
-    if sum(part.size for part in own.normals.parts) <= FEW_NORMALS:
-        return make(own.next_key)
-    return lax.cond(starts.any(), make, lambda _: own.normals, own.next_key)
+    if sum(part.size for part in state.normals.parts) <= FEW_NORMALS:
+        return make(state.next_key)
+    return lax.cond(starts.any(), make, lambda _: state.normals, state.next_key)
+
+
+def _check(tree: Tree, end: PhasePoint, normals: Vector, target: LaneTarget, tuning: Tuning) -> Leaf:
+    """Return the checks of a leaf; all their inner products, with sharded coordinates, are one sum over devices."""
+    fixed = Ends(tree.fixed_end.position, tree.fixed_end.momentum)
+    kept = tree.checkpoints
+    kinetic, next_kinetic, *spans = target.inner_products(
+        (end.momentum, tuning.metric.velocity(end.momentum)),
+        (normals, normals),
+        *kept.starts.spans(end),
+        *kept.halves.spans(end),
+        *fixed.spans(end),
+        *tree.joint.spans(end),
+    )
+    from_starts, from_halves, from_fixed_end, from_join = zip(spans[::2], spans[1::2], strict=True)
+    error = broken_down(0.5 * kinetic - end.log_density - tree.energy)
+    turning_from_fixed_end = u_turn(*from_fixed_end, tree.direction)
+    return Leaf(
+        error=error,
+        diverging=error > DIVERGENCE_THRESHOLD,
+        turning=kept.turning(from_starts, from_halves, tree.leaf, tree.direction),
+        turning_from_fixed_end=turning_from_fixed_end,
+        turning_from_join=u_turn(*from_join, tree.direction),
+        turning_at_join=jnp.where(tree.leaf == 0, turning_from_fixed_end, tree.turning_at_join),
+        next_kinetic=0.5 * next_kinetic,
+    )
+
+
+def _double(
+    tree: Tree, leaf: Leaf, start: Point, active: Bool[Array, "lanes"], word: Array, tuning: Tuning
+) -> tuple[Tree, Endings]:
+    """Return the tree, doubled in lanes whose subtree is complete, and what has ended."""
+    complete = tree.leaf + 1 == jnp.left_shift(1, tree.depth)
+    doubles = complete & ~leaf.turning & ~leaf.diverging & active
+    tree = tree.join_subtree(doubles, start, word)
+    across_halves = leaf.turning_at_join | leaf.turning_from_join
+    full = tree.depth >= tuning.max_depth
+    turned = leaf.turning_from_fixed_end | across_halves & (tree.depth <= CROSS_CHECK_LEVELS + 1)
+    subtree_ended = complete | leaf.turning | leaf.diverging
+    done = subtree_ended & (~doubles | turned | full) & active
+    return tree, Endings(subtree_ended, done, done & doubles & ~turned & full)
+
+
+def _finish(
+    now: LaneState,
+    tree: Tree,
+    leaf: Leaf,
+    endings: Endings,
+    active: Bool[Array, "lanes"],
+    normals: Vector,
+    keys: Keys,
+) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
+    """Return the lanes after the tick, which draws have ended, and their statistics."""
+    state: State = now.kernel_state
+    done = endings.draw
+    num_steps = state.num_steps + 1
+    acceptance = state.acceptance + jnp.minimum(1.0, jnp.exp(-leaf.error))
+    energy = tree.energy + tree.sample_error
+    info = Info(acceptance / num_steps, leaf.diverging, num_steps, energy, tree.depth, endings.reached_max_depth)
+
+    at_rest = done | ~active
+    draw = now.draw + done
+    key = choose(done, state.next_key, state.key)
+    steps = jnp.where(at_rest, 0, num_steps)
+    state = state._replace(
+        tree=tree.after(endings.subtree, at_rest),
+        num_steps=steps,
+        acceptance=jnp.where(at_rest, 0.0, acceptance),
+        key=key,
+        next_key=keys.of_draw(draw + 1),
+        words=_words(key, steps),
+        normals=normals,
+        kinetic=leaf.next_kinetic,
+    )
+    return LaneState(draw, choose(done, tree.sample, now.at), state), done, info
 
 
 def _words(key: Words, num_steps: Integer[Array, "lanes"]) -> Words:

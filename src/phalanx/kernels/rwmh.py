@@ -49,17 +49,17 @@ class RandomWalk(Machine):
 
     uses_gradient: ClassVar[bool] = False
 
-    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> Ahead:
+    def init(self, now: LaneState, keys: Keys, target: LaneTarget) -> Ahead:
         """Return the first draw's random numbers."""
         return _random(target, keys.chain, now.draw)
 
-    def tick(
+    def step(
         self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: Tuning
     ) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
         """Make a draw of every lane: propose a normal step, accept or stay."""
-        position = now.at.position + tuning.step_size * now.own.normals
+        position = now.at.position + tuning.step_size * now.kernel_state.normals
         log_density = target.value(position)
-        accepted, rate, broken = metropolis(now.own.uniform, log_density - now.at.log_density)
+        accepted, rate, broken = metropolis(now.kernel_state.uniform, log_density - now.at.log_density)
         at = choose(accepted, Point(position, log_density, now.at.gradient), now.at)
         one = jnp.ones(target.count, jnp.int32)
         info = Info(rate, broken, one, -at.log_density)

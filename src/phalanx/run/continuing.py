@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from phalanx.adaptation.metric import LowRankMetric
 from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.recoding import listed
-from phalanx.kernels.protocol.adapter import Rest
+from phalanx.kernels.protocol.adapter import Snapshot
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.compatibility.compiler_settings import warn_of_other_settings
 from phalanx.mesh.output import warn
@@ -210,13 +210,13 @@ class ContinuationChecks:
     def _in_classes(self, state: RunState) -> RunState:
         blocks = self.executables.blocks
         tuning = unshard(first_tuning(blocks), blocks.layout)
-        rest = Rest(*_like(blocks.rest_shapes, state.chains.lanes, "the state of the chains"))
-        self._check_rest(rest)
+        snapshot = Snapshot(*_like(blocks.snapshot_shapes, state.chains.lanes, "the state of the chains"))
+        self._check_snapshot(snapshot)
         tuned = _like(tuning, state.tuning, "the kernel's tuning")
         _check_shapes(tuned, tuning)
         return RunState(*state)._replace(
             aim=Aim(*state.aim),
-            chains=ChainState(rest, SinceKept(*state.chains.since)),
+            chains=ChainState(snapshot, SinceKept(*state.chains.since)),
             tuning=tuned,
             sinks=self._sinks(state.sinks),
             stored=Stored(*state.stored),
@@ -242,13 +242,15 @@ class ContinuationChecks:
             raise ValueError(f"it has the reducers {', '.join(map(repr, known.states)) or 'none'}")
         return known._replace(states={name: _of_user(placements[name], parts) for name, parts in known.states.items()})
 
-    def _check_rest(self, rest: Rest) -> None:
+    def _check_snapshot(self, snapshot: Snapshot) -> None:
         blocks = self.executables.blocks
         layout = self.executables.blocks.layout
-        for node in jax.tree.leaves(rest, is_leaf=lambda node: isinstance(node, dict)):
+        for node in jax.tree.leaves(snapshot, is_leaf=lambda node: isinstance(node, dict)):
             for name, shape in layout.whole_shapes.items() if layout.is_position(node) else ():
                 _same_shape(repr(name), node[name], (blocks.num_chains, *shape))
-        for leaf, expected in zip(jax.tree.leaves(rest.own), jax.tree.leaves(blocks.rest_shapes.own), strict=True):
+        for leaf, expected in zip(
+            jax.tree.leaves(snapshot.kernel_state), jax.tree.leaves(blocks.snapshot_shapes.kernel_state), strict=True
+        ):
             _same_shape("the kernel's state", leaf, (blocks.num_chains, *expected.shape[1:]))
 
 

@@ -157,15 +157,17 @@ class Engine:
     def recentred(self, chains: ChainState, centring: Centrings) -> ChainState:
         """Return chains at rest at the same values, in positions of another centring, which is used from here on."""
         layout = self.blocks.layout
-        rest = layout.fetched(self.executables.rest(chains))
-        at = rest.lanes.at
+        snapshot = layout.fetched(self.executables.snapshot(chains))
+        at = snapshot.lanes.at
         found = self.located(self.arrays, layout.of_whole(at.position, zero=True))
         moved = {**at.position, **recentred(found.residuals, centring, layout.dtype)}
         self.use_centring(centring)
         there = self.located(self.arrays, layout.of_whole(moved, zero=True))
         at = at._replace(position=moved, log_density=there.log_density, gradient=there.gradient.by_variable())
-        rest = rest._replace(lanes=rest.lanes._replace(at=at))
-        return self.executables.resume(self._device_seed, self.arrays, layout.placed(rest, self.blocks.target.mesh))
+        snapshot = snapshot._replace(lanes=snapshot.lanes._replace(at=at))
+        return self.executables.restore(
+            self._device_seed, self.arrays, layout.placed(snapshot, self.blocks.target.mesh)
+        )
 
     # -- moving ------------------------------------------------------------------------------------------------------
 
@@ -266,7 +268,7 @@ class Engine:
             accumulates = len(sinks.states) > 1
             sinks = self._fetched_reducers(sinks) if accumulates else rows_by_variable(sinks, self.blocks.row_layout)
         return state._replace(
-            chains=layout.fetched(self.executables.rest(state.chains)),
+            chains=layout.fetched(self.executables.snapshot(state.chains)),
             tuning=unshard(state.tuning, layout),
             warming=unshard(warming, layout),
             sinks=sinks,
@@ -284,7 +286,7 @@ class Engine:
         mesh = self.blocks.target.mesh
         sinks = state.sinks
         reduced = state.reduced
-        chains = self.executables.resume(self._device_seed, self.arrays, layout.placed(state.chains, mesh))
+        chains = self.executables.restore(self._device_seed, self.arrays, layout.placed(state.chains, mesh))
         if sinks is not None:
             if len(sinks.states) > 1:
                 sinks, reduced = self._placed_reducers(sinks, reduced)

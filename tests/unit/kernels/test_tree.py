@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import phalanx as phx
 from phalanx.kernels.integrators.leapfrog import PhasePoint
-from phalanx.kernels.integrators.tree import HALVES, Checkpoints
+from phalanx.kernels.integrators.tree import CROSS_CHECK_LEVELS, Checkpoints
 from phalanx.mesh.position import Vector
 from phalanx.mesh.total import Total
 
@@ -33,7 +33,7 @@ def turned(position, momentum, first, length):
     if length == 1:
         return False
     half, last = first + length // 2, first + length - 1
-    across = [(first, half), (half - 1, last)] if length <= 2 ** (HALVES + 1) else []
+    across = [(first, half), (half - 1, last)] if length <= 2 ** (CROSS_CHECK_LEVELS + 1) else []
     return (
         any(turns(position, momentum, *ends) for ends in [(first, last), *across])
         or turned(position, momentum, first, length // 2)

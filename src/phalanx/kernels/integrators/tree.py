@@ -62,7 +62,7 @@ class Ends(NamedTuple):
         return Ends(choose_new(end.position, self.position), choose_new(end.momentum, self.momentum))
 
 
-HALVES = 3
+CROSS_CHECK_LEVELS = 3
 """Sizes of trees and subtrees, 4, 8 and 16 points, that are also checked across their halves."""
 
 
@@ -80,7 +80,7 @@ class Checkpoints(NamedTuple):
         def empty(count: int) -> Vector:
             return jax.tree.map(lambda part: jnp.zeros((count, *part.shape), part.dtype), like)
 
-        return cls(Ends(empty(levels), empty(levels)), Ends(empty(HALVES), empty(HALVES)))
+        return cls(Ends(empty(levels), empty(levels)), Ends(empty(CROSS_CHECK_LEVELS), empty(CROSS_CHECK_LEVELS)))
 
     def with_leaf(self, leaf: Int[Array, "lanes"], end: PhasePoint) -> Checkpoints:
         """Keep the leaf: if even, as a start of subtrees; if odd, as the end of the largest half that ends here."""
@@ -104,7 +104,7 @@ class Checkpoints(NamedTuple):
         level = _numbers(self.starts)
         ends = odd & (level <= last) & (level > last - ended)
         # an even leaf starts the second half of a subtree of up to 16 leaves if it is no multiple of 16
-        joins = ~odd & (level == last - 1) & (leaf & (2 ** (HALVES + 1) - 1) != 0)[None]
+        joins = ~odd & (level == last - 1) & (leaf & (2 ** (CROSS_CHECK_LEVELS + 1) - 1) != 0)[None]
         second = ended >= _numbers(self.halves) + 2
         return ((ends | joins) & u_turn(*starts, direction[None])).any(0) | (
             second & u_turn(*halves, direction[None])
@@ -147,7 +147,7 @@ class Tree(NamedTuple):
         candidate_log_weight: log of the sum of exp(-error) over the subtree.
         checkpoints: the leaves at which subtrees within the subtree, and their second halves, begin.
         joint: the end of the tree at which the subtree is attached.
-        crossed: whether there is a U-turn between the far end of the tree and the first leaf of the subtree.
+        turning_at_join: whether there is a U-turn between the far end of the tree and the first leaf of the subtree.
     """
 
     moving_end: PhasePoint
@@ -165,7 +165,7 @@ class Tree(NamedTuple):
     candidate_log_weight: Float[Array, "lanes"]
     checkpoints: Checkpoints
     joint: Ends
-    crossed: Bool[Array, "lanes"]
+    turning_at_join: Bool[Array, "lanes"]
 
     @classmethod
     def none(cls, at: Point, max_depth: int) -> Tree:
@@ -189,10 +189,10 @@ class Tree(NamedTuple):
             candidate_log_weight=zero,
             checkpoints=Checkpoints.none(at.position, max_depth),
             joint=Ends(at.position, at.position),
-            crossed=count > 0,
+            turning_at_join=count > 0,
         )
 
-    def begun(
+    def start(
         self,
         fresh: Bool[Array, "lanes"],
         at: Point,
@@ -209,7 +209,7 @@ class Tree(NamedTuple):
             step_size=jnp.where(fresh, step_size, self.step_size),
         )
 
-    def directed(self, word: UInt32[Array, "lanes"]) -> Tree:
+    def choose_direction(self, word: UInt32[Array, "lanes"]) -> Tree:
         """At the first leaf of a subtree, choose the direction of time at random, and with it the end to extend."""
         # the lowest bit: the upper ones of this word make a uniform
         forward = jnp.where(word & 1 == 1, 1.0, -1.0).astype(self.direction.dtype)
@@ -234,7 +234,7 @@ class Tree(NamedTuple):
             candidate_log_weight=log_weight,
         )
 
-    def doubled(self, where: Bool[Array, "lanes"], start: Point, word: UInt32[Array, "lanes"]) -> Tree:
+    def join_subtree(self, where: Bool[Array, "lanes"], start: Point, word: UInt32[Array, "lanes"]) -> Tree:
         """Join the subtree to the tree in some lanes; its candidate is the draw with a preference for later doublings.
 
         The trajectory began at `start`.

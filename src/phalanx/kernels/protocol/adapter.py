@@ -1,4 +1,4 @@
-"""Adapter between the blocks of a run and a kernel's machine: starts, ticks, rests and resumes lanes.
+"""Adapter between the blocks of a run and a kernel's machine: begins, steps, saves and restores lanes.
 
 Arrays of a machine's state have lanes last, and vectors have a type of their own. Therefore states can be sharded,
 divided into tiles and relocated without code in the kernels.
@@ -35,18 +35,18 @@ class Start(NamedTuple):
     gradient: ByVariable
 
 
-class Rest(NamedTuple):
+class Snapshot(NamedTuple):
     """State of chains between two draws: all that later draws depend on, except seed, data and tuning.
 
     Attributes:
         draw: number of the next draw, `(chain,)`.
         at: starting point of that draw.
-        own: state of an algorithm for one chain, `(chain, ...)`; empty for other machines, which derive theirs.
+        kernel_state: state of an algorithm for one chain, `(chain, ...)`; other machines derive theirs, and have none.
     """
 
     draw: Any
     at: Start
-    own: Any
+    kernel_state: Any
 
 
 @dataclass(frozen=True)
@@ -55,44 +55,46 @@ class KernelAdapter:
 
     machine: Machine
 
-    def start(self, target: LaneTarget, at: Point, keys: Keys, draw: Int[Array, "..."]) -> LaneState:
+    def init(self, at: Point, draw: Int[Array, "..."], keys: Keys, target: LaneTarget) -> LaneState:
         """Return lanes at rest, before their first tick.
 
         Args:
-            target: the log density.
             at: positions `(lanes, coordinates)`.
-            keys: the lanes' keys.
             draw: number of the next draw, one for all lanes or one for each.
+            keys: the lanes' keys.
+            target: the log density.
         """
         target.count_coordinates()
         at = Point(at.position.T, at.log_density, at.gradient.T)
         now = LaneState(jnp.broadcast_to(draw, (target.count,)), at, ())
-        return now._replace(own=self.machine.rest(now, keys, target))
+        return now._replace(kernel_state=self.machine.init(now, keys, target))
 
-    def tick(
-        self, now: LaneState, active: Bool[Array, "lanes"], target: LaneTarget, tuning: PyTree, keys: Keys
+    def step(
+        self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: PyTree
     ) -> tuple[LaneState, Bool[Array, "lanes"], PyTree]:
-        """Advance all lanes by one tick, as `Machine.tick` does, without a change of types."""
+        """Advance all lanes by one tick, as `Machine.step` does, without a change of types."""
         target.count_coordinates()
         if "metric" in tuning._fields:
             tuning = tuning._replace(metric=LaneMetric.of(tuning.metric, target))
-        new, done, info = self.machine.tick(now, active, keys, target, tuning)
+        new, done, info = self.machine.step(now, active, keys, target, tuning)
         new = jax.tree.map(lambda leaf, before: jnp.asarray(leaf, before.dtype), new, now)
         return new, done, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (target.count,)), info)
 
-    def rest(self, now: LaneState) -> Rest:
+    def snapshot(self, now: LaneState) -> Snapshot:
         """Return the starts of the current draws. A resumed lane repeats its trajectory from there."""
         at = Start(now.at.position.T.by_variable(), now.at.log_density, now.at.gradient.T.by_variable())
-        own = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.own) if self.is_of_one_chain else ()
-        return Rest(now.draw, at, own)
+        kernel_state = (
+            jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.kernel_state) if self.is_of_one_chain else ()
+        )
+        return Snapshot(now.draw, at, kernel_state)
 
-    def resume(self, target: LaneTarget, rest: Rest, keys: Keys) -> LaneState:
-        """Return the inverse of `rest`: lanes that make the same draws."""
-        position, gradient = map(target.layout.vector, (rest.at.position, rest.at.gradient))
-        now = self.start(target, Point(position, rest.at.log_density, gradient), keys, rest.draw)
+    def restore(self, snapshot: Snapshot, keys: Keys, target: LaneTarget) -> LaneState:
+        """Return the inverse of `snapshot`: lanes that make the same draws."""
+        position, gradient = map(target.layout.vector, (snapshot.at.position, snapshot.at.gradient))
+        now = self.init(Point(position, snapshot.at.log_density, gradient), snapshot.draw, keys, target)
         if not self.is_of_one_chain:
             return now
-        return now._replace(own=jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), rest.own))
+        return now._replace(kernel_state=jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), snapshot.kernel_state))
 
     @property
     def is_of_one_chain(self) -> bool:

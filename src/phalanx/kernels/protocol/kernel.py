@@ -70,19 +70,19 @@ class LaneState(NamedTuple):
     Attributes:
         draw: number of the draw under way, `(lanes,)`.
         at: the point at which the draw under way begins, kept until it ends, so that the draw can be repeated.
-        own: further state of the machine: vectors as `Vector`, all else as arrays `(..., lanes)`.
+        kernel_state: further state of the machine: vectors as `Vector`, all else as arrays `(..., lanes)`.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from phalanx.kernels import LaneState, Point, Vector
         >>> at = Point(Vector((jnp.zeros((2, 3)),)), jnp.zeros(3), Vector(()))
-        >>> LaneState(jnp.arange(3), at, own=()).draw + 1
+        >>> LaneState(jnp.arange(3), at, kernel_state=()).draw + 1
         Array([1, 2, 3], dtype=int32)
     """
 
     draw: Array
     at: Point
-    own: Any
+    kernel_state: Any
 
 
 class Machine(Protocol):
@@ -113,11 +113,11 @@ class Machine(Protocol):
         """The fewest coordinates that a position must have."""
         return 1
 
-    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> PyTree:
+    def init(self, now: LaneState, keys: Keys, target: LaneTarget) -> PyTree:
         """Return the machine's further state for lanes at rest, about to begin their draws; by default empty."""
         return ()
 
-    def tick(
+    def step(
         self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: PyTree
     ) -> tuple[LaneState, Bool[Array, "lanes"], PyTree]:
         """Advance all lanes by one tick.

@@ -31,29 +31,31 @@ class PerChain(Machine):
     its state is unknown.
 
     Attributes:
-        init: `init(key, position, density) -> state`, with attributes `position` and `log_density`.
-        step: `step(key, state, density, tuning) -> (state, info)`.
+        init_chain: `init(key, position, density) -> state`, with attributes `position` and `log_density`.
+        step_chain: `step(key, state, density, tuning) -> (state, info)`.
     """
 
-    init: Callable[[Array, ByVariable, Density], Any]
-    step: Callable[[Array, Any, Density, Any], tuple[Any, Any]]
+    init_chain: Callable[[Array, ByVariable, Density], Any]
+    step_chain: Callable[[Array, Any, Density, Any], tuple[Any, Any]]
     knows_mesh: ClassVar[bool] = False
 
-    def rest(self, now: LaneState, keys: Keys, target: LaneTarget) -> PyTree:
+    def init(self, now: LaneState, keys: Keys, target: LaneTarget) -> PyTree:
         """Return the algorithm's state at every lane's position."""
 
         def one(key: Array, position: ByVariable) -> PyTree:
-            return self.init(random.fold_in(key, 0), position, target.density)  # the key itself is the first draw's
+            return self.init_chain(
+                random.fold_in(key, 0), position, target.density
+            )  # the key itself is the first draw's
 
         position = now.at.position.T.by_variable()
         return _lanes_last(over_lanes(one, target.count)(as_key(keys.of_draw(now.draw)), position))
 
-    def tick(
+    def step(
         self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: PyTree
     ) -> tuple[LaneState, Bool[Array, "lanes"], PyTree]:
         """Make one step of every lane. The tuning is shared: it is closed over, not mapped."""
-        before = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.own)
-        step = over_lanes(lambda key, state: self.step(key, state, target.density, tuning), target.count)
+        before = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), now.kernel_state)
+        step = over_lanes(lambda key, state: self.step_chain(key, state, target.density, tuning), target.count)
         state, info = step(as_key(keys.of_draw(now.draw)), before)
         position = target.layout.vector(state.position).T
         # the gradient stays as it is: the algorithm has its own, and the run does not read it

@@ -37,12 +37,12 @@ class WholeDraws(Machine):
 
     draw: Draw
 
-    def tick(
+    def step(
         self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: PyTree
     ) -> tuple[LaneState, Bool[Array, "lanes"], PyTree]:
         """Make a draw of every lane."""
         at, info = self.draw(keys.of_draw(now.draw), now.at, target, tuning)
-        return LaneState(now.draw + 1, at, now.own), jnp.ones(target.count, bool), info
+        return LaneState(now.draw + 1, at, now.kernel_state), jnp.ones(target.count, bool), info
 
 
 def from_draw(

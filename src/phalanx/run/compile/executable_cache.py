@@ -110,8 +110,8 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> tuple[Any, ...] | 
         target = LaneTarget(density, 1)
         keys = Keys(words)
         at = Point(target.layout.vector(position), total, target.layout.vector(gradient))
-        underway = machine.start(target, at, keys, jnp.int32(1))
-        return underway, machine.tick(underway, jnp.ones(1, bool), target, tuning, keys)
+        underway = machine.init(at, jnp.int32(1), keys, target)
+        return underway, machine.step(underway, jnp.ones(1, bool), keys, target, tuning)
 
     # the trace contains the machine; the other fields are compared
     plain = [getattr(kernel, f.name) for f in fields(kernel) if f.compare and f.name != "machine"]

@@ -121,7 +121,7 @@ class Advance:
             (lane_state, since), (count, states), ticks = now
             active = count < order.draws + order.ahead
             tuned = self._by_lane(tuning, order, count)
-            lane_state, done, info = machine.tick(lane_state, active, target, tuned, keys)
+            lane_state, done, info = machine.step(lane_state, active, keys, target, tuned)
             done &= active
             since = since.after(done, info)
             kept = since.draws >= order.thin

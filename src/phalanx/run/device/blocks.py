@@ -1,7 +1,7 @@
-"""Blocks of a run that do not advance chains (begin, constrain, rest, resume), and the partition of their arguments.
+"""Blocks of a run that do not advance chains, such as `begin` and `constrain`, and the partition of their arguments.
 
-Each block is one `shard_map` over the mesh, compiled ahead of time unless few runs need it, such as `rest` and
-`resume`. Data, seed, tuning and length are arguments, so that a new seed, new data of the same shape or another length
+Each block is one `shard_map` over the mesh, compiled ahead of time unless few runs need it, such as `snapshot` and
+`restore`. Data, seed, tuning and length are arguments, so that a new seed, new data of the same shape or another length
 do not recompile. Blocks do not call back to the host.
 """
 
@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from phalanx.adaptation.metric import LowRankMetric
 from phalanx.adaptation.tuner import Sums, VectorMoments
 from phalanx.density.target import Target
-from phalanx.kernels.protocol.adapter import KernelAdapter, Rest, lane_specs
+from phalanx.kernels.protocol.adapter import KernelAdapter, Snapshot, lane_specs
 from phalanx.kernels.protocol.kernel import Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import HeldChains, lane_chains, over_lanes
@@ -88,7 +88,7 @@ class ChainState(NamedTuple):
     """State of the chains between two blocks.
 
     Attributes:
-        lanes: a `LaneState` on the devices, a `Rest` in a form that depends on no mesh.
+        lanes: a `LaneState` on the devices, a `Snapshot` in a form that depends on no mesh.
         since: totals of each chain since its last kept draw.
     """
 
@@ -202,7 +202,7 @@ class Blocks:
 
     def _started(self, target: LaneTarget, at: Point, keys: Keys) -> tuple[ChainState, Any]:
         """Return chains at positions, and rows from which a metric learns."""
-        lanes = self.machine.start(target, at, keys, jnp.int32(INITIAL_POSITION + 1))
+        lanes = self.machine.init(at, jnp.int32(INITIAL_POSITION + 1), keys, target)
         rows = self.recorder.first(lanes.at, target) if self.kernel.learns_moments else ()
         return ChainState(lanes, SinceKept.none(self.count)), rows
 
@@ -240,13 +240,13 @@ class Blocks:
         position = self.row_layout.vector(rows, 0).by_variable()
         return jax.vmap(jax.vmap(one), (0, None))(position, target.own_first)
 
-    def rest(self, chains: ChainState) -> ChainState:
+    def snapshot(self, chains: ChainState) -> ChainState:
         """Return the chains at the starts of their current draws, in a form that depends on no mesh."""
-        return chains._replace(lanes=self.machine.rest(chains.lanes))
+        return chains._replace(lanes=self.machine.snapshot(chains.lanes))
 
-    def resume(self, seed: Array, arrays: Sequence[Array], chains: ChainState) -> ChainState:
-        """Invert `rest`: return chains that make the same draws."""
-        return chains._replace(lanes=self.machine.resume(self.lanes(arrays), chains.lanes, self.keys(seed)))
+    def restore(self, seed: Array, arrays: Sequence[Array], chains: ChainState) -> ChainState:
+        """Invert `snapshot`: return chains that make the same draws."""
+        return chains._replace(lanes=self.machine.restore(chains.lanes, self.keys(seed), self.lanes(arrays)))
 
     def lanes(self, arrays: Sequence[Array], chains: Int[Array, "lanes"] | None = None) -> LaneTarget:
         """Return the target for all lanes of this device, or for those with some of its chains."""
@@ -335,9 +335,9 @@ class Blocks:
         values = {latent.name: shape(latent) for latent in self.target.sites.latents}
         return Given(values, dict.fromkeys(values, jax.ShapeDtypeStruct((), bool)))
 
-    def rest_specs(self) -> ChainState:
-        """Return the partition of the result of `rest`."""
-        return ChainState(self.layout.chain_specs(self.rest_shapes), PartitionSpec(CHAIN))
+    def snapshot_specs(self) -> ChainState:
+        """Return the partition of the result of `snapshot`."""
+        return ChainState(self.layout.chain_specs(self.snapshot_shapes), PartitionSpec(CHAIN))
 
     def chain_specs(self) -> ChainState:
         """Return the partition of the chains' state."""
@@ -420,14 +420,14 @@ class Blocks:
             gradient = self.layout.vector(zeros if self.kernel.machine.uses_gradient else {})
             at = Point(self.layout.vector(zeros), Total(height, height), gradient)
             keys = self.keys(jnp.uint32(0))
-            return self.machine.start(self.lanes(arrays), at, keys, jnp.int32(INITIAL_POSITION + 1))
+            return self.machine.init(at, jnp.int32(INITIAL_POSITION + 1), keys, self.lanes(arrays))
 
         return self._on_device(start, self._arrays)
 
     @cached_property
-    def rest_shapes(self) -> Rest:
-        """Shapes of the result of `rest` on one device."""
-        return self._on_device(self.machine.rest, self._lane_state)
+    def snapshot_shapes(self) -> Snapshot:
+        """Shapes of the result of `snapshot` on one device."""
+        return self._on_device(self.machine.snapshot, self._lane_state)
 
     @property
     def _arrays(self) -> PyTree:

@@ -141,17 +141,19 @@ class Executables:
         return jax.tree.map(to_host, self.locate(tuple(arrays), placed))
 
     @property
-    def rest(self) -> Callable[..., Any]:
-        """Program of `Blocks.rest`; compiled when chains are first fetched, or recentred."""
+    def snapshot(self) -> Callable[..., Any]:
+        """Program of `Blocks.snapshot`; compiled when chains are first fetched, or recentred."""
         blocks = self.blocks
-        return self.once("rest", lambda: blocks.jit(blocks.rest, (blocks.chain_specs(),), blocks.rest_specs()))
+        return self.once(
+            "snapshot", lambda: blocks.jit(blocks.snapshot, (blocks.chain_specs(),), blocks.snapshot_specs())
+        )
 
     @property
-    def resume(self) -> Callable[..., Any]:
-        """Program of `Blocks.resume`; compiled when a run is first continued, or its chains are recentred."""
+    def restore(self) -> Callable[..., Any]:
+        """Program of `Blocks.restore`; compiled when a run is first continued, or its chains are recentred."""
         blocks = self.blocks
-        specs = PartitionSpec(), blocks.target.array_specs(), blocks.rest_specs()
-        return self.once("resume", lambda: blocks.jit(blocks.resume, specs, blocks.chain_specs()))
+        specs = PartitionSpec(), blocks.target.array_specs(), blocks.snapshot_specs()
+        return self.once("restore", lambda: blocks.jit(blocks.restore, specs, blocks.chain_specs()))
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what `make` returns at its first call for any of the models that these blocks serve."""
