@@ -35,7 +35,7 @@ def vae() -> Any:
 
     import phalanx as phx
     from phalanx.demos.vae import VAE
-    from phalanx.variational.guides.pair import for_steps
+    from phalanx.variational.guides.guide_and_model import for_steps
     from phalanx.variational.methods.step import FitState, Steps
 
     model, optimizer, objective = VAE(784), optax.with_extra_args_support(optax.adam(1e-3)), phx.guides.elbo(path=False)

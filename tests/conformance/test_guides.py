@@ -14,7 +14,7 @@ from jax import random
 from numpyro.distributions import constraints
 
 import phalanx as phx
-from phalanx.variational.guides.pair import moved as moved_by
+from phalanx.variational.guides.guide_and_model import moved as moved_by
 
 Y = np.array([1.0, 2.5, 0.5], np.float32)
 

@@ -13,8 +13,8 @@ from tests.mesh.row_programs import ADDS_UP, MIXES, OVER_DEVICES, data_of, model
 import phalanx as phx
 from phalanx.mesh.compatibility.jax_internals import RARELY
 from phalanx.placements import over_mesh
-from phalanx.variational.beginning import pair_of
 from phalanx.variational.methods.step import Steps
+from phalanx.variational.start import pair_of
 
 ROWS = 16
 RANDOM = np.random.default_rng(1)

@@ -24,7 +24,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-LEAST = 0.01
+LEAST_RATE = 0.01
 """Lower bound on each rate: with a bound of zero, one draw would decide for a thousand chains. This one accepts eight
 failing draws in a thousand where all others succeed: fewer cost leapfrogs on posteriors without narrow tails."""
 
@@ -37,7 +37,7 @@ def harmonic_mean(inverse: ArrayLike, expected: float) -> ArrayLike:
     chains would weigh no more than a round of success. It is at least $h - 1$, or a first round would decide for all.
 
     Args:
-        inverse: mean of the inverses of acceptance rates, each of which counts as at least `LEAST`.
+        inverse: mean of the inverses of acceptance rates, each of which counts as at least `LEAST_RATE`.
         expected: their harmonic mean where the step size is right.
     """
     return expected - np.minimum(expected * (expected * inverse - 1), 1.0)

@@ -32,7 +32,7 @@ good on the whole, those nearer to the non-centred one leave less of a neck wher
 NUMBERS = 2**20
 """Maximal number of draws times elements that are evaluated at once."""
 
-FEWEST = 20
+FEWEST_DRAWS = 20
 """Draws of all chains from which weights are learned; of fewer, a standard deviation is too noisy."""
 
 
@@ -54,7 +54,7 @@ def learn_centring(
     finite = np.logical_and.reduce([np.isfinite(x).all(1) for x in flat])
     count = int(finite.sum())
     size = flat[0].shape[1]
-    if count < FEWEST:
+    if count < FEWEST_DRAWS:
         return before
     is_shared = np.ndim(before) == 1
     unit = flat[2][finite].mean(0, np.float64)

@@ -25,7 +25,7 @@ def launch(
     restarts: Annotated[int, typer.Option(min=0, help="Times to start again after a failure.")] = 0,
 ) -> int:
     """Run a script in several processes on this machine, which share one run; the first failure ends all."""
-    command = [sys.executable, "-m", "phalanx.cli.launched", str(script), *(arguments or [])]
+    command = [sys.executable, "-m", "phalanx.cli.launched_script", str(script), *(arguments or [])]
     environment = {"JAX_PLATFORMS": "cpu", **os.environ}
     if devices_per_process is not None:
         environment["JAX_NUM_CPU_DEVICES"] = str(devices_per_process)

@@ -27,7 +27,7 @@ from phalanx.cli.saved import (
 )
 from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.diagnostics import Check
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.language.tracing import Program
 from phalanx.posterior.posterior import Posterior
 from phalanx.report import print_run, write_folder

@@ -19,12 +19,12 @@ from phalanx.cli.data.request import FileData, read_files, say
 from phalanx.cli.options import DataFiles, Quiet, Strict, end
 from phalanx.cli.user_model import load, naming_lines_of, split_reference
 from phalanx.diagnostics import summary_table
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.extras import install_command, is_installed
 from phalanx.posterior.criticism.model_at_draws import with_model
+from phalanx.posterior.draw_tables import angles_among
 from phalanx.posterior.opening import open as open_saved
 from phalanx.posterior.posterior import Posterior
-from phalanx.posterior.tables import angles_among
 from phalanx.report import print_run, print_verdict
 from phalanx.report.page import file_to_write
 from phalanx.run.checkpoint import IN_STORE

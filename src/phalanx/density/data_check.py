@@ -22,9 +22,9 @@ from phalanx.inputs.arguments import Arguments
 from phalanx.jaxprs.lookups import Known, KnownValue, Lookup, follow
 from phalanx.jaxprs.source_lines import SourceLine, called, counts_from_zero, source_line_of
 from phalanx.mesh.output import warn
-from phalanx.mesh.space import RowSharding
+from phalanx.mesh.row_sharding import RowSharding
 from phalanx.programs.traced_program import TracedProgram
-from phalanx.programs.validity import Doubts, Wrong, first_of, nan_hint
+from phalanx.programs.validity import InvalidValues, ValueChecks, first_of, nan_hint
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,18 @@ class DataCheck:
         program: the trace of the program on the whole data; its last inputs are the data's arrays.
         positions: number of leading outputs that are the position at which the program was traced.
         unknown: number of leading inputs that are not data.
-        doubts: values that may be invalid, see `phalanx.programs.validity`: the last outputs of the program.
+        checks: values that may be invalid, see `phalanx.programs.validity`: the last outputs of the program.
     """
 
     program: ClosedJaxpr
     positions: int = 0
     unknown: int = 0
-    doubts: Doubts = field(default_factory=dict)
+    checks: ValueChecks = field(default_factory=dict)
 
     @classmethod
     def of(cls, whole: TracedProgram) -> DataCheck:
         """Return the check of a traced program: of its indices, and with `checking=True` of its values, too."""
-        return cls(whole.at_zero, len(whole.position), doubts=whole.doubts)
+        return cls(whole.at_zero, len(whole.position), checks=whole.checks)
 
     def check_indices(self, arguments: Arguments) -> list[str]:
         """Raise if the data lead to an invalid index.
@@ -83,9 +83,9 @@ class DataCheck:
             if (flags := bad.get_if_possible()) is None:
                 unseen.append(f"The values of variable {key[0]!r} could not be checked before the run.")
             elif np.asarray(flags).any():
-                doubt = replace(self.doubts[key], values=jnp.asarray(values.get()), bad=jnp.asarray(flags))
-                wrong = Wrong.of(doubt, first_of(doubt))
-                raise ValueError(wrong.said(*key, nan_hint(arguments.names, arguments.arrays)))
+                check = replace(self.checks[key], values=jnp.asarray(values.get()), bad=jnp.asarray(flags))
+                invalid = InvalidValues.of(check, first_of(check))
+                raise ValueError(invalid.said(*key, nan_hint(arguments.names, arguments.arrays)))
         return list(dict.fromkeys(unseen))
 
     def check_or_warn(self, arguments: Arguments) -> None:
@@ -105,16 +105,16 @@ class DataCheck:
         return jnp.any(jnp.stack(flags)) if flags else jnp.bool_(False)
 
     def _flags(self, inputs: Sequence[KnownValue]) -> list[Array]:
-        """Return for each lookup and doubt that data alone determine whether an index or a value may be invalid."""
+        """Return for each lookup and check that data alone determine whether an index or a value may be invalid."""
         lookups, outputs = self._follow(inputs)
         outside = [found.outside[0] for found in lookups if found.outside is not None and not _is_meant(found)]
         known = [bad.get_if_possible() for _, _, bad in self._known(outputs)]
         return [*outside, *(jnp.bool_(True) if flags is None else jnp.any(jnp.asarray(flags)) for flags in known)]
 
     def _known(self, outputs: Sequence[Known]) -> Iterator[tuple[tuple[str, str], KnownValue, KnownValue]]:
-        """Yield the doubts that data alone determine: values, and whether each is invalid."""
-        last = outputs[len(outputs) - 2 * len(self.doubts) :]
-        for key, values, bad in zip(self.doubts, last[::2], last[1::2], strict=True):
+        """Yield the checks that data alone determine: values, and whether each is invalid."""
+        last = outputs[len(outputs) - 2 * len(self.checks) :]
+        for key, values, bad in zip(self.checks, last[::2], last[1::2], strict=True):
             if values is not None and bad is not None:
                 yield key, values, bad
 
@@ -147,19 +147,19 @@ def _refuse(lookup: Lookup, line: SourceLine, arguments: Arguments, inputs: Sequ
     assert lookup.outside is not None
     least, most = (int(x) for x in lookup.outside[1:])
     names = [arguments.names[number] for number in sorted(lookup.sources)]
-    wrong = most if most > lookup.last else least
+    invalid = most if most > lookup.last else least
     where = f"it is computed from {', '.join(names)}"
     if len(names) == 1 and lookup.index is not None:
         values = np.asarray(inputs[next(iter(lookup.sources))].get())
         flat = np.asarray(lookup.index).ravel()
         first = int(np.argmax((flat < 0) | (flat > lookup.last)))
-        wrong = int(flat[first])
-        if flat.size == values.size and int(given := values.ravel()[first]) in (wrong, wrong - lookup.size):
-            wrong = int(given)
+        invalid = int(flat[first])
+        if flat.size == values.size and int(given := values.ravel()[first]) in (invalid, invalid - lookup.size):
+            invalid = int(given)
             at = ", ".join(str(int(i)) for i in np.unravel_index(first, values.shape))
             where = f"it is {names[0]}[{at}]" if at else f"it is {names[0]}"
-        elif wrong < 0 and not counts_from_zero(called(lookup.equation)):
-            wrong -= lookup.size  # JAX added the size of the axis, to count from the end
+        elif invalid < 0 and not counts_from_zero(called(lookup.equation)):
+            invalid -= lookup.size  # JAX added the size of the axis, to count from the end
     habit = least == 1 and most == lookup.last + 1
     advice = (
         f"Entries are numbered from 0, and {names[0]} from 1: give {names[0]} - 1."
@@ -168,6 +168,6 @@ def _refuse(lookup: Lookup, line: SourceLine, arguments: Arguments, inputs: Sequ
         "invalid indices with mode=, as in a.at[i].get(mode='clip')."
     )
     raise ValueError(
-        f"{line.expression([name.partition('[')[0] for name in names])}: {wrong} is outside 0..{lookup.last}, "
+        f"{line.expression([name.partition('[')[0] for name in names])}: {invalid} is outside 0..{lookup.last}, "
         f"in {line}; {where}. JAX would read another entry, or drop an update, without a warning. {advice}"
     )

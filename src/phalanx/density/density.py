@@ -21,7 +21,7 @@ from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.language.observations import marked_term_of
 from phalanx.language.tracing import Program
 from phalanx.mesh.position import ByVariable, inner_products
-from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.row_sharding import GLOBAL, RowSharding
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.mesh.virtual_mesh import traced_anyhow
@@ -29,7 +29,7 @@ from phalanx.placements import Message
 from phalanx.programs.centring import Residuals, first_centring, log_jacobians, residuals_of
 from phalanx.programs.sites import Sites, Term
 from phalanx.programs.unconstrained import Evaluation, at_values, run_unconstrained, to_unconstrained
-from phalanx.programs.validity import doubts
+from phalanx.programs.validity import value_checks_of_both
 
 INITIAL_RADIUS = 2.0
 """Initial positions are uniform on (-2, 2) on the unconstrained scale, as in Stan."""
@@ -227,8 +227,8 @@ class Density:
 
         def of_all_rows(whole: Density) -> dict[tuple[str, str], Array]:
             zero = whole.initial_position(jax.random.key(0), 0.0)
-            found = doubts(whole._run(zero), whole._run(whole.initial_position(jax.random.key(1))))
-            return {key: jnp.sum(doubt.bad) for key, doubt in found.items()}
+            found = value_checks_of_both(whole._run(zero), whole._run(whole.initial_position(jax.random.key(1))))
+            return {key: jnp.sum(check.bad) for key, check in found.items()}
 
         return self._on_rows(of_all_rows, GLOBAL)
 

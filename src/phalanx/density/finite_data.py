@@ -23,7 +23,7 @@ from phalanx.language.tracing import Program
 from phalanx.mesh.processes import agreed, to_host
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained, to_unconstrained
-from phalanx.programs.validity import VALUE, doubts_of
+from phalanx.programs.validity import VALUE, value_checks_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -209,9 +209,9 @@ def _by_variable(evaluation: Evaluation) -> dict[str, Array]:
     for (name, _), term in evaluation.terms().items():
         is_bad = ~jnp.isfinite(term).all()
         faults[name] = faults[name] | is_bad if name in faults else is_bad
-    for (name, parameter), doubt in doubts_of(evaluation).items():
+    for (name, parameter), check in value_checks_of(evaluation).items():
         if parameter == VALUE:
-            faults[name] |= jnp.any(doubt.bad)
+            faults[name] |= jnp.any(check.bad)
     return faults
 
 

@@ -29,7 +29,7 @@ from phalanx.density.finite_data import find_not_finite
 from phalanx.density.given_entries import WHERE_MISSING
 from phalanx.density.missing_entries import MissingEntries, missing_name, support_of_entries
 from phalanx.distributions.supports import entries
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.missing import mark_missing
 from phalanx.inputs.placement import mesh_of, shard

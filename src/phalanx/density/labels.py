@@ -4,6 +4,12 @@ An axis of a variable gets the names of an axis of the data, such as those of a 
 entry by entry, in a product or a sum; and the levels of a coded argument, with the argument's name, if its codes index
 the axis. Equal sizes alone do not connect two axes. An axis that meets different names gets no names, and equations
 without a rule are not followed.
+
+A table x with the columns age and income, and codes g of the cities Bonn and Ulm:
+
+    x @ weights      the axis of weights meets the columns of x: weights[age], weights[income]
+    level[g]         codes of g index the axis of level:         level[Bonn], level[Ulm]
+    x @ w + v @ w    meets the columns of two tables:            w has no names
 """
 
 from __future__ import annotations

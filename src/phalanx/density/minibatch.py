@@ -25,7 +25,7 @@ from jax.typing import ArrayLike
 from phalanx.density.site_shardings import read_sites
 from phalanx.inputs.arguments import Arguments
 from phalanx.jaxprs.walking import all_equations, constants_within
-from phalanx.mesh.space import RowSharding
+from phalanx.mesh.row_sharding import RowSharding
 from phalanx.mesh.virtual_mesh import alone
 from phalanx.programs.sites import Sites, Term
 from phalanx.programs.traced_program import TracedProgram

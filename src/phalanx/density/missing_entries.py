@@ -18,7 +18,7 @@ from jax import Array
 from numpyro.distributions import Distribution, Unit, constraints
 
 from phalanx.distributions.supports import entries, entries_of_support, kind_of, support_of
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.jaxprs.dependence import NOWHERE, Axes, varying_axes

@@ -18,7 +18,7 @@ from phalanx.density.given_entries import of_given_entries
 from phalanx.inputs.arguments import Arguments
 from phalanx.jaxprs.dependence import uses_collective
 from phalanx.language.observations import marked_term_of
-from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.row_sharding import GLOBAL, RowSharding
 from phalanx.programs.sites import Latent, Sites, named_axes
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.programs.unconstrained import run_unconstrained

@@ -18,7 +18,7 @@ import numpy as np
 from phalanx.diagnostics.elements import Names, element_names
 from phalanx.diagnostics.judging.checks import Finding
 from phalanx.diagnostics.judging.verdict import Verdict, judged
-from phalanx.errors.words import count, first_few
+from phalanx.errors.message_text import count, first_few
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -8,7 +8,7 @@ from typing import Any
 from pandas import DataFrame, concat
 
 from phalanx.diagnostics.judging.verdict import Verdict
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 
 _FORMATS = {"ess_bulk": "{:.0f}", "ess_tail": "{:.0f}", "r_hat": "{:.3f}"}
 _FORMATS |= dict.fromkeys(("elpd", "se", "elpd_diff", "dse", "p_loo"), "{:.1f}") | {"bad_k": "{:.0f}"}

@@ -28,7 +28,7 @@ from phalanx.distributions.supports import support_of, within_support, zero_outs
 from phalanx.jaxprs.walking import aval_of, equations_within
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 from phalanx.mesh.compatibility.workarounds import Workaround
-from phalanx.mesh.space import only_rows
+from phalanx.mesh.row_sharding import only_rows
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 from phalanx.placements.row_functions import rows_on_device, sum_rows

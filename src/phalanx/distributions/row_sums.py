@@ -22,7 +22,7 @@ from phalanx.placements.row_functions import sum_entries
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
-TOGETHER, MOST_TOGETHER = 16, 64
+FEWEST_TERMS, MOST_TERMS = 16, 64
 """Range for the number of terms that are added up as they are; the smallest divisor in it, else its lower end."""
 
 GROUP = 4096
@@ -70,7 +70,7 @@ def _derivative_of_over(parts: float, primals: tuple[Total], tangents: tuple[Tot
 
 def _total_of(terms: Shaped[Array, "*shape"]) -> Total:
     terms = terms.astype(jnp.promote_types(terms.dtype, jnp.float32)).ravel()
-    if terms.size <= TOGETHER or jnp.finfo(terms.dtype).nmant >= DIGITS:
+    if terms.size <= FEWEST_TERMS or jnp.finfo(terms.dtype).nmant >= DIGITS:
         return Total.of(jnp.sum(terms))
     sums = _sums_of_neighbours(terms)
     if sums.size <= GROUP:
@@ -84,10 +84,10 @@ def _total_of(terms: Shaped[Array, "*shape"]) -> Total:
 
 def _sums_of_neighbours(values: Float[Array, "terms"]) -> Float[Array, "sums"]:
     """Return sums of a few neighbouring values each."""
-    for length in range(TOGETHER, MOST_TOGETHER):
+    for length in range(FEWEST_TERMS, MOST_TERMS):
         if values.size % length == 0:
             return values.reshape(-1, length).sum(1)
-    return jnp.pad(values, (0, -values.size % TOGETHER)).reshape(-1, TOGETHER).sum(1)
+    return jnp.pad(values, (0, -values.size % FEWEST_TERMS)).reshape(-1, FEWEST_TERMS).sum(1)
 
 
 def _split_sums(values: Float[Array, "*groups terms"]) -> tuple[Float[Array, "*groups"], Float[Array, "*groups"]]:

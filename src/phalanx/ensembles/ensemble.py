@@ -20,7 +20,7 @@ from phalanx.ensembles.members import Members, State
 from phalanx.ensembles.placement import Placement
 from phalanx.ensembles.prediction import Prediction
 from phalanx.ensembles.watching import EnsembleWatch, Measured, Origin
-from phalanx.kernels.protocol.options import whole
+from phalanx.kernels.protocol.options import check_integer
 from phalanx.learning.batches import EpochBatches
 from phalanx.learning.loop import Loop, Stop
 from phalanx.mesh.agreement import check_same
@@ -166,8 +166,8 @@ class Ensemble:
                 `drop_last`, an argument is out of range, or the checkpoint is damaged or of another training.
         """
         rows = checks.count_rows("ensemble.train: the data", data)
-        size = whole("ensemble.train", "batch_size", batch_size)
-        epochs = whole("ensemble.train", "num_epochs", num_epochs)
+        size = check_integer("ensemble.train", "batch_size", batch_size)
+        epochs = check_integer("ensemble.train", "num_epochs", num_epochs)
         checks.check_order(order)
         check_seed(seed)
         if not isinstance(drop_last, bool | np.bool_):
@@ -209,7 +209,7 @@ class Ensemble:
         """
         check_same("ensemble.predict")
         rows = checks.count_rows("ensemble.predict: inputs", inputs)
-        size = min(whole("ensemble.predict", "batch_size", batch_size), rows)
+        size = min(check_integer("ensemble.predict", "batch_size", batch_size), rows)
 
         def of(state: State, some: Any) -> Float[Array, "rows classes"]:
             logits = apply(state, self._members.placement.rows(some))
@@ -359,5 +359,5 @@ def ensemble(
     """
     checks.check_functions(init, update)
     check_seed(seed)
-    placement = Placement.of(whole("phx.ensemble", "num_members", num_members), mesh)
+    placement = Placement.of(check_integer("phx.ensemble", "num_members", num_members), mesh)
     return Ensemble(Members(init, update, placement, seed))

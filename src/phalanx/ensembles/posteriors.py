@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from phalanx.ensembles.learner import Learner, Trained
-from phalanx.kernels.protocol.options import whole
+from phalanx.kernels.protocol.options import check_integer
 from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def last_layer_probabilities(
         >>> phx.ensembles.last_layer_probabilities(fitted, jnp.ones((4, 3)), jax.random.key(0)).shape
         (4, 2)
     """
-    draws = whole("last_layer_probabilities", "draws", draws)
+    draws = check_integer("last_layer_probabilities", "draws", draws)
     size, classes = fitted.mean.shape
     normals = random.normal(key, (classes * size, draws), fitted.mean.dtype)
     away = jax.scipy.linalg.solve_triangular(fitted.factor.T, normals, lower=False)
@@ -160,7 +160,7 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
         Maddox, Garipov, Izmailov, Vetrov, Wilson (2019), A simple baseline for Bayesian uncertainty in deep learning.
     """
     start, every, rank = (
-        whole("swag", name, value, least)
+        check_integer("swag", name, value, least)
         for name, value, least in (("start", start, 0), ("every", every, 1), ("rank", rank, 2))
     )
 

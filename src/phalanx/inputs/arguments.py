@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax import Array, ShapeDtypeStruct
 
-from phalanx.errors.words import first_few
+from phalanx.errors.message_text import first_few
 from phalanx.inputs.axis_names import Axis
 from phalanx.inputs.dataframe_input import Labels, as_named_array, axes_of, columns_of, is_data
 from phalanx.inputs.dtype_checks import to_jax_dtype
@@ -29,7 +29,7 @@ from phalanx.inputs.recoding import recode
 from phalanx.mesh.devices import use_every_core
 from phalanx.mesh.fingerprint import fingerprint
 from phalanx.mesh.processes import to_host
-from phalanx.mesh.space import RowSharding
+from phalanx.mesh.row_sharding import RowSharding
 
 ADDED = "_phalanx_"
 """Beginning of the names of arguments that Phalanx adds to a program, which messages and records do not show."""

@@ -20,7 +20,7 @@ from phalanx.mesh.processes import to_host
 IN_BATCHES = "its rows change from step to step"
 """Reason why values of data in batches cannot be compiled in."""
 
-MOST = 2**22
+MOST_ELEMENTS = 2**22
 """Most elements of an argument that may be compiled in."""
 
 Traced = TypeVar("Traced")
@@ -54,7 +54,7 @@ def trace_with_values(
             raise
         failed = error
     sizes = dict(zip(arguments.names, (math.prod(shape.shape) for shape in arguments.whole_shapes()), strict=True))
-    needed = sorted((name for name, size in sizes.items() if size <= MOST), key=lambda name: -sizes[name])
+    needed = sorted((name for name, size in sizes.items() if size <= MOST_ELEMENTS), key=lambda name: -sizes[name])
     try:
         traced = trace(arguments.fixing(needed))
     except (ModelError, TypeError) as error:

@@ -17,7 +17,7 @@ from phalanx.inputs.axis_names import Axis
 from phalanx.inputs.dataframe_input import Labels, Levels, as_named_array, axes_of, columns_of, is_data
 from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.mesh.devices import with_auto_axes
-from phalanx.mesh.space import RowSharding
+from phalanx.mesh.row_sharding import RowSharding
 from phalanx.mesh.specs import PyTree
 
 

@@ -28,7 +28,14 @@ from phalanx.kernels.integrators.leapfrog import PhasePoint
 from phalanx.kernels.integrators.trajectory import Dynamics, Hamiltonian, draw_by_trajectory
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, positive, step_size_of, whole
+from phalanx.kernels.protocol.options import (
+    check_integer,
+    check_metric,
+    hyperparameter,
+    positive,
+    step_size_of,
+    without_none,
+)
 from phalanx.mesh.position import Vector, choose
 from phalanx.mesh.random_numbers import Keys
 from phalanx.mesh.specs import PyTree
@@ -236,11 +243,12 @@ def kernel_of(
         positive(name, "trajectory_length", trajectory_length)
     check_metric(name, metric)
     length = hyperparameter(float(first_length if trajectory_length is None else trajectory_length))
+    most_steps = hyperparameter(check_integer(name, "max_steps", max_steps))
     return Kernel(
         name=f"{name}(step_size={step_size}, trajectory_length={trajectory_length})",
         machine=SharedLength(dynamics),
-        tuning=Tuning(first_step, length, hyperparameter(whole(name, "max_steps", max_steps)), None, np.bool_(False)),
-        tuners=listed(
+        tuning=Tuning(first_step, length, most_steps, None, np.bool_(False)),
+        tuners=without_none(
             Metric(metric),
             TrajectoryLength() if trajectory_length is None else FixedLength(),
             StepSize(target_acceptance, "max_steps", of_trajectories=True) if step_size is None else None,

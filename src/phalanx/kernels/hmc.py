@@ -13,7 +13,7 @@ from phalanx.kernels.integrators.trajectory import Hamiltonian, draw_by_trajecto
 from phalanx.kernels.metric.given_metric import GivenMetric, given_metric
 from phalanx.kernels.protocol.kernel import Info, Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.kernels.protocol.options import check_metric, hyperparameter, listed, step_size_of, whole
+from phalanx.kernels.protocol.options import check_integer, check_metric, hyperparameter, step_size_of, without_none
 from phalanx.kernels.protocol.whole_draw import WholeDraws
 from phalanx.mesh.random_numbers import Words
 
@@ -85,18 +85,18 @@ def hmc(
         Duane, Kennedy, Pendleton, Roweth (1987), Hybrid Monte Carlo; Neal (2011), MCMC using Hamiltonian dynamics,
         whose section 3.2 advises the jitter.
     """
-    num_steps = whole("hmc", "num_steps", num_steps)
+    num_steps = check_integer("hmc", "num_steps", num_steps)
     first_step_size = step_size_of("hmc", step_size, initial_step_size, target_acceptance)
     if not 0 <= step_size_jitter < 1:
         raise ValueError(f"hmc: step_size_jitter must lie between 0 and 1, got {step_size_jitter!r}.")
     if tuned_steps is not None:
-        whole("hmc", "tuned_steps", tuned_steps, least=0)
+        check_integer("hmc", "tuned_steps", tuned_steps, least=0)
     learned, given = _metric(metric, inverse_mass_matrix, step_size is not None)
     return Kernel(
         name=f"hmc(num_steps={num_steps}, step_size={step_size})",
         machine=WholeDraws(draw),
         tuning=Tuning(first_step_size, hyperparameter(float(step_size_jitter)), hyperparameter(num_steps), given),
-        tuners=listed(
+        tuners=without_none(
             None if learned is None else Metric(learned),
             StepSize(target_acceptance, "num_steps", of_trajectories=True) if step_size is None else None,
         ),

@@ -25,7 +25,7 @@ from phalanx.kernels.integrators.unadjusted import unadjusted_trajectory
 from phalanx.kernels.mams import Microcanonical
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.kernels.protocol.options import check_metric, hyperparameter, step_size_of, whole
+from phalanx.kernels.protocol.options import check_integer, check_metric, hyperparameter, step_size_of
 from phalanx.mesh.random_numbers import Keys, Words
 from phalanx.mesh.total import Total
 
@@ -169,7 +169,7 @@ def laps(
     """
     first = step_size_of("laps", step_size, initial_step_size, 0.7 if target_acceptance is None else target_acceptance)
     check_metric("laps", metric)
-    most = hyperparameter(whole("laps", "max_steps", max_steps))
+    most = hyperparameter(check_integer("laps", "max_steps", max_steps))
     return Kernel(
         name=f"laps(step_size={step_size})",
         machine=LateAdjusted(Microcanonical(), tunes_step_size=step_size is None),

@@ -22,7 +22,14 @@ from phalanx.kernels.integrators.leapfrog import PhasePoint, leapfrog
 from phalanx.kernels.integrators.tree import CROSS_CHECK_LEVELS, Ends, Tree, u_turn
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.kernels.protocol.options import check_centring, check_metric, hyperparameter, listed, step_size_of, whole
+from phalanx.kernels.protocol.options import (
+    check_centring,
+    check_integer,
+    check_metric,
+    hyperparameter,
+    step_size_of,
+    without_none,
+)
 from phalanx.mesh.position import Vector, choose
 from phalanx.mesh.random_numbers import Keys, Words, threefry
 from phalanx.mesh.total import Total
@@ -301,7 +308,7 @@ def nuts(
         Carlo; Dance, Glaser, Orbanz, Adams (2025), Efficiently vectorized MCMC on modern accelerators, for the machine;
         Gorinova, Moore, Hoffman (2020), Automatic reparameterisation of probabilistic programs, for the centring.
     """
-    whole("nuts", "max_depth", max_depth)
+    check_integer("nuts", "max_depth", max_depth)
     if max_depth > DEEPEST:
         raise ValueError(
             f"nuts: max_depth must be at most {DEEPEST}, got {max_depth}: 2**{max_depth} leapfrogs a draw."
@@ -314,7 +321,7 @@ def nuts(
         name=f"nuts(max_depth={max_depth}, step_size={step_size}{more})",
         machine=Nuts(max_depth),
         tuning=Tuning(first_step_size, hyperparameter(max_depth), None),
-        tuners=listed(
+        tuners=without_none(
             Metric(metric, early_bound=("max_depth", EARLY_DEPTH)),
             StepSize(target_acceptance, "max_depth", frees_chains=True) if step_size is None else None,
         ),

@@ -17,8 +17,8 @@ from jax import Array
 from phalanx.adaptation.step_size import StepSize
 from phalanx.kernels.integrators.acceptance import metropolis
 from phalanx.kernels.protocol.kernel import Info, Kernel, LaneState, Machine, Point
-from phalanx.kernels.protocol.lane_target import DECIDES, LaneTarget
-from phalanx.kernels.protocol.options import listed, step_size_of
+from phalanx.kernels.protocol.lane_target import DECISION_WORD, LaneTarget
+from phalanx.kernels.protocol.options import step_size_of, without_none
 from phalanx.mesh.position import Vector, choose
 from phalanx.mesh.random_numbers import Keys, Words, threefry, uniforms_from
 
@@ -76,7 +76,7 @@ def _random(target: LaneTarget, chain: Words, draw: Integer[Array, "lanes"]) -> 
         decides = words[0][1][0] if held else threefry(chain, draw.astype(jnp.uint32), jnp.uint32(0))[1]
         words = [(first, jnp.zeros_like(first)) for first, _ in words]
     else:
-        decides = threefry(chain, draw.astype(jnp.uint32), jnp.uint32(DECIDES))[0]
+        decides = threefry(chain, draw.astype(jnp.uint32), jnp.uint32(DECISION_WORD))[0]
     uniform = uniforms_from((decides, jnp.zeros_like(decides)), jnp.float32)
     return Ahead(target.normals_of(words), uniform)
 
@@ -118,6 +118,6 @@ def rwmh(
         name=f"rwmh(step_size={step_size})",
         machine=RandomWalk(),
         tuning=Tuning(step_size_of("rwmh", step_size, initial_step_size, target_acceptance)),
-        tuners=listed(StepSize(target_acceptance) if step_size is None else None),
+        tuners=without_none(StepSize(target_acceptance) if step_size is None else None),
         relocates=relocate,
     )

@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from phalanx.kernels.protocol.kernel import Info, Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.kernels.protocol.options import hyperparameter, is_number, positive, whole
+from phalanx.kernels.protocol.options import check_integer, hyperparameter, is_number, positive
 from phalanx.kernels.protocol.whole_draw import Draw, WholeDraws
 from phalanx.mesh.position import choose
 from phalanx.mesh.random_numbers import Words
@@ -55,9 +55,9 @@ def kernel_on_rows(
     cycle, temperature, and `more`, the kernel's own. The kernel's name contains `words`.
     """
     positive(name, "step_size", step_size)
-    batch_size = whole(name, "batch_size", batch_size)
-    length = float("inf") if cycle is None else float(whole(name, "cycle", cycle))
-    num_steps = whole(name, "num_steps", num_steps if cycle is None else cycle)
+    batch_size = check_integer(name, "batch_size", batch_size)
+    length = float("inf") if cycle is None else float(check_integer(name, "cycle", cycle))
+    num_steps = check_integer(name, "num_steps", num_steps if cycle is None else cycle)
     if not is_number(temperature) or not 0 <= temperature < float("inf"):
         raise ValueError(f"{name}: temperature must be a number that is not negative, got {temperature!r}.")
     of_cycle = "" if cycle is None else f", cycle={cycle}"

@@ -331,8 +331,8 @@ def climb_to_top(log_density: LogDensity, position: Float[Array, "coordinate"]) 
     position = lax.scan(polish, position, None, POLISHED)[0]
     found, downward = covariance(position)
     gradient = with_group_sums(jax.grad(log_density))(position)
-    promised = gradient @ found @ gradient
-    return Top(position, jnp.linalg.cholesky(found), downward & (promised < AT_TOP))
+    predicted_gain = gradient @ found @ gradient
+    return Top(position, jnp.linalg.cholesky(found), downward & (predicted_gain < AT_TOP))
 
 
 class StartingPoint(NamedTuple):

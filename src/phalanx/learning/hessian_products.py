@@ -29,14 +29,14 @@ class Summit(NamedTuple):
 
     Attributes:
         position: position of the highest density.
-        promised: predicted gain of the last Newton step, in nats.
+        predicted_gain: predicted gain of the last Newton step, in nats.
         curvatures: curvatures along some directions, the softest first, in units of the diagonal; infinite where the
             Hessian has fewer directions.
         directions: these directions, one standard deviation of the diagonal long.
     """
 
     position: Float[Array, "coordinate"]
-    promised: Float[Array, ""]
+    predicted_gain: Float[Array, ""]
     curvatures: Float[Array, "direction"]
     directions: Float[Array, "direction coordinate"]
 
@@ -61,10 +61,10 @@ def climb_many(log_density: LogDensity, position: Float[Array, "coordinate"], ke
         better = log_density(there) >= log_density(position)
         return jnp.where(better, there, position), jnp.sum(along**2 / divisor)
 
-    position, promised = lax.scan(polish, position, None, POLISHED)
+    position, predicted_gain = lax.scan(polish, position, None, POLISHED)
     # unlike a gradient, a random vector has a component along every direction
     start = random.normal(key, position.shape, position.dtype)
-    return Summit(position, promised[-1], *_softest(log_density, position, unit, start))
+    return Summit(position, predicted_gain[-1], *_softest(log_density, position, unit, start))
 
 
 def _softest(

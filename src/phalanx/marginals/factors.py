@@ -28,7 +28,7 @@ import numpy as np
 from jax import Array
 
 from phalanx.marginals.entries import NO_ENTRY, Along, At, Site, TableAxis, Through
-from phalanx.marginals.tables import MOST_RUNS, ValueTable, check_size, merged
+from phalanx.marginals.value_tables import MOST_RUNS, ValueTable, check_size, merged
 
 Dim = tuple[int, int]
 """A dimension of a discrete variable: the numbers of the site and of the dimension."""

@@ -4,6 +4,12 @@ Given the discrete variables of all steps, the steps no longer wait for each oth
 step before is the vector of states, shifted by one. So all steps run at once under `jax.vmap`, and each variable of the
 loop is one vector of the program, as if the program had no loop. What the carry holds besides, such as a count of the
 steps, is computed before by `jax.lax.scan`.
+
+A Markov chain that starts in state 0 and has the states z = [1, 1, 0] in three steps:
+
+    carry before each step    [0, 1, 1]: the start, then z without its last entry
+    transition matrix         its rows [0, 1, 1], gathered at once
+    log density of z          its entries (0, 1), (1, 1), (1, 0), added up
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from phalanx.marginals.entries import dims_of
 from phalanx.marginals.factors import Dim, Elimination, EliminationResult, Variables, draw, factors_of
 from phalanx.marginals.loops import loops_with
 from phalanx.marginals.survey import RESULT, SUPPORT, TERM, VALUE, Output, Survey
-from phalanx.marginals.tables import ValueTable
+from phalanx.marginals.value_tables import ValueTable
 from phalanx.mesh.specs import PyTree
 
 

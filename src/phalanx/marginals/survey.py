@@ -26,7 +26,7 @@ from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import tracing
 from phalanx.marginals.entries import Site, values_of
 from phalanx.marginals.loops import loops_with
-from phalanx.marginals.tables import Tabulation, ValueTable, enumerated
+from phalanx.marginals.value_tables import Tabulation, ValueTable, enumerated
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 
 TERM, VALUE, SUPPORT, RESULT = "term", "value", "support", "result"

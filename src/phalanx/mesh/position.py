@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.mesh.random_numbers import is_key, uniforms
-from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.row_sharding import GLOBAL, RowSharding
 from phalanx.mesh.specs import PyTree, is_spec
 from phalanx.mesh.total import Total
 

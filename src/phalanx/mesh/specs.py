@@ -10,8 +10,6 @@ from jax import Array
 from jax.sharding import PartitionSpec
 from jax.tree_util import tree_map_with_path
 
-from phalanx.errors import words
-
 PyTree = Any
 """A tree of arrays, as `jax.tree` takes it: nested dicts, lists, tuples and registered classes."""
 
@@ -102,7 +100,7 @@ def _checked(like: PyTree, specs: PyTree, what: str) -> PyTree:
         if not is_spec(spec) or len(spec) > len(leaf.shape):
             raise ValueError(
                 f"{what}: spec= of {of}, which has shape {leaf.shape}, must be a jax.sharding.PartitionSpec of at most "
-                f"{words.count(len(leaf.shape), 'dimension')}; got {spec!r}."
+                f"{message_text.count(len(leaf.shape), 'dimension')}; got {spec!r}."
             )
         one_spec(spec, f"{what}: {of}" if path else what)
 

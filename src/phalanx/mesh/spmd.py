@@ -15,7 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from phalanx.errors.model_errors import model_errors
 from phalanx.mesh.compatibility.jax_internals import tracked_axes
 from phalanx.mesh.devices import with_auto_axes
-from phalanx.mesh.space import only_rows
+from phalanx.mesh.row_sharding import only_rows
 from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ GRID = 1024.0
 BITS = 12
 """Significant bits of a factor, up to which its product with a total is exact; half of those of a float32."""
 
-MOST = 2.0**24
+LARGEST_EXACT = 2.0**24
 """Largest number up to which a float32 represents all whole numbers."""
 
 
@@ -123,7 +123,7 @@ class Total:
 
 
 def multiples(values: Float[Array, "*shape"], of: Any) -> Float[Array, "*shape"]:
-    """Return each value rounded to the nearest multiple of a number, at most `MOST` of them, without a derivative."""
+    """Return each value rounded to a multiple of a number, at most `LARGEST_EXACT` of them, without a derivative."""
     count = lax.stop_gradient(values) / of
-    bound = jnp.asarray(MOST, count.dtype)
+    bound = jnp.asarray(LARGEST_EXACT, count.dtype)
     return of * lax.round(lax.clamp(-bound, count, bound), lax.RoundingMethod.TO_NEAREST_EVEN)

@@ -11,7 +11,7 @@ from jax import Array, random
 from jax.tree_util import tree_flatten_with_path
 from jax.typing import DTypeLike
 
-from phalanx.errors.words import first_few
+from phalanx.errors.message_text import first_few
 from phalanx.extras import require
 from phalanx.mesh.devices import use_every_core
 from phalanx.mesh.specs import PyTree, Spec, path_of

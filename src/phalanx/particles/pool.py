@@ -28,7 +28,7 @@ from phalanx.mesh.total import BITS
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int
 
-LEAST = -1e300
+LEAST_LOG_LIKELIHOOD = -1e300
 """Log likelihood of a particle that contradicts the data: a finite number, whose product with zero is zero."""
 
 HALVINGS, SMALLEST = 32, 1e-15
@@ -93,7 +93,7 @@ class Pool:
         return replace(
             self,
             temperatures=(*kept.temperatures, at),
-            log_likelihood=(*kept.log_likelihood, np.maximum(log_likelihood, LEAST)),
+            log_likelihood=(*kept.log_likelihood, np.maximum(log_likelihood, LEAST_LOG_LIKELIHOOD)),
             ancestors=(*kept.ancestors, ancestors),
         )
 
@@ -105,7 +105,7 @@ class Pool:
         """
         log_likelihood = np.concatenate(self.log_likelihood)
         mixture = self._log_mixture()
-        possible = min(np.mean([np.mean(part > LEAST) for part in self.log_likelihood]), 1.0)
+        possible = min(np.mean([np.mean(part > LEAST_LOG_LIKELIHOOD) for part in self.log_likelihood]), 1.0)
         least = target_ess * possible * len(self.log_likelihood[0])
 
         def suffices(power: float) -> bool:

@@ -10,9 +10,9 @@ import numpy as np
 
 from phalanx.density.target import Target
 from phalanx.diagnostics import Verdict, judged
+from phalanx.posterior.display import as_html
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.posterior.shown import as_html
 from phalanx.store.pickles import Pickled
 
 if TYPE_CHECKING:

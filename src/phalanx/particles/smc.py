@@ -24,7 +24,7 @@ from phalanx.language.tracing import Program
 from phalanx.mesh.devices import axes_but_chain
 from phalanx.mesh.interrupts import ended_by_interrupt
 from phalanx.mesh.processes import to_host
-from phalanx.particles.beginning import check_prior
+from phalanx.particles.first_particles import check_prior
 from phalanx.particles.pool import Pool
 from phalanx.particles.programs import ParticleBlocks, Programs, compile_programs
 from phalanx.particles.result import Particles
@@ -47,7 +47,7 @@ from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.traced_call import TracedCall
 
-FEWEST = 16
+FEWEST_PARTICLES = 16
 """The fewest particles: the error of the evidence is a variance over their ancestors."""
 
 MOST_SLOTS = 64
@@ -135,7 +135,7 @@ def smc(
     """
     began = time.perf_counter()
     started = datetime.now().isoformat(timespec="seconds")
-    check_whole("num_particles", num_particles, FEWEST)
+    check_whole("num_particles", num_particles, FEWEST_PARTICLES)
     number = int(num_particles)
     kernel = nuts() if kernel is None else kernel
     _check_kernel(kernel)

@@ -21,7 +21,7 @@ from phalanx.mesh.interrupts import Interrupts
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
-from phalanx.particles.beginning import check_likelihoods, from_prior
+from phalanx.particles.first_particles import check_likelihoods, from_prior
 from phalanx.particles.pool import Pool, Weighted, effective_number, first_temperature, resampled
 from phalanx.particles.programs import Position, Programs
 

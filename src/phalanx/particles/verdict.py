@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phalanx.diagnostics import Finding
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.particles.pool import effective_number
 from phalanx.particles.stages import NOISE, SATURATED, Stages
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, ShapeDtypeStruct, lax
 from jax.sharding import AbstractMesh, use_abstract_mesh
 
-from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.row_sharding import GLOBAL, RowSharding
 from phalanx.mesh.specs import PyTree
 from phalanx.placements.mesh_axis import AxisName, MeshAxis, Record
 from phalanx.placements.placement import PARTIAL, REPLICATED, Placement
@@ -32,7 +32,7 @@ class DeviceRows:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from phalanx.mesh.space import GLOBAL, RowSharding
+        >>> from phalanx.mesh.row_sharding import GLOBAL, RowSharding
         >>> from phalanx.placements import DeviceRows
         >>> rows = RowSharding(("data",), rows=3, local_rows=2)
         >>> on_device = DeviceRows({"data": 2}, frozenset({rows}))

@@ -1,4 +1,12 @@
-"""Evaluation of a program by rules of placement: converts operands, masks padded rows, binds on local shapes."""
+"""Evaluation of a program by rules of placement: converts operands, masks padded rows, binds on local shapes.
+
+The program `jnp.sum((x @ w) * y)` of x (4, 2) and y (4,), whose rows are sharded over two devices, and w (2,):
+
+    x @ w       rows times replicated weights       sharded: two rows on each device
+    (...) * y   two values that are sharded in the same way   sharded
+    sum         over the rows                       partial sum: a number on each device
+    result      wanted replicated                   one all-reduce of four bytes
+"""
 
 from __future__ import annotations
 
@@ -34,7 +42,7 @@ from phalanx.placements.placement import (
     Placements,
     is_sharded,
 )
-from phalanx.placements.row_functions import DIVIDED, TOGETHER, RowFunction
+from phalanx.placements.row_functions import ADDED_TOGETHER, DIVIDED, RowFunction
 from phalanx.placements.rules import RULES, Plan
 from phalanx.placements.rules.random_bits import bits_of_rows
 from phalanx.placements.rules.reductions import function_plan
@@ -430,7 +438,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         if name.startswith(DIVIDED):
             over = [0 if axis.name == name.removeprefix(DIVIDED) else REPLICATED for axis in self.axes]
             return [self.resolve(inputs[0], tuple(over))]
-        if name == TOGETHER:
+        if name == ADDED_TOGETHER:
             half = len(inputs) // 2
             return self._added_together(inputs[:half], inputs[half:])
         function = self._functions.get(name)

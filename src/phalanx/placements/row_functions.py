@@ -28,7 +28,7 @@ PREFIX = "phalanx_row_function_"
 DIVIDED = "phalanx_divided_over_"
 """Beginning of the name of a call that divides its operand; a mesh axis follows."""
 
-TOGETHER = "phalanx_added_together"
+ADDED_TOGETHER = "phalanx_added_together"
 """Name of a call that adds up partial sums in one message: the first half of its operands, like the second."""
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ def add_together(sums: T, like: T) -> T:
     def same(sums: T, like: T) -> T:
         return sums
 
-    same.__name__ = TOGETHER
+    same.__name__ = ADDED_TOGETHER
     return jax.jit(same)(sums, like)
 
 

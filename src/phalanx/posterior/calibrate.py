@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.diagnostics.ranks import Ranks, rank_of
-from phalanx.errors.words import count as said
+from phalanx.errors.message_text import count as said
 from phalanx.inputs.arguments import by_keyword
 from phalanx.inputs.dataframe_input import UserData, in_form_of
 from phalanx.language.tracing import Program

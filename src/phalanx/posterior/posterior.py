@@ -15,8 +15,8 @@ import numpy as np
 from phalanx.density.target import Target
 from phalanx.diagnostics import Check, Verdict
 from phalanx.diagnostics.exchange import check_dimensions, dataset
+from phalanx.errors.message_text import first_few
 from phalanx.errors.names import UnknownVariable, hint
-from phalanx.errors.words import first_few
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.tracing import Program
 from phalanx.mesh.agreement import check_same
@@ -27,6 +27,8 @@ from phalanx.posterior.criticism.log_likelihood import log_likelihood
 from phalanx.posterior.criticism.loo import Loo, leave_one_out
 from phalanx.posterior.criticism.model_at_draws import RunDraws, known_data
 from phalanx.posterior.criticism.reduced_results import ValuesAtDraws
+from phalanx.posterior.display import posterior_as_html, posterior_in_words
+from phalanx.posterior.draw_tables import DIRECTIONAL, angles_among, draws_frame, summarize
 from phalanx.posterior.file import WARMUP_PARTS, warmup_parts, write_posterior
 from phalanx.posterior.judging import judge_run
 from phalanx.posterior.over_draws import predict
@@ -34,8 +36,6 @@ from phalanx.posterior.predictive import PredictiveDraws, check_kind, chosen, pr
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.rounding import rounding_error, with_rounding
 from phalanx.posterior.run_folder import read_saved
-from phalanx.posterior.shown import posterior_as_html, posterior_in_words
-from phalanx.posterior.tables import DIRECTIONAL, angles_among, draws_frame, summarize
 from phalanx.posterior.together import OwnDraws, on_all_chains, report_together, save_together
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.store.pickles import Pickled

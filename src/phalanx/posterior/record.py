@@ -11,7 +11,7 @@ from typing import Any
 from phalanx.adaptation.stuck_chains import Relocation
 from phalanx.diagnostics import Finding
 from phalanx.diagnostics.elements import Names
-from phalanx.errors.words import count, first_few
+from phalanx.errors.message_text import count, first_few
 from phalanx.inputs.axis_names import AxisNames, Word
 from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.posterior.communication import Communication

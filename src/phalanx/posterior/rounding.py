@@ -19,7 +19,7 @@ from jax.extend.core import Literal
 
 from phalanx.density.target import Target
 from phalanx.diagnostics import Finding, Verdict, judged
-from phalanx.errors.words import first_few
+from phalanx.errors.message_text import first_few
 from phalanx.jaxprs.walking import all_equations, constants_within
 from phalanx.mesh.compatibility.jax_internals import RARELY
 from phalanx.mesh.processes import to_host

@@ -21,8 +21,8 @@ from jax.typing import DTypeLike
 
 from phalanx.distributions.location_scale import NAMES, location_scale
 from phalanx.distributions.supports import kind_of
+from phalanx.errors.message_text import first_few
 from phalanx.errors.names import hint
-from phalanx.errors.words import first_few
 from phalanx.inputs.arguments import ADDED, Arguments, by_keyword
 from phalanx.jaxprs.dependence import NOWHERE, varying_axes
 from phalanx.language.handlers import under, with_keyword

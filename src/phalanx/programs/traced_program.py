@@ -21,22 +21,22 @@ from phalanx.errors.model_errors import check_nothing_leaked
 from phalanx.inputs.arguments import Arguments, Layout
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
-from phalanx.mesh.space import GLOBAL
+from phalanx.mesh.row_sharding import GLOBAL
 from phalanx.programs.sites import Latent, Sites, Term
 from phalanx.programs.unconstrained import refuse_point, run_unconstrained
-from phalanx.programs.validity import Doubts, doubts_of
+from phalanx.programs.validity import ValueChecks, value_checks_of
 
 
 class TracedProgram:
     """A program traced abstractly with given shapes of data: its variables, and shapes of its terms.
 
     `at_zero` is the trace at the position of zeros, with all that a run uses except gradients. With `checking=True` its
-    last outputs are `doubts`, the values that may be invalid with a flag for each, and latent variables may be
+    last outputs are `checks`, the values that may be invalid with a flag for each, and latent variables may be
     discrete, as in a guide.
     """
 
     variables: dict[str, RandomVariable]
-    doubts: Doubts
+    checks: ValueChecks
     without_bijection: tuple[str, ...]
     at_position: frozenset[str]
     observed: dict[str, RandomVariable]
@@ -64,10 +64,10 @@ class TracedProgram:
             self.supports = {
                 name: in_words(support_of(v.distribution)) for name, v in run.variables.items() if v.is_latent
             }
-            self.doubts = doubts_of(run) if checking else {}
+            self.checks = value_checks_of(run) if checking else {}
             self.at_position = run.at_position
             self.without_bijection = tuple(name for name in run.position if name not in run.log_dets)
-            looked = [*self.doubts.values()] if checking else run.in_support()
+            looked = [*self.checks.values()] if checking else run.in_support()
             return run.position, run.terms(), run.values(), looked
 
         self.at_zero, (self.position, self.terms, self.values, looked) = jax.make_jaxpr(
@@ -76,7 +76,7 @@ class TracedProgram:
         # only names, shapes and supports are used after the trace, whose values would stay alive
         self.variables = without_tracers(self.variables)
         self.observed = without_tracers(self.observed)
-        self.doubts = dict(zip(self.doubts, looked, strict=True)) if checking else {}
+        self.checks = dict(zip(self.checks, looked, strict=True)) if checking else {}
         self.deterministic = {name: v for name, v in self.values.items() if name not in self.position}
         check_nothing_leaked(program, self.at_zero.consts)
 

@@ -20,7 +20,6 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, MaskedDistribution, Unit, constraints
 
 from phalanx.distributions.supports import is_outside, kind_of, support_of
-from phalanx.errors import words
 from phalanx.inputs.arguments import Arguments
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
@@ -51,7 +50,7 @@ ALLOWED = (
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Doubt:
+class ValueCheck:
     """Values that may be invalid: the values, a flag for each, and the allowed values and the distribution as text."""
 
     values: Any
@@ -59,16 +58,16 @@ class Doubt:
     allowed: str = field(metadata={"static": True})
     distribution: str = field(metadata={"static": True})
 
-    def any(self) -> Doubt:
-        """Return the doubt with one flag for all values, and without the values."""
+    def any(self) -> ValueCheck:
+        """Return the check with one flag for all values, and without the values."""
         return replace(self, values=(), bad=jnp.any(self.bad))
 
 
-Doubts = dict[tuple[str, str], Doubt]
-"""Doubts by variable and parameter."""
+ValueChecks = dict[tuple[str, str], ValueCheck]
+"""ValueChecks by variable and parameter."""
 
 
-class Wrong(NamedTuple):
+class InvalidValues(NamedTuple):
     """Invalid values: their number, the index of the first and its value, and the allowed values as text."""
 
     count: int
@@ -78,11 +77,11 @@ class Wrong(NamedTuple):
     distribution: str
 
     @classmethod
-    def of(cls, doubt: Doubt, first: tuple[Array, Array, Array]) -> Wrong:
-        """Return the invalid values of a doubt, given the result of `first_of`."""
+    def of(cls, check: ValueCheck, first: tuple[Array, Array, Array]) -> InvalidValues:
+        """Return the invalid values of a check, given the result of `first_of`."""
         count, place, value = first
-        index = tuple(int(i) for i in np.unravel_index(int(place), doubt.bad.shape))
-        return cls(int(count), index, np.asarray(value), doubt.allowed, doubt.distribution)
+        index = tuple(int(i) for i in np.unravel_index(int(place), check.bad.shape))
+        return cls(int(count), index, np.asarray(value), check.allowed, check.distribution)
 
     def said(self, name: str, parameter: str, hint: str) -> str:
         """Return the message about a variable's parameter, or its value; `hint` is about the data."""
@@ -96,7 +95,7 @@ class Wrong(NamedTuple):
                 f"jax.nn.sigmoid."
             )
         at = f" at {where}" if where else ""
-        found = f"{words.count(self.count, 'observed value')} {'lies' if self.count == 1 else 'lie'}"
+        found = f"{message_text.count(self.count, 'observed value')} {'lies' if self.count == 1 else 'lie'}"
         remedy = "Check the data, or choose a distribution that can take these values."
         if np.isnan(self.value).any() and not hint:
             remedy = (
@@ -118,7 +117,7 @@ def nan_hint(names: Sequence[str], arrays: Sequence[ArrayLike]) -> str:
 
 def find_invalid(
     program: Program, arguments: Arguments, mesh: Mesh, arrays: Sequence[Array]
-) -> dict[tuple[str, str], Wrong]:
+) -> dict[tuple[str, str], InvalidValues]:
     """Return the invalid values of a model on its whole data, by variable and parameter."""
 
     def look(arrays: Sequence[Array]) -> Any:
@@ -126,14 +125,14 @@ def find_invalid(
         run = run_unconstrained(program, None, data)
         keys = dict(zip(run.position, random.split(random.key(0), len(run.position)), strict=True))
         elsewhere = {name: random.normal(keys[name], v.shape, v.dtype) for name, v in run.position.items()}
-        found = doubts(run, run_unconstrained(program, elsewhere, data))
-        return {key: (replace(doubt, values=()), first_of(doubt)) for key, doubt in found.items()}
+        found = value_checks_of_both(run, run_unconstrained(program, elsewhere, data))
+        return {key: (replace(check, values=()), first_of(check)) for key, check in found.items()}
 
     found = jax.jit(lambda arrays: alone(lambda: look(arrays), axes_but_chain(mesh)))(arrays)
-    return {key: Wrong.of(doubt, first) for key, (doubt, first) in found.items() if int(first[0])}
+    return {key: InvalidValues.of(check, first) for key, (check, first) in found.items() if int(first[0])}
 
 
-def improper_parameters(run: Callable[[Mapping[str, Array] | None], Evaluation]) -> Doubts:
+def improper_parameters(run: Callable[[Mapping[str, Array] | None], Evaluation]) -> ValueChecks:
     """Return the parameters of distributions, with a flag for each position at which one is invalid.
 
     A scale that is itself a normal variable is such a parameter.
@@ -150,47 +149,47 @@ def improper_parameters(run: Callable[[Mapping[str, Array] | None], Evaluation])
         for key, (name, value) in zip(keys, zero.items(), strict=False)
     }
 
-    def at(position: Mapping[str, Array]) -> Doubts:
-        return {key: doubt.any() for key, doubt in doubts_of(run(position)).items() if key[1] != VALUE}
+    def at(position: Mapping[str, Array]) -> ValueChecks:
+        return {key: check.any() for key, check in value_checks_of(run(position)).items() if key[1] != VALUE}
 
     return lax.map(at, positions) if zero else at({})
 
 
-def first_of(doubt: Doubt) -> tuple[Array, Array, Array]:
+def first_of(check: ValueCheck) -> tuple[Array, Array, Array]:
     """Return the number of invalid values, and the place of the first, counted over all, with its value."""
-    first = jnp.argmax(doubt.bad.ravel())
-    values = jnp.broadcast_to(doubt.values, (*doubt.bad.shape, *doubt.values.shape[doubt.bad.ndim :]))
-    return jnp.sum(doubt.bad), first, values.reshape(doubt.bad.size, -1)[first]
+    first = jnp.argmax(check.bad.ravel())
+    values = jnp.broadcast_to(check.values, (*check.bad.shape, *check.values.shape[check.bad.ndim :]))
+    return jnp.sum(check.bad), first, values.reshape(check.bad.size, -1)[first]
 
 
-def doubts(run: Evaluation, other: Evaluation) -> Doubts:
-    """Return the doubts by variable and parameter, given evaluations at two positions; flags are set if both agree."""
-    found = doubts_of(run)
-    elsewhere = doubts_of(other)
+def value_checks_of_both(run: Evaluation, other: Evaluation) -> ValueChecks:
+    """Return the checks by variable and parameter, given evaluations at two positions; flags are set if both agree."""
+    found = value_checks_of(run)
+    elsewhere = value_checks_of(other)
     return {
-        key: replace(doubt, bad=doubt.bad & _same(doubt, elsewhere[key]) & _same_support(run, other, key))
-        for key, doubt in found.items()
+        key: replace(check, bad=check.bad & _same(check, elsewhere[key]) & _same_support(run, other, key))
+        for key, check in found.items()
     }
 
 
-def doubts_of(run: Evaluation) -> Doubts:
-    """Return the doubts at one position, including values that are invalid only there."""
-    found: Doubts = {}
+def value_checks_of(run: Evaluation) -> ValueChecks:
+    """Return the checks at one position, including values that are invalid only there."""
+    found: ValueChecks = {}
     for name, variable in run.variables.items():
-        if variable.observed and (doubt := _of_value(variable)) is not None:
-            found[name, VALUE] = doubt
-        for parameter, doubt in _of_parameters(variable.distribution):
-            found.setdefault((name, parameter), doubt)
+        if variable.observed and (check := _of_value(variable)) is not None:
+            found[name, VALUE] = check
+        for parameter, check in _of_parameters(variable.distribution):
+            found.setdefault((name, parameter), check)
     return found
 
 
-def _same(doubt: Doubt, other: Doubt) -> Array:
+def _same(check: ValueCheck, other: ValueCheck) -> Array:
     """Return which values are the same at another position."""
-    if doubt.values.shape != other.values.shape:
-        return jnp.zeros(doubt.bad.shape, bool)
+    if check.values.shape != other.values.shape:
+        return jnp.zeros(check.bad.shape, bool)
     # NaN is the same as NaN
-    same = (doubt.values == other.values) | ((doubt.values != doubt.values) & (other.values != other.values))
-    return jnp.all(same, axis=tuple(range(doubt.bad.ndim, same.ndim)))
+    same = (check.values == other.values) | ((check.values != check.values) & (other.values != other.values))
+    return jnp.all(same, axis=tuple(range(check.bad.ndim, same.ndim)))
 
 
 def _same_support(run: Evaluation, other: Evaluation, key: tuple[str, str]) -> Array:
@@ -203,16 +202,16 @@ def _same_support(run: Evaluation, other: Evaluation, key: tuple[str, str]) -> A
     return jnp.stack(same).all() if same else jnp.bool_(True)
 
 
-def _of_value(variable: RandomVariable) -> Doubt | None:
+def _of_value(variable: RandomVariable) -> ValueCheck | None:
     if variable.distribution is None or isinstance(variable.distribution, Unit):
         return None
     if (support := support_of(variable.distribution)) is None:
         return None
     bad = is_outside(variable.distribution, variable.value)
-    return Doubt(jnp.asarray(variable.value), bad, in_words(support), kind_of(variable.distribution))
+    return ValueCheck(jnp.asarray(variable.value), bad, in_words(support), kind_of(variable.distribution))
 
 
-def _of_parameters(distribution: Any) -> Iterator[tuple[str, Doubt]]:
+def _of_parameters(distribution: Any) -> Iterator[tuple[str, ValueCheck]]:
     if isinstance(distribution, MaskedDistribution | Unit) or not isinstance(distribution, Distribution):
         return  # masked values are not checked, and the term of a factor is not a parameter
     for parameter, constraint in type(distribution).arg_constraints.items():
@@ -220,7 +219,7 @@ def _of_parameters(distribution: Any) -> Iterator[tuple[str, Doubt]]:
         if values is not None and _is_checked(constraint):
             values = jnp.asarray(values)
             bad = _no_parameter(constraint, values)
-            yield parameter, Doubt(values, bad, in_words(constraint), kind_of(distribution))
+            yield parameter, ValueCheck(values, bad, in_words(constraint), kind_of(distribution))
     for inside in INSIDE:
         yield from _of_parameters(vars(distribution).get(inside))
 

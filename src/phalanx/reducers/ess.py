@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 BATCHES = 2**16
 """The most batches of all chains together."""
 
-MOST, LEAST = 256, 16
+MOST_BATCHES, LEAST_BATCHES = 256, 16
 """The most batches of a chain, for few chains and for many."""
 
-FEWEST = 8
+FEWEST_BATCHES = 8
 """Fewest batches of each chain from which correlations are estimated."""
 
 AT_ONCE = 2**22
@@ -115,7 +115,7 @@ def _begin(
 
 def _slots(chains: int) -> int:
     """Return the most batches of a chain."""
-    return 2 * (int(np.clip(BATCHES // chains, LEAST, MOST)) // 2)
+    return 2 * (int(np.clip(BATCHES // chains, LEAST_BATCHES, MOST_BATCHES)) // 2)
 
 
 def _first(before: Array | np.ndarray, length: Array | np.ndarray) -> Array | np.ndarray:
@@ -234,7 +234,7 @@ def _finalize(batch: int, state: PyTree) -> Float64[np.ndarray, "*shape"]:
     chains = len(series.lengths)
     shape = series.means.shape[2:]
     batches = _whole_batches(series.lengths, _length(series.lengths, series.lengths.shape[1], batch))
-    if batches < FEWEST:
+    if batches < FEWEST_BATCHES:
         return np.full(shape, np.nan)
     means = np.moveaxis(_with_rest(series, batches).reshape(chains, batches, -1), 2, 0)
     part = max(1, AT_ONCE // (chains * batches))

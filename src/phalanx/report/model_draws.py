@@ -13,7 +13,7 @@ import numpy as np
 from phalanx.errors.model_errors import model_errors
 from phalanx.language.handlers import seed, substitute, trace
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
-from phalanx.report.reported import Reported
+from phalanx.report.posterior_protocol import Reported
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped

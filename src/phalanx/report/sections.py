@@ -11,13 +11,13 @@ from phalanx.diagnostics import Verdict, ebfmi
 from phalanx.diagnostics.elements import element_names
 from phalanx.diagnostics.energy import has_energy
 from phalanx.diagnostics.judging.checked_run import format_rhat
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.report.model_draws import ModelDraws
 from phalanx.report.page import Card, Level, Lines, PhaseTime, Row, Section, Table, listed, section, words
 from phalanx.report.plots.chosen import elements
 from phalanx.report.plots.predictive_check import pareto_figure, predictive_figure, statistics_figure
 from phalanx.report.plots.variables import MOST_ROWS, VariableDraws, forest_figure, marginal_figure
-from phalanx.report.reported import Reported
+from phalanx.report.posterior_protocol import Reported
 
 if TYPE_CHECKING:
     from pandas import DataFrame

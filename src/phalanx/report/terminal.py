@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.mesh.output import STDOUT, Output
-from phalanx.report.reported import Reported
+from phalanx.report.posterior_protocol import Reported
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,7 +15,7 @@ from phalanx.extras import is_installed
 from phalanx.report.model_draws import draw_from_model
 from phalanx.report.page import Page, Section, file_to_write, section, section_of_users
 from phalanx.report.plots.figures import draw_panels, save_figures, save_pictures
-from phalanx.report.reported import Reported
+from phalanx.report.posterior_protocol import Reported
 from phalanx.report.sections import (
     check_section,
     comparison_section,

@@ -23,7 +23,7 @@ from phalanx.inputs.known_data import Names as NamesOfData
 from phalanx.inputs.known_data import names_of, scalars_of
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.compatibility.compiler_settings import compiler_settings
-from phalanx.mesh.space import RowSharding
+from phalanx.mesh.row_sharding import RowSharding
 from phalanx.posterior.communication import communication_of
 from phalanx.posterior.record import RunRecord
 

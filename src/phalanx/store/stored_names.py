@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-LONGEST = 180
+LONGEST_NAME = 180
 """Bytes of a name; a file system takes 255, of which names of axes and of files beside it need some."""
 
 _SPECIAL = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
@@ -57,10 +57,10 @@ def _escaped(name: str) -> str:
     key = _SPECIAL.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), name)
     if _RESERVED.fullmatch(key):
         key = f"%{key}"
-    return key if len(key.encode()) <= LONGEST else _with_digest(key, name)
+    return key if len(key.encode()) <= LONGEST_NAME else _with_digest(key, name)
 
 
 def _with_digest(key: str, name: str) -> str:
     """Return the beginning of a name, followed by a digest of the whole."""
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
-    return f"{key.encode()[: LONGEST - 20].decode(errors='ignore')}%{digest}"
+    return f"{key.encode()[: LONGEST_NAME - 20].decode(errors='ignore')}%{digest}"

@@ -20,8 +20,8 @@ from phalanx.run.init_values import check_inside_simplex
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
 from phalanx.variational.guides.coordinates import size_of
+from phalanx.variational.guides.guide_and_model import Pair, alignment_of
 from phalanx.variational.guides.learned import Learned, Params
-from phalanx.variational.guides.pair import Pair, alignment_of
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.objective import Objective
 from phalanx.variational.problem import Problem

@@ -16,10 +16,9 @@ from phalanx.learning.loop import Loop
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 from phalanx.variational import checks
-from phalanx.variational.beginning import FirstParameters
 from phalanx.variational.data_checks import DataChecks
+from phalanx.variational.guides.guide_and_model import for_steps
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import for_steps
 from phalanx.variational.methods.fixed_draws import FixedDraws
 from phalanx.variational.methods.growing import Growing
 from phalanx.variational.methods.matching import FIRST_MATCHES, match_scores
@@ -31,6 +30,7 @@ from phalanx.variational.methods.stochastic import Stochastic
 from phalanx.variational.monitoring.stream import on_host
 from phalanx.variational.options import FitOptions
 from phalanx.variational.result import Fit, FitOutcome
+from phalanx.variational.start import FirstParameters
 from phalanx.variational.traced_fit import TracedFit
 
 UNTOUCHED = "The fit made no steps and did not check whether the parameters still change."

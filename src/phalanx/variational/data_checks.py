@@ -21,8 +21,8 @@ from phalanx.density.data_check import DataCheck
 from phalanx.inputs.arguments import Arguments
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.output import warn
-from phalanx.programs.validity import doubts_of
-from phalanx.variational.guides.pair import Pair, key_of
+from phalanx.programs.validity import value_checks_of
+from phalanx.variational.guides.guide_and_model import Pair, key_of
 from phalanx.variational.problem import Problem, Values
 
 Rows = Sequence[Array] | Sequence[np.ndarray]
@@ -97,14 +97,14 @@ def _model_check(problem: Problem) -> DataCheck:
 
     def at_zero(params: Values, arrays: Sequence[Array]) -> Any:
         run = problem.at_zero(params, problem.arguments.layout.join(arrays))
-        return run.position, doubts_of(run)
+        return run.position, value_checks_of(run)
 
     params = problem.parameter_types
     axes = dict.fromkeys(problem.sizes, 1)
-    trace, (_, doubts) = jax.make_jaxpr(at_zero, axis_env=list(axes.items()), return_shape=True)(
+    trace, (_, checks) = jax.make_jaxpr(at_zero, axis_env=list(axes.items()), return_shape=True)(
         params, problem.arguments.whole_shapes()
     )
-    return DataCheck(trace, len(problem.whole.position), len(jax.tree.leaves(params)), doubts)
+    return DataCheck(trace, len(problem.whole.position), len(jax.tree.leaves(params)), checks)
 
 
 def _trace_of_draws(pair: Pair) -> ClosedJaxpr:

@@ -20,8 +20,8 @@ from phalanx.mesh.agreement import check_same
 from phalanx.mesh.devices import CHAIN
 from phalanx.placements import divide
 from phalanx.programs.traced_program import TracedProgram
+from phalanx.variational.guides.guide_and_model import Pair, key_of, run_model
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair, key_of, run_model
 from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STREAM = 0x67756964
 """Distinguishes the keys of draws from those of learning, which may have the same seed."""
 
-MOST, ELEMENTS = 512, 2**22
+MOST_DRAWS, MOST_ELEMENTS = 512, 2**22
 """Most draws of a batch, and most numbers in its results."""
 
 WITHIN = 2**26
@@ -74,9 +74,9 @@ class Drawing:
 
     @property
     def room(self) -> int:
-        """Draws whose results have at most `ELEMENTS` numbers: a power of two from 8 to 512, the same on every mesh."""
+        """Draws with at most `MOST_ELEMENTS` numbers: a power of two from 8 to 512, the same on every mesh."""
         numbers = 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.pair.problem.whole.values))
-        return _power_of_two(ELEMENTS / numbers)
+        return _power_of_two(MOST_ELEMENTS / numbers)
 
     @cached_property
     def batch_size(self) -> int:
@@ -125,7 +125,7 @@ class Drawing:
 
 
 def _power_of_two(draws: float) -> int:
-    return int(2 ** max(3, min(math.log2(MOST), math.floor(math.log2(max(draws, 1))))))
+    return int(2 ** max(3, min(math.log2(MOST_DRAWS), math.floor(math.log2(max(draws, 1))))))
 
 
 def _largest_of_draw(whole: TracedProgram) -> int:

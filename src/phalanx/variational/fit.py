@@ -22,7 +22,6 @@ from phalanx.run.checks import data_in_one_dict
 from phalanx.run.progress.report import Report
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
-from phalanx.variational.beginning import Init
 from phalanx.variational.compiled_fit import CompiledFit
 from phalanx.variational.guides.guide import Guide
 from phalanx.variational.monitoring.options import Training
@@ -30,6 +29,7 @@ from phalanx.variational.monitoring.recording import record_of
 from phalanx.variational.objective import Objective, elbo
 from phalanx.variational.options import FitOptions
 from phalanx.variational.result import Fit, FitOutcome
+from phalanx.variational.start import Init
 from phalanx.variational.traced_fit import TracedFit
 
 

@@ -16,13 +16,13 @@ from phalanx.learning.compiled import Compiler
 from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.record import Timing
 from phalanx.run.checks import data_in_one_dict
-from phalanx.variational.beginning import FirstParameters, Init, pair_of
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.guide import Guide
 from phalanx.variational.methods.step import Losses
 from phalanx.variational.monitoring.recording import names_for, record_of
 from phalanx.variational.objective import elbo
 from phalanx.variational.result import Fit
+from phalanx.variational.start import FirstParameters, Init, pair_of
 
 
 @data_in_one_dict

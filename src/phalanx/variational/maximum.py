@@ -13,7 +13,7 @@ from jax import Array, random
 from jax.sharding import Mesh
 
 from phalanx.density.target import choose_mesh
-from phalanx.errors.words import first_few
+from phalanx.errors.message_text import first_few
 from phalanx.inputs.arguments import check_outcome_named, columns_left_out, split_arguments
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.parameters import arrays_of
@@ -27,9 +27,9 @@ from phalanx.variational import checks
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.guides.constructors import laplace
 from phalanx.variational.guides.coordinates import flat, size_of
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.guide_and_model import Pair
 from phalanx.variational.guides.start import ModelStart, misfit_words
-from phalanx.variational.judging.summits import (
+from phalanx.variational.judging.maxima import (
     FEW,
     PUSHED,
     SOFTEST,
@@ -45,7 +45,7 @@ from phalanx.variational.problem import Problem, Values
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-MOST = 4096
+MOST_COORDINATES = 4096
 """Coordinates up to which the whole Hessian is computed; beyond, products of it with vectors."""
 
 UNCHECKED = (
@@ -153,9 +153,9 @@ def maximize(
     size = size_of(problem.latents)
     vector = np.zeros(0)
     log_p = np.zeros(())
-    for by_products in (False, True) if size <= MOST else (True,):
+    for by_products in (False, True) if size <= MOST_COORDINATES else (True,):
         f = partial(_highest, problem, by_products)
-        compiled = compiler(f, *given_to, rarely=size <= MOST)
+        compiled = compiler(f, *given_to, rarely=size <= MOST_COORDINATES)
         position, values, log_p, reached, misfits = jax.tree.map(np.asarray, compiled(*given_to))
         for name, bad in misfits.items():
             if bad:

@@ -17,8 +17,8 @@ from jax import Array, lax
 from jax.nn import logsumexp, softmax
 
 from phalanx.mesh.specs import PyTree
+from phalanx.variational.guides.guide_and_model import Pair, log_score
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair, log_score
 from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from phalanx.run.progress.report import Report
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
 from phalanx.variational import checks
-from phalanx.variational.beginning import Init
 from phalanx.variational.monitoring.options import Training
 from phalanx.variational.objective import Objective
+from phalanx.variational.start import Init
 
 
 @dataclass(frozen=True)

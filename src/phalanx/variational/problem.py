@@ -29,7 +29,7 @@ from phalanx.language.parameters import Parameter, at_initial_values, initialize
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
 from phalanx.mesh.agreement import check_same
-from phalanx.mesh.space import GLOBAL
+from phalanx.mesh.row_sharding import GLOBAL
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.closure_key import captured, captured_words, check_function, draws_key
 from phalanx.programs.sites import Latent

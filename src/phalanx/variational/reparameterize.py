@@ -19,7 +19,7 @@ from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import transform_of
 from phalanx.variational.guides.coordinates import globals_of, locals_of, size_of
 from phalanx.variational.guides.gaussian import standard_log_prob
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.guide_and_model import Pair
 from phalanx.variational.result import Fit
 
 NOISE = "noise"

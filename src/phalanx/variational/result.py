@@ -16,17 +16,18 @@ from phalanx.diagnostics import Finding, Verdict
 from phalanx.errors.names import hint
 from phalanx.learning.compiled import Compiler
 from phalanx.mesh.random_numbers import check_seed
+from phalanx.posterior.display import as_html
 from phalanx.posterior.file import Run, run_of, write_run
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.posterior.shown import as_html
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.report.page import file_to_write
 from phalanx.store.archive import Kind, read_archive
 from phalanx.store.pickles import LEFT_OUT, Pickled
 from phalanx.store.save_path import file_to_save
 from phalanx.variational.drawing import Drawing, on_host
-from phalanx.variational.guides.pair import Pair, bound_name
+from phalanx.variational.fit_posterior import posterior_of
+from phalanx.variational.guides.guide_and_model import Pair, bound_name
 from phalanx.variational.judging.evidence import Evidence
 from phalanx.variational.judging.judge import judge_likelihood
 from phalanx.variational.judging.linear_response import LinearResponse, covariance_of
@@ -38,7 +39,6 @@ from phalanx.variational.methods.step import Losses
 from phalanx.variational.monitoring.stream import check_all_there
 from phalanx.variational.monitoring.watching import Look
 from phalanx.variational.page import PageOfFit, shown_draws
-from phalanx.variational.sinks import posterior_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

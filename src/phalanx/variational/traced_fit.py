@@ -13,13 +13,13 @@ from phalanx.language.tracing import Program
 from phalanx.run.checks import check_not_traced
 from phalanx.run.describe import source_of
 from phalanx.variational import checks
-from phalanx.variational.beginning import pair_of
 from phalanx.variational.guides.guide import Guide
-from phalanx.variational.guides.pair import Pair, alignment_of
+from phalanx.variational.guides.guide_and_model import Pair, alignment_of
 from phalanx.variational.monitoring.recording import names_for
 from phalanx.variational.monitoring.stream import Stream, rows_of, stream_of
 from phalanx.variational.options import FitOptions
-from phalanx.variational.unbounded import check_bounded
+from phalanx.variational.start import pair_of
+from phalanx.variational.unbounded_scales import check_bounded
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phalanx.adaptation.centring import FEWEST, learn_centring
+from phalanx.adaptation.centring import FEWEST_DRAWS, learn_centring
 
 
 def draws(spread, count=4000, scale=1.0, location=0.0):
@@ -60,7 +60,7 @@ def test_elements_are_evaluated_in_parts(monkeypatch):
 
 
 def test_too_few_draws_change_nothing():
-    few = [x[: FEWEST - 1] for x in draws(0.1)]
+    few = [x[: FEWEST_DRAWS - 1] for x in draws(0.1)]
     assert learn_centring(*few, before=FIRST) is FIRST
 
 

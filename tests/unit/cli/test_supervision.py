@@ -110,7 +110,8 @@ def test_what_launch_refuses(phalanx):
 def test_a_process_ends_with_its_launcher():
     reading, writing = os.pipe()
     script = (
-        "import os\nfrom phalanx.cli.launched import _end_with_launcher\n_end_with_launcher(int(os.environ['END']))"
+        "import os\nfrom phalanx.cli.launched_script import _end_with_launcher\n"
+        "_end_with_launcher(int(os.environ['END']))"
     )
     environment = {**os.environ, "END": str(reading)}
     process = subprocess.Popen([sys.executable, "-c", script], env=environment, pass_fds=(reading,))

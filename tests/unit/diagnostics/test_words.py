@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from phalanx.diagnostics.judging.checked_run import format_rhat
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import phalanx as phx
 from phalanx.inputs.placement import PaddedRows, mesh_of, sharding_of
-from phalanx.mesh.space import RowSharding
+from phalanx.mesh.row_sharding import RowSharding
 
 
 class Watched:

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 import phalanx as phx
-from phalanx.adaptation.acceptance import LEAST, harmonic_mean, harmonic_mean_of_normal_errors
+from phalanx.adaptation.acceptance import LEAST_RATE, harmonic_mean, harmonic_mean_of_normal_errors
 from phalanx.adaptation.trajectory import TrajectoryState
 from phalanx.diagnostics import ess
 from phalanx.kernels.chees import radical_inverse
@@ -122,7 +122,7 @@ def test_a_banana_takes_a_few_times_the_peers_fewest_leapfrogs_and_is_known_many
 
 def harmonic(rates, expected):
     """Return the harmonic mean of rates, whose inverses the devices add up."""
-    return float(np.asarray(harmonic_mean(float(np.mean(1 / np.fmax(rates, LEAST))), expected)))
+    return float(np.asarray(harmonic_mean(float(np.mean(1 / np.fmax(rates, LEAST_RATE))), expected)))
 
 
 def test_the_harmonic_mean_sees_chains_that_are_stuck():

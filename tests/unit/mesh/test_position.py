@@ -19,7 +19,7 @@ from phalanx.density.density import Density
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.position import Variable, Vector, VectorLayout, inner_products
 from phalanx.mesh.random_numbers import Keys
-from phalanx.mesh.space import RowSharding
+from phalanx.mesh.row_sharding import RowSharding
 
 ROWS = 13
 

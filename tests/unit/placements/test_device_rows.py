@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from phalanx.distributions.row_sums import over, times, total_of
-from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.row_sharding import GLOBAL, RowSharding
 from phalanx.placements import DeviceRows, pad_rows
 from phalanx.placements.row_functions import sum_rows
 

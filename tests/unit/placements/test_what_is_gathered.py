@@ -18,7 +18,7 @@ from phalanx.distributions.precise import precise
 from phalanx.distributions.supports import entries_of_support, support_of
 from phalanx.jaxprs.walking import all_equations
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
-from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.row_sharding import GLOBAL, RowSharding
 from phalanx.placements import DeviceRows
 from phalanx.placements.interpreter import COLLECTIVES
 from phalanx.placements.rules import RULES

@@ -7,8 +7,8 @@ import numpyro.distributions as dist
 from numpyro.infer.reparam import CircularReparam
 
 import phalanx as phx
+from phalanx.posterior.draw_tables import angles_among
 from phalanx.posterior.judging import windings
-from phalanx.posterior.tables import angles_among
 
 SHORT = {"num_warmup": 200, "num_samples": 300, "progress": False}
 

@@ -598,7 +598,7 @@ def test_nothing_that_outlives_a_trace_keeps_its_tracers():
     gc.collect()
     before = [value for value in gc.get_objects() if isinstance(value, Tracer)]  # of other tests
     fit = problem.Problem(model, arguments, phx.make_mesh(1))
-    assert list(fit.whole.doubts)
+    assert list(fit.whole.checks)
     gc.collect()
     known = {*map(id, before)}
     assert not [value for value in gc.get_objects() if isinstance(value, Tracer) and id(value) not in known]

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import phalanx as phx
-from phalanx.run.compile.device_constants import LARGEST, USES, DeviceConstants
+from phalanx.run.compile.device_constants import LARGEST_BYTES, USES, DeviceConstants
 
 
 def test_a_value_is_placed_once_it_was_used_and_then_kept() -> None:
@@ -31,7 +31,7 @@ def test_types_shapes_and_partitions_are_told_apart() -> None:
 
 
 def test_a_large_value_is_never_kept() -> None:
-    sent, large = DeviceConstants(phx.make_mesh()), np.zeros(LARGEST, np.int8)
+    sent, large = DeviceConstants(phx.make_mesh()), np.zeros(LARGEST_BYTES, np.int8)
     assert isinstance([sent.array(large, PartitionSpec()) for _ in range(USES + 2)][-1], jax.Array)
-    larger = np.zeros(LARGEST + 1, np.int8)
+    larger = np.zeros(LARGEST_BYTES + 1, np.int8)
     assert all(sent.array(larger, PartitionSpec()) is larger for _ in range(USES + 2))

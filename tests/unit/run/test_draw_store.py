@@ -23,7 +23,7 @@ from phalanx.run.host import draw_store
 from phalanx.run.phases import store
 from phalanx.store import stored_names as module_of_names
 from phalanx.store import zarr_folder, zarr_reading
-from phalanx.store.stored_names import LONGEST, stored_names
+from phalanx.store.stored_names import LONGEST_NAME, stored_names
 
 zarr = pytest.importorskip("zarr")
 ROOT = Path(__file__).parents[3]
@@ -287,7 +287,7 @@ def test_variables_of_any_name_are_stored(tmp_path):
 def test_names_of_folders_differ_and_are_short():
     stored = stored_names([*NAMES, *NAMES], Path("run.zarr"))
     assert list(stored) == list(NAMES) and len(set(stored.values())) == len(NAMES)
-    assert all(len(key.encode()) <= LONGEST and not set(key) & {"/", "\\", "\0"} for key in stored.values())
+    assert all(len(key.encode()) <= LONGEST_NAME and not set(key) & {"/", "\\", "\0"} for key in stored.values())
     assert (stored["s"], stored["S"], stored["a/b"]) == ("s", "S", "a.b")
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 import phalanx as phx
-from phalanx.adaptation.acceptance import LEAST
+from phalanx.adaptation.acceptance import LEAST_RATE
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.position import Variable, VectorLayout
-from phalanx.mesh.space import RowSharding
+from phalanx.mesh.row_sharding import RowSharding
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import shardings
 from phalanx.run.device.recorder import RowLayout
@@ -95,7 +95,7 @@ def test_sums_on_any_mesh_are_those_of_all_draws(shape, sizes, metric, slots, fa
     assert set(found.stats) == {"acceptance_rate", "diverging", "num_steps"}
     for name, total in found.stats.items():
         assert total == pytest.approx(stats[name][made].sum(dtype=np.float64), rel=1e-12)
-    inverses = 1 / np.fmax(stats["acceptance_rate"][made].astype(np.float64), LEAST)
+    inverses = 1 / np.fmax(stats["acceptance_rate"][made].astype(np.float64), LEAST_RATE)
     assert found.inverse_rates == pytest.approx(inverses.sum(), rel=1e-12)
     if not metric:
         assert found.position == found.gradient == ()
@@ -120,7 +120,7 @@ def test_a_rate_that_is_no_number_shows_in_the_mean_and_counts_as_no_acceptance(
     found = on_devices(Summing(layout), phx.make_mesh(chain=1), rows, np.int32(0), np.int32(1))
     rates = rows[0][0, :, 1].astype(np.float64)
     assert math.isnan(found.mean("acceptance_rate"))
-    assert found.inverse_rates == pytest.approx(np.sum(1 / np.fmax(rates, LEAST)), rel=1e-12)
+    assert found.inverse_rates == pytest.approx(np.sum(1 / np.fmax(rates, LEAST_RATE)), rel=1e-12)
 
 
 def draws_of(layout, blocks, groups=None, every=1):

@@ -14,7 +14,7 @@ from jax import random
 from numpyro.distributions import constraints
 
 import phalanx as phx
-from phalanx.variational.guides.pair import for_steps
+from phalanx.variational.guides.guide_and_model import for_steps
 from phalanx.variational.methods.step import FitState, Steps
 
 ROWS, DRAWS = 48, 4000

@@ -24,7 +24,7 @@ from tests.unit.damages import damaged_copies
 import phalanx as phx
 from phalanx.store import identity
 from phalanx.store.policy import SavePolicy
-from phalanx.variational.guides.pair import for_steps
+from phalanx.variational.guides.guide_and_model import for_steps
 from phalanx.variational.methods.step import FitState, StepBounds, StepOrder, Steps
 from phalanx.variational.monitoring.evaluating import HeldOut
 from phalanx.variational.monitoring.watching import fit_checkpoint, flops_of_a_step

@@ -10,7 +10,7 @@ from jax import random
 from numpyro.distributions import constraints
 
 import phalanx as phx
-from phalanx.variational.guides.pair import for_steps
+from phalanx.variational.guides.guide_and_model import for_steps
 from phalanx.variational.methods.step import Steps
 
 ROWS, SIZE = 48, 6

@@ -17,7 +17,7 @@ from phalanx.programs.sites import Latent
 from phalanx.programs.traced_program import TracedProgram
 from phalanx.variational.guides import structured
 from phalanx.variational.guides.coordinates import size_of
-from phalanx.variational.guides.structured import MOST, Structured, parents_of
+from phalanx.variational.guides.structured import MOST_COEFFICIENTS, Structured, parents_of
 
 Y = np.random.default_rng(0).normal(1.0, 2.0, size=6).astype(np.float32)
 
@@ -46,7 +46,7 @@ def test_parents_are_read_off_the_program():
 
 
 def test_rows_depend_on_the_same_rows_where_there_are_many(monkeypatch):
-    many = MOST  # squared, more than may be
+    many = MOST_COEFFICIENTS  # squared, more than may be
     latents = [
         Latent(name, shape, jnp.float32, shape=shape, support="real")
         for name, shape in {"p": (many,), "c": (many, 2), "g": (3,)}.items()

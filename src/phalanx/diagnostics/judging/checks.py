@@ -22,7 +22,7 @@ from phalanx.diagnostics.judging.checked_run import (
     format_rhat,
     least_ess,
 )
-from phalanx.errors.words import count, first_few, which
+from phalanx.errors.message_text import count, first_few, which
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,7 +39,7 @@ APART = (
 )
 """Advice for chains in different places."""
 
-TOGETHER = (
+BRING_CHAINS_TOGETHER = (
     "another parametrisation, or any other change that brings the chains together: while they sit apart, more draws do "
     "not help"
 )
@@ -235,7 +235,7 @@ def check_ess(run: CheckedRun) -> Finding | str | None:
         f"{_figures(run.table, rows, values, '{:,.0f}'.format)}."
     )
     if run.separation:
-        return Finding("low ESS", problem, TOGETHER if run.switching is None else ORDERED)
+        return Finding("low ESS", problem, BRING_CHAINS_TOGETHER if run.switching is None else ORDERED)
     times = f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws"
     advice = f"{times} (num_samples)" if least >= 0.1 * needed else f"another parametrisation; with this one, {times}"
     if least < USABLE_FRACTION * needed:

@@ -11,7 +11,7 @@ from phalanx.diagnostics.elements import Names, element_names
 from phalanx.diagnostics.judging.checked_run import HIGH_RHAT, format_rhat, least_ess
 from phalanx.diagnostics.judging.checks import LOW_ACCEPTANCE, SMALLER_STEPS, Finding
 from phalanx.diagnostics.judging.verdict import Verdict, judged
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 
 NAMED = 3
 """The most elements that a sentence names."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phalanx.diagnostics.elements import Names, element_names
-from phalanx.errors.words import first_few
+from phalanx.errors.message_text import first_few
 
 WITHIN = (0.05, 0.95)
 """Quantiles of a chain's draws that bound its range."""

@@ -14,7 +14,7 @@ from scipy.special import stdtr
 
 from phalanx.diagnostics.elements import Names, element_names, measure
 from phalanx.diagnostics.judging.checks import Finding
-from phalanx.errors.words import count, first_few
+from phalanx.errors.message_text import count, first_few
 
 FALSE_ALARMS = 0.002
 """Probability of the finding, over all quantities, for chains that are stationary."""

@@ -26,10 +26,10 @@ from phalanx.mesh.total import Total
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-DECIDES = 0xFFFFFFFF
+DECISION_WORD = 0xFFFFFFFF
 """Counter of a lane's uniforms; those of coordinates are lower."""
 
-CHOOSES = 0xFFFFFFFE
+CHOICE_WORD = 0xFFFFFFFE
 """Counter of the key with which a lane chooses rows."""
 
 MANY_LANES = 64
@@ -84,7 +84,7 @@ class LaneTarget:
         gathered for each lane, and that lanes no longer share a product with the data.
         """
         assert self.density.minibatch is not None
-        chooses = threefry(key, jnp.asarray(number, jnp.uint32), jnp.uint32(CHOOSES))
+        chooses = threefry(key, jnp.asarray(number, jnp.uint32), jnp.uint32(CHOICE_WORD))
         rows = jax.vmap(self.density.minibatch.rows, out_axes=-1)(as_key(chooses))
 
         def one(rows: Array, *parts: Array) -> tuple[Total, Vector]:
@@ -128,7 +128,7 @@ class LaneTarget:
 
     def uniform(self, key: Words, number: int = 0) -> Float[Array, "{self.count}"]:
         """Return a uniform on [0, 1) for each lane."""
-        word, _ = threefry(key, jnp.uint32(number), jnp.uint32(DECIDES))
+        word, _ = threefry(key, jnp.uint32(number), jnp.uint32(DECISION_WORD))
         return uniforms_from((word, jnp.zeros_like(word)), jnp.float32)
 
     def mean_over_chains(self, values: Tree) -> Tree:

@@ -17,7 +17,7 @@ def hyperparameter(value: float | int) -> np.ndarray:
     return np.asarray(value, np.int32 if isinstance(value, int) else jax.dtypes.canonicalize_dtype(float))
 
 
-def listed(*tuners: Tuner | None) -> tuple[Tuner, ...]:
+def without_none(*tuners: Tuner | None) -> tuple[Tuner, ...]:
     """Return the tuners that are not None, as a tuple."""
     return tuple(tuner for tuner in tuners if tuner is not None)
 
@@ -58,7 +58,7 @@ def check_centring(kernel: str, centring: object) -> str | tuple[str, ...] | Non
     )
 
 
-def whole(kernel: str, name: str, value: object, least: int = 1) -> int:
+def check_integer(kernel: str, name: str, value: object, least: int = 1) -> int:
     """Return a hyperparameter as a whole number; raise unless it is one of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{kernel}: {name} must be a whole number, at least {least}; got {value!r}.")

@@ -13,7 +13,7 @@ from phalanx.adaptation.metric import Metric
 from phalanx.adaptation.step_size import StepSize
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
-from phalanx.kernels.protocol.options import check_metric, listed, step_size_of
+from phalanx.kernels.protocol.options import check_metric, step_size_of, without_none
 from phalanx.mesh.random_numbers import Keys, Words
 from phalanx.mesh.specs import PyTree
 
@@ -103,7 +103,7 @@ def from_draw(
         name=f"from_draw({getattr(draw, '__name__', '...')}, step_size={step_size})",
         machine=WholeDraws(draw),
         tuning=Tuning(first_step_size),
-        tuners=listed(
+        tuners=without_none(
             None if metric is None else Metric(metric),
             StepSize(target_acceptance, of_trajectories=True) if step_size is None else None,
         ),

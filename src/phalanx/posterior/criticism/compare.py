@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.optimize import minimize
 
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.posterior.criticism.loo import Loo
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from jax import Array
 from numpyro.distributions import Distribution
 
 from phalanx.distributions.supports import SharedTerm
-from phalanx.errors.words import first_few
+from phalanx.errors.message_text import first_few
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.messages import Forward, is_term
 from phalanx.language.observations import term_of

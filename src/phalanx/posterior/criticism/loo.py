@@ -16,7 +16,7 @@ from phalanx.diagnostics.convergence import mcse
 from phalanx.diagnostics.elements import Names, element_name
 from phalanx.diagnostics.judging.checks import Finding
 from phalanx.diagnostics.psis import smooth, threshold
-from phalanx.errors.words import count, first_few
+from phalanx.errors.message_text import count, first_few
 from phalanx.extras import is_installed, require
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.observations import check_unscaled, counted, is_masked

@@ -14,12 +14,12 @@ from phalanx.density.target import Target
 from phalanx.diagnostics import judge
 from phalanx.diagnostics.elements import element_names, measure
 from phalanx.diagnostics.summary import COLUMNS, check_fraction, row_of, row_of_angles
+from phalanx.errors.message_text import first_few
 from phalanx.errors.names import UnknownVariable, hint
-from phalanx.errors.words import first_few
+from phalanx.posterior.draw_tables import angles_among
 from phalanx.posterior.each.stored_sets import blanked
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.posterior.tables import angles_among
 from phalanx.store.lazy_array import LazyArray
 from phalanx.store.pickles import Pickled
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.reducers.effective_size import mean_autocovariance
 from phalanx.report.plots.chosen import Quantity
 from phalanx.report.plots.style import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from phalanx.diagnostics.energy import has_energy
-from phalanx.report.reported import Reported
+from phalanx.report.posterior_protocol import Reported
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Shaped

@@ -15,7 +15,7 @@ from phalanx.report.plots.chosen import choose_quantities, choose_suspects
 from phalanx.report.plots.pairs import pair_figure
 from phalanx.report.plots.sampler import energy_figure, energy_plots, warmup_figure, warmup_plots
 from phalanx.report.plots.style import PANEL, panel
-from phalanx.report.reported import Reported
+from phalanx.report.posterior_protocol import Reported
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.extras import require
 from phalanx.report.plots.chosen import Quantity
 from phalanx.report.plots.style import (

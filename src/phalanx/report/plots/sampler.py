@@ -21,7 +21,7 @@ from phalanx.report.plots.style import (
     say,
     whole_numbers,
 )
-from phalanx.report.reported import Reported
+from phalanx.report.posterior_protocol import Reported
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -15,7 +15,7 @@ from phalanx.mesh.processes import to_devices
 from phalanx.mesh.specs import PyTree
 from phalanx.run.compile.lru_cache import LRUCache
 
-MOST, LARGEST = 1024, 4096
+MOST_ARRAYS, LARGEST_BYTES = 1024, 4096
 """Maximal number of arrays in the cache, and maximal bytes of one."""
 
 USES = 2
@@ -27,7 +27,7 @@ class DeviceConstants:
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
-        self._known: LRUCache[int | Array] = LRUCache(MOST)  # an array, or its uses so far
+        self._known: LRUCache[int | Array] = LRUCache(MOST_ARRAYS)  # an array, or its uses so far
 
     def __call__(self, values: PyTree, spec: PartitionSpec) -> PyTree:
         """Return a tree of small arrays as arguments of a block, sharded by `spec`; JAX arrays are unchanged.
@@ -48,6 +48,6 @@ class DeviceConstants:
         sent = value
         if uses >= USES or jax.process_count() > 1:
             sent = to_devices(value, NamedSharding(self._mesh, spec))
-        if value.nbytes <= LARGEST:
+        if value.nbytes <= LARGEST_BYTES:
             self._known.keep(key, sent if isinstance(sent, Array) else uses + 1)
         return sent

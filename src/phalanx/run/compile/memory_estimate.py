@@ -13,7 +13,7 @@ import jax
 from jax import Array
 from jax.errors import JaxRuntimeError
 
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.mesh.devices import CHAIN
 from phalanx.run.device.executables import Executables
 

@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
-from phalanx.mesh.space import GLOBAL
+from phalanx.mesh.row_sharding import GLOBAL
 from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reducer import density_name
 from phalanx.reducers.reductions import Reductions, States

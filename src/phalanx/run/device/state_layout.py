@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 
 from phalanx.jaxprs.dependence import varying_axes
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.space import GLOBAL, RowSharding
+from phalanx.mesh.row_sharding import GLOBAL, RowSharding
 from phalanx.mesh.specs import PyTree
 from phalanx.placements import DeviceRows
 from phalanx.reducers.reducer import Reduce, Reducer

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from phalanx.adaptation.acceptance import LEAST
+from phalanx.adaptation.acceptance import LEAST_RATE
 from phalanx.adaptation.tuner import Sums, VectorMoments
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.processes import to_host
@@ -62,7 +62,7 @@ class Summing:
 
         def of_slot(origins: Sequence[Array], figures: Array, *now: Array) -> PyTree:
             good = self._are_finite(now)
-            inverse = 1 / jnp.fmax(figures[:, layout.stats.index("acceptance_rate")], LEAST)
+            inverse = 1 / jnp.fmax(figures[:, layout.stats.index("acceptance_rate")], LEAST_RATE)
             apart = [jnp.where(good[:, None], x - origin[None], 0.0) for x, origin in zip(now, origins, strict=True)]
             ones = jnp.ones_like(inverse)  # a CPU computes sums over lanes several times faster as matrix products
 

@@ -21,12 +21,12 @@ CACHE_BYTES = 2**17
 ARRAYS = 16
 """Estimated number of arrays of the size of a position that a draw uses."""
 
-TOGETHER = 128
+LANES_OF_TILE = 128
 """Lanes of a tile if draws are recorded, one lane after the other; see `benchmarks/tiles.py`. If they are reduced, the
 fewest: with some 20 lanes of wide positions the processor waits for single operations longer than for memory."""
 
 MOST_BYTES = 2**23
-"""Bytes of the largest state of a tile that is filled up to `TOGETHER` lanes although a core's cache is smaller."""
+"""Bytes of the largest state of a tile with `LANES_OF_TILE` lanes although a core's cache is smaller."""
 
 
 class Tiles(NamedTuple):
@@ -42,8 +42,8 @@ class Tiles(NamedTuple):
         given = given_tile()
         if blocks.on_cpu and Workaround.TILES.is_on:
             lane = max(1, 4 * ARRAYS * sum(blocks.layout.lengths))
-            lanes = max(1, CACHE_BYTES // lane, min(TOGETHER, MOST_BYTES // lane))
-            tiles = cls(tile_of(count, TOGETHER), tile_of(count, lanes))
+            lanes = max(1, CACHE_BYTES // lane, min(LANES_OF_TILE, MOST_BYTES // lane))
+            tiles = cls(tile_of(count, LANES_OF_TILE), tile_of(count, lanes))
         else:
             tiles = cls(count, count)
         if not given:

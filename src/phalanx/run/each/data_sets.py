@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from phalanx.errors.message_text import count, first_few
 from phalanx.errors.names import hint
-from phalanx.errors.words import count, first_few
 from phalanx.inputs.arguments import by_keyword, check_program
 from phalanx.inputs.dataframe_input import Levels, as_named_array, columns_of, in_form_of, is_data
 from phalanx.inputs.dtype_checks import to_jax_dtype

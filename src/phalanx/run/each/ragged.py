@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from phalanx.errors.words import first_few
+from phalanx.errors.message_text import first_few
 from phalanx.inputs.arguments import ADDED, split_arguments
 from phalanx.language.handlers import under
 from phalanx.language.messages import Forward

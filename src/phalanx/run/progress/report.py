@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 
 
 class Report(Protocol):

@@ -27,13 +27,12 @@ from phalanx.run.each.model_on_sets import ModelOnSets
 from phalanx.run.progress.display import make_progress, waiting
 from phalanx.run.progress.watchdog import watched
 from phalanx.variational import checks
-from phalanx.variational.beginning import Misfits, init_of, pair_of
 from phalanx.variational.data_checks import DataChecks
-from phalanx.variational.drawing import MOST
+from phalanx.variational.drawing import MOST_DRAWS
 from phalanx.variational.each.fits import Fits, chosen_names
 from phalanx.variational.each.learning import LearningOfSets, SetsCourse
 from phalanx.variational.each.programs import LanePrograms
-from phalanx.variational.guides.pair import Pair, alignment_of
+from phalanx.variational.guides.guide_and_model import Pair, alignment_of
 from phalanx.variational.methods.optimizer import steps_of
 from phalanx.variational.methods.settling import Settling
 from phalanx.variational.methods.step import PATIENCE
@@ -41,7 +40,8 @@ from phalanx.variational.methods.stochastic import why_unsettled
 from phalanx.variational.monitoring.recording import names_for, record_of
 from phalanx.variational.options import FitOptions
 from phalanx.variational.result import Fit
-from phalanx.variational.unbounded import check_bounded
+from phalanx.variational.start import Misfits, init_of, pair_of
+from phalanx.variational.unbounded_scales import check_bounded
 
 NUMBERS = 2**24
 """Most numbers in draws that are made at once, over all data sets."""
@@ -263,7 +263,7 @@ class _Result:
         lanes = len(self._lanes)
         seeds = (np.uint32(seed) + np.arange(count, dtype=np.uint32))[self._lanes]
         each = lanes * sum(max(1, leaf.size) for leaf in jax.tree.leaves(known))
-        size = int(max(1, min(MOST, n, NUMBERS // each)))
+        size = int(max(1, min(MOST_DRAWS, n, NUMBERS // each)))
         parts = []
         for first in range(0, n, size):
             numbers = np.arange(first, first + size, dtype=np.uint32)

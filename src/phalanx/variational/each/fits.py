@@ -10,8 +10,8 @@ import numpy as np
 
 from phalanx.diagnostics.elements import element_names, measure
 from phalanx.diagnostics.summary import check_fraction
+from phalanx.errors.message_text import first_few
 from phalanx.errors.names import UnknownVariable, hint
-from phalanx.errors.words import first_few
 from phalanx.mesh.random_numbers import check_seed
 from phalanx.posterior.each.posteriors import number_of_set
 from phalanx.posterior.record import RunRecord, Timing

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from phalanx.errors.words import count as counted
+from phalanx.errors.message_text import count as counted
 from phalanx.learning.loop import Stop
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.specs import PyTree

@@ -17,12 +17,12 @@ from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.specs import PyTree
 from phalanx.run.each.model_on_sets import ModelOnSets
-from phalanx.variational.beginning import Misfits, first_values
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.drawing import Drawn, one_draw, quartiles_of, stream_key
+from phalanx.variational.guides.guide_and_model import Pair, key_of
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair, key_of
 from phalanx.variational.methods.step import PATIENCE, ROOM, FitState, StepBounds, Steps, step_key
+from phalanx.variational.start import Misfits, first_values
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, UInt32

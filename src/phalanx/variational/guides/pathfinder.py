@@ -34,7 +34,7 @@ from phalanx.variational.problem import Problem
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-LONGEST = 200
+MOST_STEPS = 200
 """Steps of a path at most."""
 
 DRAWS = 16
@@ -125,7 +125,7 @@ def follow(log_density: LogDensity, position: Float[Array, "coordinate"], key: A
     path = Path(begun, jnp.ones(size, dtype), first, jnp.full((), -jnp.inf, begun.value.dtype), jnp.int32(0))
 
     def go_on(path: Path) -> Array:
-        return path.climb.moved & (path.count < LONGEST)
+        return path.climb.moved & (path.count < MOST_STEPS)
 
     def step(path: Path) -> Path:
         there = climb(log_density, path.climb, 1)

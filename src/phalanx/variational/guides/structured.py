@@ -39,7 +39,7 @@ from phalanx.variational.problem import Problem
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-MOST = 4096
+MOST_COEFFICIENTS = 4096
 """Most coefficients of a variable on another; with more, a row depends only on the same row."""
 
 ALONE = MeanField()
@@ -146,7 +146,7 @@ def _is_by_row(child: Latent, parent: Latent) -> bool:
     """Return whether a row of the child depends on the same row of the parent alone, as where both have many rows."""
     shape = child.unconstrained_shape
     other = parent.unconstrained_shape
-    return math.prod(shape) * math.prod(other) > MOST and shape[:1] == other[:1] != ()
+    return math.prod(shape) * math.prod(other) > MOST_COEFFICIENTS and shape[:1] == other[:1] != ()
 
 
 def _shape(child: Latent, parent: Latent) -> tuple[int, ...]:

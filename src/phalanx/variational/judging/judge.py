@@ -12,7 +12,7 @@ import numpy as np
 from phalanx.diagnostics import Finding, Verdict, judged
 from phalanx.diagnostics.elements import Names, element_names
 from phalanx.diagnostics.psis import beyond_largest, threshold
-from phalanx.errors.words import count, first_few
+from phalanx.errors.message_text import count, first_few
 from phalanx.variational.judging.evidence import Weights
 from phalanx.variational.judging.modes import ModeSearch
 from phalanx.variational.judging.moving import Moved
@@ -26,7 +26,7 @@ MEAN_OFF, SD_OFF = 0.1, 0.15
 FALSE_ALARMS = 0.01
 """Probability that any quantity of an exact fit is reported, for any number of quantities."""
 
-STILL = 0.8
+LARGEST_CORRELATION = 0.8
 """Largest correlation of draws before and after the moves at which a guide's error is extrapolated from the moves."""
 
 FAILED = 0.01
@@ -115,7 +115,7 @@ def moments_after(moved: Moved, labels: Names | None = None) -> Iterator[Moment]
         variance = after.var(0)
         with np.errstate(all="ignore"):
             kept = (away * (after - after.mean(0))).mean(0) / np.sqrt(plain * variance)
-            gone = 1.0 - np.clip(kept, 0.0, STILL)
+            gone = 1.0 - np.clip(kept, 0.0, LARGEST_CORRELATION)
             ratio = np.sqrt(plain / variance) ** (1.0 / gone)
             sd = np.sqrt(variance)
             ratio_error = 0.5 * ratio * grown_error / variance / gone

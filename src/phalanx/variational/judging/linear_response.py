@@ -17,14 +17,14 @@ from phalanx.errors.names import hint
 from phalanx.learning.ascent import derivative_at
 from phalanx.mesh.agreement import check_same
 from phalanx.variational.drawing import Drawing
+from phalanx.variational.guides.guide_and_model import Pair, alignment_of, run_model
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair, alignment_of, run_model
 from phalanx.variational.methods.fixed_draws import FixedDraws
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64
 
-MOST = 4096
+MOST_PARAMETERS = 4096
 """Most parameters whose Hessian is computed."""
 
 AT_ONCE, CHUNK = 16, 8
@@ -73,10 +73,10 @@ def covariance_of(
     of_model = pair.problem.parameters
     paths = jax.tree_util.tree_leaves_with_path(dict(free))  # in the order of the vector of all
     mine = np.concatenate([np.full(leaf.size, path[0].key not in of_model) for path, leaf in paths])
-    if (size := int(mine.sum())) > MOST:
+    if (size := int(mine.sum())) > MOST_PARAMETERS:
         raise ValueError(
-            f"covariance: the guide {pair.guide.name} has {size:,} parameters; with more than {MOST:,} the Hessian is "
-            f"too large. Use phx.guides.low_rank(), or phx.mcmc with init= this fit."
+            f"covariance: the guide {pair.guide.name} has {size:,} parameters; with more than {MOST_PARAMETERS:,} "
+            f"the Hessian is too large. Use phx.guides.low_rank(), or phx.mcmc with init= this fit."
         )
     hessian, slopes = (np.asarray(part, np.float64)[mine] for part in drawing.compiler(look, *given)(*given))
     return LinearResponse(elements, _inverted(hessian[:, mine], slopes))

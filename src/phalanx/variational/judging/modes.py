@@ -33,8 +33,8 @@ from phalanx.learning.ascent import Climb, LogDensity, climb, curvature, negativ
 from phalanx.programs.unconstrained import Evaluation, to_unconstrained
 from phalanx.variational.drawing import STREAM, Drawing
 from phalanx.variational.guides.coordinates import flat
+from phalanx.variational.guides.guide_and_model import key_of, log_weight, position_of
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import key_of, log_weight, position_of
 from phalanx.variational.judging.moving import in_lanes, lanes_of
 from phalanx.variational.problem import Values
 

@@ -30,8 +30,8 @@ from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation
 from phalanx.variational.drawing import STREAM, Drawing
 from phalanx.variational.guides.coordinates import flat
+from phalanx.variational.guides.guide_and_model import key_of, log_weight, position_of
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import key_of, log_weight, position_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt32
@@ -49,9 +49,10 @@ DENSE = 64
 """Coordinates up to which the metric is the covariance of the draws; beyond, their standard deviations."""
 
 COUNTS = ((2**14, 4096), (2**18, 1024))
-"""Cost of a log density, with the elements of a draw, and number of draws to move up to there; beyond, `FEWEST`."""
+"""Cost of a log density, with the elements of a draw, and number of draws to move up to there."""
 
-FEWEST = 512
+FEWEST_DRAWS = 512
+"""Number of draws to move beyond the costs in `COUNTS`."""
 
 FEW_NUMBERS, LANES_OF_FEW, LANES = 2**16, 64, 8
 """Up to a cost of `FEW_NUMBERS`, gradients of `LANES_OF_FEW` draws are computed at once; beyond, of `LANES`."""
@@ -97,7 +98,7 @@ class Mover:
         """Number of draws to move."""
         position = jax.tree.leaves(self.drawing.pair.problem.whole.position)
         cost = self.drawing.cost + sum(math.prod(leaf.shape) for leaf in position)
-        return next((count for most, count in COUNTS if cost <= most), FEWEST)
+        return next((count for most, count in COUNTS if cost <= most), FEWEST_DRAWS)
 
     @cached_property
     def _compiled(self) -> Compiled:

@@ -10,7 +10,7 @@ import numpy as np
 
 from phalanx.learning.compiled import Compiler
 from phalanx.variational.drawing import STREAM, Drawing, Drawn, on_host
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.guide_and_model import Pair
 from phalanx.variational.judging.evidence import Weights
 
 POOL = 8192

@@ -18,8 +18,8 @@ from phalanx.learning.compiled import Compiler
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.processes import to_devices, to_host
 from phalanx.variational.data_checks import DataChecks
+from phalanx.variational.guides.guide_and_model import Pair, for_steps
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair, for_steps
 from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STREAM = 0x726F7773
 """Distinguishes the keys of these draws from those of others."""
 
-DRAWS, TOGETHER = 50, 512
+DRAWS_OF_ROW, DRAWS_OF_ALL_ROWS = 50, 512
 """Most draws that are made at once: of one row, and of all rows together."""
 
 
@@ -55,8 +55,8 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
     rows = _count(arguments)
     of_these = replace(pair, problem=replace(pair.problem, arguments=arguments))
     DataChecks(of_these, Compiler()).check_now(arguments)
-    at_once = min(num_draws, DRAWS)
-    group = min(rows, max(1, TOGETHER // at_once))
+    at_once = min(num_draws, DRAWS_OF_ROW)
+    group = min(rows, max(1, DRAWS_OF_ALL_ROWS // at_once))
     layout = NamedSharding(
         pair.problem.mesh, PartitionSpec(ROWS if group % pair.problem.mesh.shape[ROWS] == 0 else None)
     )

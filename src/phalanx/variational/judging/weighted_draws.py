@@ -12,7 +12,7 @@ from phalanx.diagnostics import Verdict
 from phalanx.diagnostics.elements import Names
 from phalanx.mesh.agreement import check_same
 from phalanx.variational.drawing import Drawing, on_host
-from phalanx.variational.guides.pair import alignment_of
+from phalanx.variational.guides.guide_and_model import alignment_of
 from phalanx.variational.judging.evidence import Evidence, Weights
 from phalanx.variational.judging.judge import Compared, judge_fit, judge_unweighted, moments_after
 from phalanx.variational.judging.modes import Modes, ModeSearch

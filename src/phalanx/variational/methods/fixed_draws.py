@@ -27,8 +27,8 @@ from jax.flatten_util import ravel_pytree
 
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.learning.ascent import LogDensity
+from phalanx.variational.guides.guide_and_model import Pair, begin, moved, numbered, run_model
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair, begin, moved, numbered, run_model
 from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:

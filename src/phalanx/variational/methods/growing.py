@@ -19,17 +19,17 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import NamedSharding, PartitionSpec
 
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.learning.ascent import MEMORY, Climb, climb
 from phalanx.learning.compiled import Compiler
 from phalanx.learning.loop import Stop
 from phalanx.run.compile.block_length import BlockLength
 from phalanx.variational.drawing import change_between, quartiles_of
+from phalanx.variational.guides.guide_and_model import key_of
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import key_of
-from phalanx.variational.methods.blame import improper_model
 from phalanx.variational.methods.fixed_draws import FixedDraws, HeldDraws
 from phalanx.variational.methods.method import FitError, FitReport
+from phalanx.variational.methods.not_finite import improper_model
 from phalanx.variational.methods.settling import NATS
 from phalanx.variational.methods.step import ROOM, Losses, StepBounds
 from phalanx.variational.methods.stochastic import COMPARED, NUMBERS

@@ -25,7 +25,7 @@ from jax.typing import ArrayLike
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.variational.guides.coordinates import by_name
 from phalanx.variational.guides.gaussian import standard_log_prob
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.guide_and_model import Pair
 from phalanx.variational.methods.step import FitState
 from phalanx.variational.problem import Values
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.learning.loop import Method, Stop
 from phalanx.mesh.specs import PyTree
 from phalanx.variational.guides.learned import Params

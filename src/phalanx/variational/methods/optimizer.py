@@ -8,18 +8,18 @@ from typing import Any
 from phalanx.extras import require
 from phalanx.variational import checks
 from phalanx.variational.guides.coordinates import size_of
-from phalanx.variational.guides.pair import Pair
+from phalanx.variational.guides.guide_and_model import Pair
 from phalanx.variational.methods.step import Steps
 from phalanx.variational.objective import Objective
 
 RATE = 0.05
 """Rate of the default optimiser, Adam."""
 
-LONGEST = 10.0
-"""Gradient in units of a guide's widths, in nats, from which on the default optimiser cuts it; see `LONGEST_EACH`."""
+LONGEST_GRADIENT = 10.0
+"""Gradient in units of a guide's widths, in nats, from which on the default optimiser cuts it."""
 
-LONGEST_EACH = 1.0
-"""The same for each coordinate, whose squares add up: with many coordinates it allows more than `LONGEST`."""
+LONGEST_PER_COORDINATE = 1.0
+"""The same for each coordinate, whose squares add up: with many coordinates it allows more than `LONGEST_GRADIENT`."""
 
 
 def steps_of(
@@ -31,7 +31,7 @@ def steps_of(
         rate, transform = optimizer_of(optimizer, None, None)
         return Steps(pair, objective, transform, num_particles), rate, False
     falls = pair.guide.traits.rate_falls
-    by_widths = max(LONGEST, LONGEST_EACH * math.sqrt(size_of(pair.problem.latents)))
+    by_widths = max(LONGEST_GRADIENT, LONGEST_PER_COORDINATE * math.sqrt(size_of(pair.problem.latents)))
     longest = by_widths if pair.guide.traits.by_widths else None
     rate, transform = optimizer_of(optimizer, longest, num_steps if falls else None)
     return Steps(pair, objective, transform, num_particles), rate, falls

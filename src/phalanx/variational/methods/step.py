@@ -19,8 +19,8 @@ from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.specs import PyTree
 from phalanx.placements import add_together
 from phalanx.run.compile.executable_cache import is_ours
+from phalanx.variational.guides.guide_and_model import Pair, antithetic_noise_of, key_of, moved, noise_of, values_moved
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair, antithetic_noise_of, key_of, moved, noise_of, values_moved
 from phalanx.variational.objective import Objective, log_weights, particles
 from phalanx.variational.problem import Values
 

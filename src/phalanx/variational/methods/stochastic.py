@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.extras import require
 from phalanx.learning.checkpoint import TrainingCheckpoint
 from phalanx.learning.compiled import Compiler
@@ -23,10 +23,10 @@ from phalanx.mesh.processes import all_to_devices
 from phalanx.run.compile.block_length import BlockLength
 from phalanx.store.policy import SavePolicy
 from phalanx.variational.drawing import change_between, quartiles_of
+from phalanx.variational.guides.guide_and_model import bound_name, key_of
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import bound_name, key_of
-from phalanx.variational.methods.blame import Blame
 from phalanx.variational.methods.method import FitError, FitReport
+from phalanx.variational.methods.not_finite import Blame
 from phalanx.variational.methods.settling import TOLERANCE, Settling
 from phalanx.variational.methods.step import PATIENCE, ROOM, FitState, Losses, StepBounds, StepOrder, Steps, laid_out
 from phalanx.variational.monitoring.options import Training

@@ -14,8 +14,8 @@ from phalanx.language.messages import is_term
 from phalanx.learning.batches import Batches, batches
 from phalanx.learning.compiled import Compiler
 from phalanx.variational.data_checks import DataChecks
+from phalanx.variational.guides.guide_and_model import Pair
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair
 from phalanx.variational.methods.step import Steps
 from phalanx.variational.monitoring.stream import on_host, place_rows, streamed_rows
 from phalanx.variational.objective import log_weights, particles

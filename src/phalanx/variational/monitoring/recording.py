@@ -9,7 +9,7 @@ from phalanx.density.given_names import Coords, Dims, GivenNames
 from phalanx.density.naming import Naming
 from phalanx.posterior.record import RunRecord
 from phalanx.run.describe import data_words, names_in_record, source_of, versions
-from phalanx.variational.guides.pair import Pair, alignment_of
+from phalanx.variational.guides.guide_and_model import Pair, alignment_of
 from phalanx.variational.objective import Objective
 from phalanx.variational.problem import Problem
 

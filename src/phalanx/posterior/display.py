@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 
 MOST_ROWS = 20
 """Most variables in the table of a notebook."""

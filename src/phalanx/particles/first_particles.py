@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, ImproperUniform, MaskedDistribution
 
 from phalanx.distributions.supports import kind_of
-from phalanx.errors.words import count
+from phalanx.errors.message_text import count
 from phalanx.mesh.processes import to_host
 from phalanx.particles.programs import Position, Programs
 from phalanx.programs.traced_program import TracedProgram

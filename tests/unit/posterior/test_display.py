@@ -15,7 +15,7 @@ from tests.unit.report.posteriors import make_posterior
 
 import phalanx as phx
 from phalanx.diagnostics import Finding, judged
-from phalanx.posterior.shown import MOST_ROWS, as_html
+from phalanx.posterior.display import MOST_ROWS, as_html
 
 HOSTILE = "<script>alert(1)</script>"
 

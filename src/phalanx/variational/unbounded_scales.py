@@ -25,8 +25,8 @@ from phalanx.language.parameters import Parameter
 from phalanx.language.random_variable import RandomVariable
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation, run_program
-from phalanx.programs.validity import VALUE, Doubt, Doubts, doubts_of
-from phalanx.variational.guides.pair import Pair
+from phalanx.programs.validity import VALUE, ValueCheck, ValueChecks, value_checks_of
+from phalanx.variational.guides.guide_and_model import Pair
 from phalanx.variational.problem import Problem
 
 DRAWS, RARE = 100, 0.1
@@ -73,29 +73,29 @@ class _Unbounded(NamedTuple):
     Attributes:
         name, parameter: the variable of the distribution, and its parameter.
         source: the name of the value.
-        doubt: the allowed values and the distribution, as text.
+        check: the allowed values and the distribution, as text.
     """
 
     name: str
     parameter: str
     source: str
-    doubt: Doubt
+    check: ValueCheck
 
 
-def _unbounded(program: ClosedJaxpr, sources: Mapping[Var, str], doubts: Doubts) -> Iterator[_Unbounded]:
+def _unbounded(program: ClosedJaxpr, sources: Mapping[Var, str], checks: ValueChecks) -> Iterator[_Unbounded]:
     """Yield the parameters that are a value on the real line itself, up to a constant factor.
 
     Args:
-        program: a trace whose last outputs are the arrays of `doubts`.
+        program: a trace whose last outputs are the arrays of `checks`.
         sources: names of its variables that take all real values.
-        doubts: the doubts, by variable and parameter.
+        checks: the checks, by variable and parameter.
     """
     copied = _Copies(sources).run(program, [NOWHERE] * len(program.jaxpr.invars))
-    values = copied[len(copied) - 2 * len(doubts) :: 2]
-    for ((name, parameter), doubt), names in zip(doubts.items(), values, strict=True):
-        is_bounded = doubt.allowed in NAMES or doubt.allowed.startswith("between")
+    values = copied[len(copied) - 2 * len(checks) :: 2]
+    for ((name, parameter), check), names in zip(checks.items(), values, strict=True):
+        is_bounded = check.allowed in NAMES or check.allowed.startswith("between")
         if names and parameter != VALUE and is_bounded:
-            yield _Unbounded(name, parameter, min(names), doubt)
+            yield _Unbounded(name, parameter, min(names), check)
 
 
 class _Copies(Interpreter[Axes]):
@@ -138,15 +138,15 @@ def _check_parameters(
     if not real:
         return
 
-    def look(params: PyTree, arrays: PyTree) -> Doubts:
-        return problem.alone(lambda: doubts_of(run(params, problem.arguments.layout.join(arrays))))
+    def look(params: PyTree, arrays: PyTree) -> ValueChecks:
+        return problem.alone(lambda: value_checks_of(run(params, problem.arguments.layout.join(arrays))))
 
     values = jax.eval_shape(lambda: {name: p.start(name, random.key(0)) for name, p in parameters.items()})
-    traced, doubts = jax.make_jaxpr(look, return_shape=True)(values, problem.arguments.whole_shapes())
+    traced, checks = jax.make_jaxpr(look, return_shape=True)(values, problem.arguments.whole_shapes())
     names = [name for name in sorted(values) for _ in jax.tree.leaves(values[name])]
     sources = {v: name for v, name in zip(traced.jaxpr.invars, names, strict=False) if name in real}
-    for found in _unbounded(traced, sources, doubts):
-        constraint = NAMES.get(found.doubt.allowed, "interval")
+    for found in _unbounded(traced, sources, checks):
+        constraint = NAMES.get(found.check.allowed, "interval")
         raise ValueError(
             f"{_sentence(found, where)} the parameter {found.source!r}, which has no constraint. Give it one, as in "
             f"phx.param({found.source!r}, ..., numpyro.distributions.constraints.{constraint}), or {TRANSFORM}."
@@ -156,7 +156,7 @@ def _check_parameters(
 def _check_latents(problem: Problem) -> None:
     whole = problem.whole
     sources = dict(zip(whole.at_zero.jaxpr.outvars, sorted(whole.position), strict=False))
-    for found in _unbounded(whole.at_zero, sources, whole.doubts):
+    for found in _unbounded(whole.at_zero, sources, whole.checks):
         if _invalid_in_prior(problem, found) > RARE:
             kind = kind_of(whole.variables[found.source].distribution)
             raise ValueError(
@@ -168,8 +168,8 @@ def _check_latents(problem: Problem) -> None:
 
 def _sentence(found: _Unbounded, where: str) -> str:
     return (
-        f"Variable {found.name!r}{where}: its {found.parameter} must be {found.doubt.allowed} for a "
-        f"{found.doubt.distribution}, and is"
+        f"Variable {found.name!r}{where}: its {found.parameter} must be {found.check.allowed} for a "
+        f"{found.check.distribution}, and is"
     )
 
 
@@ -184,7 +184,7 @@ def _invalid_in_prior(problem: Problem, found: _Unbounded) -> float:
             return variable.complete() if variable.is_given else replace(variable, key=next(keys)).complete()
 
         variables = run_program(problem.at_start, draw, data)
-        return doubts_of(Evaluation(variables, {}, {}))[found.name, found.parameter].bad.any()
+        return value_checks_of(Evaluation(variables, {}, {}))[found.name, found.parameter].bad.any()
 
     keys = random.split(random.key(0), DRAWS)
     try:

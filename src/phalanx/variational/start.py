@@ -26,8 +26,8 @@ from phalanx.variational import checks
 from phalanx.variational.guides.aligned import ProgramGuide
 from phalanx.variational.guides.constructors import MAKERS
 from phalanx.variational.guides.guide import Guide
+from phalanx.variational.guides.guide_and_model import Pair, begin, key_of
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair, begin, key_of
 from phalanx.variational.monitoring.stream import streamed_rows
 from phalanx.variational.problem import Problem
 from phalanx.variational.result import Fit

@@ -40,7 +40,7 @@ SOFTEST = 32
 LEVEL = 1e-3
 """Curvature, in the units of the diagonal, that products with a Hessian cannot distinguish from zero."""
 
-LONGEST, WANDERS = 30.0, 10.0
+FARTHEST, WANDERS = 30.0, 10.0
 """Farthest that a transformed coordinate is followed, and that the search among neighbours may lead."""
 
 FAR, PUSHED = (8.0, 16.0, 32.0), 40.0
@@ -49,7 +49,7 @@ FAR, PUSHED = (8.0, 16.0, 32.0), 40.0
 ROUNDS, FIRST_STEP, LAST_STEP = 300, 0.25, 1e-4
 """Most rounds of the search among neighbours, its first and its last step."""
 
-BESIDE, TOGETHER = (0.02, 0.2), 64
+BESIDE, EVALUATED_AT_ONCE = (0.02, 0.2), 64
 """Distances at which neighbours must be lower, and random directions, or positions, that are evaluated together."""
 
 
@@ -86,7 +86,7 @@ def is_summit_of_many(
     scales = lax.rsqrt(jnp.maximum(summit.curvatures[:SOFTEST], 1e-7))
     directions = summit.directions[:SOFTEST] * scales[:, None]
     rounding = 4.0 * jnp.finfo(log_p.dtype).eps * jnp.abs(log_p)
-    reached = (summit.promised < AT_TOP + rounding) & (jnp.min(summit.curvatures) > -LEVEL)
+    reached = (summit.predicted_gain < AT_TOP + rounding) & (jnp.min(summit.curvatures) > -LEVEL)
     return reached & jnp.isfinite(log_p) & _falls(densities, summit.position, log_p, directions, longest)
 
 
@@ -118,7 +118,7 @@ def longest_of(problem: Problem) -> Float[Array, "coordinate"]:
     parts = []
     for latent in named(problem.latents):
         is_itself = latent.name in problem.whole.at_position
-        parts.append(np.full(math.prod(latent.unconstrained_shape), np.inf if is_itself else LONGEST))
+        parts.append(np.full(math.prod(latent.unconstrained_shape), np.inf if is_itself else FARTHEST))
     return jnp.asarray(np.concatenate(parts), dtype_of(problem.latents))
 
 
@@ -153,7 +153,9 @@ class HostLogDensity:
 
             return self.problem.alone(lambda: jax.vmap(one)(vectors))
 
-        return self.compiler(log_densities, self._cast(np.zeros((TOGETHER, self._size))), self.arrays, rarely=True)
+        return self.compiler(
+            log_densities, self._cast(np.zeros((EVALUATED_AT_ONCE, self._size))), self.arrays, rarely=True
+        )
 
     def _cast(self, vectors: np.ndarray) -> np.ndarray:
         return vectors.astype(dtype_of(self.problem.latents))
@@ -161,9 +163,9 @@ class HostLogDensity:
     def log_densities(self, vectors: Float[np.ndarray, "position coordinate"]) -> Float64[np.ndarray, "position"]:
         """Return log densities at positions; minus infinity in place of NaN."""
         found = []
-        for first in range(0, len(vectors), TOGETHER):
-            part = vectors[first : first + TOGETHER]
-            filled = self._cast(np.resize(part, (TOGETHER, self._size)))
+        for first in range(0, len(vectors), EVALUATED_AT_ONCE):
+            part = vectors[first : first + EVALUATED_AT_ONCE]
+            filled = self._cast(np.resize(part, (EVALUATED_AT_ONCE, self._size)))
             found.append(np.asarray(self._compiled(filled, self.arrays)[0], np.float64)[: len(part)])
         log_ps = np.concatenate(found)
         return np.where(np.isfinite(log_ps), log_ps, -np.inf)
@@ -174,7 +176,7 @@ class HostLogDensity:
 
     def values(self, vector: Float[np.ndarray, "coordinate"]) -> dict[str, np.ndarray]:
         """Return the values at a position; those next to the end of their support are rounded to it."""
-        filled = self._cast(np.resize(vector, (TOGETHER, self._size)))
+        filled = self._cast(np.resize(vector, (EVALUATED_AT_ONCE, self._size)))
         found = {name: np.array(v)[0] for name, v in self._compiled(filled, self.arrays)[1].items()}
         for latent in self.problem.latents:
             variable = self.problem.whole.variables[latent.name]
@@ -276,7 +278,7 @@ class HostLogDensity:
         inner = np.flatnonzero(signs == 0)
         if not math.isfinite(log_p) or not len(inner):
             return math.isfinite(log_p)
-        around = np.random.default_rng(0).normal(size=(TOGETHER, self._size))
+        around = np.random.default_rng(0).normal(size=(EVALUATED_AT_ONCE, self._size))
         around[:, signs != 0] = 0.0
         around /= np.linalg.norm(around, axis=1, keepdims=True)
         for distance in BESIDE:

@@ -14,9 +14,9 @@ from jax import Array, random
 from phalanx.language.parameters import with_parameters
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation, run_unconstrained
-from phalanx.programs.validity import VALUE, Doubts, doubts_of, improper_parameters, nan_hint
+from phalanx.programs.validity import VALUE, ValueChecks, improper_parameters, nan_hint, value_checks_of
+from phalanx.variational.guides.guide_and_model import Pair
 from phalanx.variational.guides.learned import Params
-from phalanx.variational.guides.pair import Pair
 from phalanx.variational.methods.step import FitState, Steps, all_finite, step_key
 
 LOOK_FOR = (
@@ -86,22 +86,22 @@ class Blame:
         if not (program := pair.program):
             return ""
 
-        def look(free: Params, arrays: Sequence[Array]) -> Doubts:
+        def look(free: Params, arrays: Sequence[Array]) -> ValueChecks:
             params = pair.learned.constrain(free)
             data = pair.problem.step_data(arrays, random.key(0))
 
-            def flags() -> Doubts:
+            def flags() -> ValueChecks:
                 variables = replace(program, data=data).variables(params, random.key(0))
-                doubts = doubts_of(Evaluation(variables, {}, {}))
-                return {key: doubt.any() for key, doubt in doubts.items() if key[1] != VALUE}
+                checks = value_checks_of(Evaluation(variables, {}, {}))
+                return {key: check.any() for key, check in checks.items() if key[1] != VALUE}
 
             return pair.problem.alone(flags)
 
-        for (name, parameter), doubt in jax.jit(look)(self.state.free, self.arrays).items():
-            if doubt.bad:
+        for (name, parameter), check in jax.jit(look)(self.state.free, self.arrays).items():
+            if check.bad:
                 return (
-                    f"Variable {name!r} of the guide {pair.guide.name}: its {parameter} must be {doubt.allowed} for a "
-                    f"{doubt.distribution}, and steps have led out of there. Give its phx.param a constraint, such as "
+                    f"Variable {name!r} of the guide {pair.guide.name}: its {parameter} must be {check.allowed} for a "
+                    f"{check.distribution}, and steps have led out of there. Give its phx.param a constraint, such as "
                     f"numpyro.distributions.constraints.positive"
                 )
         return ""
@@ -130,7 +130,7 @@ def improper_model(pair: Pair, free: Params, arrays: Sequence[Array]) -> str:
     problem = pair.problem
     params = pair.learned.constrain(free)
 
-    def look(arrays: Sequence[Array], params: Params) -> Doubts:
+    def look(arrays: Sequence[Array], params: Params) -> ValueChecks:
         data = problem.step_data(arrays, random.key(0))
 
         def run(position: Mapping[str, Array] | None) -> Evaluation:
@@ -139,10 +139,10 @@ def improper_model(pair: Pair, free: Params, arrays: Sequence[Array]) -> str:
         return problem.alone(lambda: improper_parameters(run))
 
     of_model = {name: params[name] for name in problem.parameters}
-    for (name, parameter), doubt in jax.jit(look)(list(arrays), of_model).items():
-        if np.any(doubt.bad):
+    for (name, parameter), check in jax.jit(look)(list(arrays), of_model).items():
+        if np.any(check.bad):
             return (
-                f"Variable {name!r}: its {parameter} must be {doubt.allowed} for a {doubt.distribution}, but at some "
+                f"Variable {name!r}: its {parameter} must be {check.allowed} for a {check.distribution}, but at some "
                 f"values of the latent variables that it is computed from it is not. Give these a prior with the right "
                 f"support, such as HalfNormal or LogNormal for a scale and Beta for a probability, or a phx.param a "
                 f"constraint; or transform it, a scale by jnp.exp, a probability by jax.nn.sigmoid"
