@@ -93,8 +93,8 @@ class CompiledSets:
             )
             method = LearningOfSets(programs, steps, seeds, rate, Settling.begin(options.num_steps, options.stops))
             loop = Loop(method, method.begin(dict(free), lanes, arrays, frozenset(failed)))
-        notices = filter(None, [*on_sets.notices, *data_checks.unseen(pair.problem.arguments)])
-        return cls(on_sets, programs, method, loop, failed, falls, tuple(notices))
+        notices = (*on_sets.notices, *data_checks.unseen(pair.problem.arguments))
+        return cls(on_sets, programs, method, loop, failed, falls, notices)
 
     def learn(self, options: FitOptions) -> tuple[SetsCourse, dict[int, str]]:
         """Run the method; return what it has learned, and why data sets have failed, by number.
@@ -124,7 +124,7 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
     began = time.perf_counter()
     _check(options)
     names = GivenNames.of(options.dims, options.coords)
-    on_sets = ModelOnSets.of(model, data, each, options.mesh, names, learns=True)
+    on_sets = ModelOnSets.of_sets(model, data, each, options.mesh, names, learns=True)
     pair = _pair_on_sets(guide, on_sets, options)
     compiled = CompiledSets.of(pair, on_sets, options)
     learning = time.perf_counter()
@@ -167,7 +167,7 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
 def _pair_on_sets(guide: Any, on_sets: ModelOnSets, options: FitOptions) -> Pair:
     """Return the guide beside the model, with the data of one data set, on one device."""
     alone = make_mesh(devices=on_sets.mesh.devices.flat[:1])
-    pair = pair_of(on_sets.program, guide, on_sets.filled, alone, None, None)
+    pair = pair_of(on_sets.model, guide, on_sets.filled, alone, None, None)
     _check_guide(pair, on_sets)
     checks.check_particles(options.num_particles, pair)
     checks.check_learned(pair.learned, pair.guide.name)
@@ -210,7 +210,7 @@ class _Result:
         data = self.on_sets.sets.one(number, padded=False)
         options = self.options
         course = self.course
-        pair = pair_of(self.on_sets.model, self.guide, data, self.programs.pair.problem.mesh, None, None)
+        pair = pair_of(self.on_sets.of_user, self.guide, data, self.programs.pair.problem.mesh, None, None)
         seed = (options.seed + number) % 2**32
         record = record_of(
             pair,
