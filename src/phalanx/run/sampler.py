@@ -395,7 +395,8 @@ class Sampler:
     def _announce(self, progress: Progress, plan: MemoryPlan) -> None:
         if self.notice:
             progress.say(self.notice)
-        progress.say(str(plan))
+        sets = "" if self.sets is None else f"{len(self.sets.names):,} data sets x {self.record.num_chains} chains; "
+        progress.say(f"{sets}{plan}")
 
     def _data(self, data: UserData | None, names: NamesOfData | None = None) -> Data:
         """Return the data of a run on the devices.

@@ -76,9 +76,9 @@ class ModelOnSets(TracedCall):
             TypeError, ValueError: when data, model, mesh and `each` do not fit; the message names the argument.
         """
         sets = DataSets.of(model, {} if data is None else data, each)
-        notice = None
+        notices = [sets.notice]
         if mesh is None:
-            notice = use_every_core()
+            notices = [use_every_core(), sets.notice]
             mesh = default_mesh(sets.count) if evenly else make_mesh(chain=min(sets.count, len(jax.devices())))
         checks.check_not_traced(data)
         program = model
@@ -98,8 +98,10 @@ class ModelOnSets(TracedCall):
             arguments, lambda a: TracedProgram.of_whole(begun, a, sizes, learns), varies
         )
         arrays, own = _arrays(arguments, sets)
-        indices = DataCheck(whole.at_zero, len(whole.position))  # fits check values set by set, see `fit_each`
-        _check_indices(indices, arguments, arrays, own, sets)
+        indices = DataCheck(whole.at_zero, len(whole.position))
+        if not learns:  # fits check indices with the values, see `fit_each`
+            _check_indices(indices, arguments, arrays, own, sets)
+            notices += indices.check_indices(arguments)
         naming = Naming.of(whole, arguments, given)
         return cls(
             model=program,
@@ -110,7 +112,7 @@ class ModelOnSets(TracedCall):
             naming=naming,
             names=names_in_record(naming, arguments),
             indices=indices,
-            notices=tuple(filter(None, [notice, sets.notice, *indices.check_indices(arguments)])),
+            notices=tuple(filter(None, notices)),
             own=own,
             groups=-(-sets.count // mesh.shape[CHAIN]) * mesh.shape[CHAIN],
             of_user=model,

@@ -16,14 +16,12 @@ from phalanx.posterior.each.stored_sets import Sets
 from phalanx.programs.sites import Latent
 from phalanx.run import checks
 from phalanx.run.build import compile_sampler
-from phalanx.run.compile.memory_estimate import MemoryPlan
 from phalanx.run.each.data_sets import Each
 from phalanx.run.each.kernel import kernel_of_each
 from phalanx.run.each.model_on_sets import ModelOnSets
 from phalanx.run.init_values import check_values
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions, SamplerOptions
-from phalanx.run.progress.report import Progress
 from phalanx.run.results import Clock, Data, RunResults
 from phalanx.run.sampler import Sampler
 from phalanx.run.state import RunState
@@ -68,11 +66,6 @@ class SamplerOfSets(Sampler):
     """
 
     on_sets: ModelOnSets
-
-    def _announce(self, progress: Progress, plan: MemoryPlan) -> None:
-        if self.notice:
-            progress.say(self.notice)
-        progress.say(f"{self.on_sets.sets.count:,} data sets x {self.record.num_chains} chains; {plan}")
 
     def _posterior(
         self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState], with_draws: bool = True
