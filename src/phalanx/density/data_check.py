@@ -1,7 +1,7 @@
 """Check that data give a model valid indices, observed values and parameters, as far as data alone determine them.
 
 For an invalid index JAX reads another entry and drops updates: with codes 1 to 3 for three groups a model runs, and its
-results are wrong. The density of a value outside of the support may be finite, such as that of 2 under a Bernoulli
+results are invalid. The density of a value outside of the support may be finite, such as that of 2 under a Bernoulli
 distribution. Therefore the part of the program that computes indices and values from data alone is evaluated once,
 before the first draw. Calls in which the user gives `mode=` are not checked.
 """

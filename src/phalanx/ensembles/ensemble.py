@@ -278,10 +278,10 @@ class Ensemble:
         placed = self._members.placement.everywhere(data)
         self.interrupted = False
         method = Epochs(self._members, placed, batches, num_epochs, scores, watch, progress)
-        loop = Loop(method, method.init(None), watch.saves)
+        loop = Loop(method, method.init(None), watch.training.checkpoint)
         ended = loop.state.epochs
         self.epoch = method.epoch_of(loop.state)
-        self.history = [look.measured for look in watch.looks]
+        self.history = [look.measured for look in watch.training.looks]
         try:
             with watched(make_progress(progress)) as display:
                 for state in loop.blocks(display):
@@ -301,7 +301,7 @@ class Ensemble:
     def _note(self, method: Epochs, state: Epoch, watch: EnsembleWatch) -> int:
         """Note the epochs that have ended, and return their number."""
         self.epoch = method.epoch_of(state)
-        self.history = [look.measured for look in watch.looks]
+        self.history = [look.measured for look in watch.training.looks]
         return state.epochs
 
     def _scores(self, name: str, apply: Callable[[State, Any], Array], data: PyTree) -> Measured:

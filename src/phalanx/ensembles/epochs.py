@@ -126,10 +126,10 @@ class Epochs:
         """Make steps of one epoch: as many as take half a second where something waits for them, else all."""
         if state.made == len(state.batches):
             state = self._begin(state)
-        waits = self.shown or self.watch.saves is not None
+        waits = self.shown or self.watch.training.checkpoint is not None
         most = self._block_length.ticks if waits else len(state.batches)
         began = time.perf_counter()
-        most = int(min(most, len(state.batches), self.watch.until_next(state.steps)))
+        most = int(min(most, len(state.batches), self.watch.training.until_next(state.steps)))
         now = state.batches[state.made : state.made + most]
         for rows in now:
             found = self.members.step(self.data, rows)
@@ -141,7 +141,7 @@ class Epochs:
         if waits:
             jax.block_until_ready(state.last)
             self._block_length.learn(len(now), time.perf_counter() - began)
-        if self.watch.is_due(state.steps):
+        if self.watch.training.is_due(state.steps):
             state = self.save(state)
             yield state
 
@@ -152,7 +152,7 @@ class Epochs:
     def stop(self, state: Epoch, reason: Stop) -> str:
         """Save a training that a signal has interrupted, and return a line about it."""
         words = f"Interrupted: {state.epochs:,} of {self.num_epochs:,} epochs were trained."
-        if self.watch.saves is None:
+        if self.watch.training.checkpoint is None:
             return words
         return f"{words} The same call continues." if self.save_whole(state) else words
 
@@ -204,8 +204,8 @@ class Epochs:
         found = self.averages(state)
         state = state._replace(epochs=state.epochs + 1, found=found, earlier=None, kept=0, measured=[])
         seconds = time.monotonic() - self._began
-        self.watch.add(EpochLook(self.epoch_of(state), self.members.steps, seconds, flat(found)))
-        return self.save(state) if self.watch.saves is not None and self.done(state) else state
+        self.watch.training.add(EpochLook(self.epoch_of(state), self.members.steps, seconds, flat(found)))
+        return self.save(state) if self.watch.training.checkpoint is not None and self.done(state) else state
 
     def _measured(self, state: Epoch) -> Any:
         """Return the values measured in the epoch's steps so far, `(step, members)` by name, on the host."""

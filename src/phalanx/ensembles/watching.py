@@ -16,7 +16,6 @@ from phalanx.ensembles import checks
 from phalanx.ensembles.checkpoint import check_members, checkpoint_of, entries_of, put_members
 from phalanx.ensembles.members import Members, as_data
 from phalanx.learning.batches import EpochBatches
-from phalanx.learning.checkpoint import TrainingCheckpoint
 from phalanx.learning.watch import Watch
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.processes import to_host
@@ -116,6 +115,9 @@ class EnsembleWatch:
     Raises:
         FileExistsError: when the checkpoint's folder holds something else.
         ValueError: when the checkpoint is damaged, or of another training; the message names what differs.
+
+    Attributes:
+        training: evaluations by epoch, their log, and the checkpoint.
     """
 
     def __init__(
@@ -133,52 +135,34 @@ class EnsembleWatch:
         self._data = data
         self._size = min(batches.size, batches.rows)
         check_same("ensemble.train", lambda: words_of(self._identity(batches, held_out)))
-        self._checkpoint = None
+        saves = None
         if checkpoint is not None:
-            self._checkpoint = checkpoint_of(checkpoint, f"ensemble.train: checkpoint={str(checkpoint.folder)!r}")
-        self._watch: Watch[EpochLook] = Watch(
+            saves = checkpoint_of(checkpoint, f"ensemble.train: checkpoint={str(checkpoint.folder)!r}")
+        self.training: Watch[EpochLook] = Watch(
             None if log is None else Path(log),
             EpochLook.columns,
-            self._checkpoint,
+            saves,
             lambda: self._identity(batches, held_out),
             COMPARISON,
         )
-        self._record = self._watch.resume()
-        if self._record is not None and self._checkpoint is not None:
-            self._checkpoint.check_entries(self._record, ENTRIES)
-            check_members(self._checkpoint.called, self._record, members)
-
-    @property
-    def saves(self) -> TrainingCheckpoint | None:
-        """The checkpoint; None without."""
-        return self._checkpoint
+        self._record = self.training.resume()
+        if self._record is not None and saves is not None:
+            saves.check_entries(self._record, ENTRIES)
+            check_members(saves.called, self._record, members)
 
     @property
     def folder(self) -> Path | None:
         """The checkpoint's folder; None without."""
-        return None if self._checkpoint is None else self._checkpoint.saves.folder
-
-    def is_due(self, done: int) -> bool:
-        """Return whether to save after so many steps."""
-        return self._watch.is_due(done)
-
-    def until_next(self, done: int) -> float:
-        """Return the steps up to the next permanent save; infinity without."""
-        return self._watch.until_next(done)
-
-    @property
-    def looks(self) -> list[EpochLook]:
-        """Evaluations of all epochs, those of earlier runs included."""
-        return self._watch.looks
+        return None if self.training.checkpoint is None else self.training.checkpoint.saves.folder
 
     def resume(self) -> TrainingProgress | None:
         """Put the members of the checkpoint in place of these, and return how far they are; None without."""
         record = self._record
-        checkpoint = self._checkpoint
+        checkpoint = self.training.checkpoint
         if record is None or checkpoint is None:
             return None
         put_members(checkpoint, record, self._members)
-        self.looks[:] = [
+        self.training.looks[:] = [
             EpochLook(epoch, steps, seconds, {name: np.asarray(values) for name, values in measured.items()})
             for epoch, steps, seconds, measured in record["looks"]
         ]
@@ -190,22 +174,18 @@ class EnsembleWatch:
         measured = jax.tree.unflatten(tree, list(np.asarray(values))) if made else None
         return TrainingProgress(record["epochs"], made, record["trained"], record["seconds"], measured)
 
-    def add(self, look: EpochLook) -> None:
-        """Add the evaluation of an epoch, and log it."""
-        self._watch.add(look)
-
     def save(self, progress: TrainingProgress, epoch: int) -> None:
         """Save the members, as they are after so many epochs.
 
         Raises:
             ValueError: when the members have changed outside of this training.
         """
-        if self._checkpoint is None:
+        if (saves := self.training.checkpoint) is None:
             return
         steps = self._members.steps
         if steps != self.begun.steps + progress.steps:
             raise ValueError(
-                f"{self._checkpoint.called}: the members have made {steps:,} steps, {self.begun.steps:,} before and "
+                f"{saves.called}: the members have made {steps:,} steps, {self.begun.steps:,} before and "
                 f"{progress.steps:,} in this training. Do not update or restore an ensemble while it is trained with "
                 f"checkpoint=."
             )
@@ -215,9 +195,9 @@ class EnsembleWatch:
             states[f"measured-{steps}"] = np.stack(leaves)
         looks = [
             [*look[:3], {name: np.asarray(values).tolist() for name, values in look.measured.items()}]
-            for look in self.looks
+            for look in self.training.looks
         ]
-        self._watch.save(
+        self.training.save(
             states,
             {
                 **entries_of(self._members, epoch),

@@ -10,6 +10,8 @@ from jax import Array
 from jax.sharding import PartitionSpec
 from jax.tree_util import tree_map_with_path
 
+from phalanx.errors import message_text
+
 PyTree = Any
 """A tree of arrays, as `jax.tree` takes it: nested dicts, lists, tuples and registered classes."""
 

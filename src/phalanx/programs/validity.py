@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, MaskedDistribution, Unit, constraints
 
 from phalanx.distributions.supports import is_outside, kind_of, support_of
+from phalanx.errors import message_text
 from phalanx.inputs.arguments import Arguments
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program

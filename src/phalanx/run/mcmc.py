@@ -16,7 +16,7 @@ from phalanx.language.tracing import Program
 from phalanx.posterior.posterior import Posterior
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.run.arguments import check_arguments
-from phalanx.run.build import compile_sampler
+from phalanx.run.build import sampler_of
 from phalanx.run.checks import data_in_one_dict
 from phalanx.run.options import RunOptions, SamplerOptions
 from phalanx.run.phases.streaming import StreamBlock
@@ -138,7 +138,7 @@ def mcmc(
 
         posteriors: Any = run_each(options, run, model, data, each, seed)
         return posteriors
-    return compile_sampler(options, run, model, data).run(seed, **vars(run))
+    return sampler_of(options, run, model, data).run(seed, **vars(run))
 
 
 @data_in_one_dict
@@ -199,7 +199,7 @@ def stream(
     run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, checkpoint, progress=progress)
     if num_samples is not None:
         replace(run, num_samples=num_samples).checked(options.num_chains, keep)
-    sampler = compile_sampler(options, run, model, data)
+    sampler = sampler_of(options, run, model, data)
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
     yield from sampler.stream(seed, None if num_samples is None else int(num_samples), run)
@@ -233,6 +233,6 @@ def compile(
         (4, 10)
     """
     options = SamplerOptions.of(kernel, num_chains, mesh, keep, dims, coords, reducers, missing, matmul_precision)
-    sampler = compile_sampler(options, RunOptions(), model, data)
+    sampler = sampler_of(options, RunOptions(), model, data)
     sampler.plan()  # raises here rather than in the run if memory does not suffice
     return sampler

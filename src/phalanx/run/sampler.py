@@ -23,6 +23,7 @@ from phalanx.inputs.placement import check_alive
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.forks import refuse_fork
+from phalanx.posterior.each.stored_sets import Sets
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
 from phalanx.programs.centring import centred_first
@@ -58,13 +59,13 @@ class Sampler:
         kernel: the kernel with its initial hyperparameters.
         record: record of model, data and devices, without the seed.
         naming: names of the axes of variables, also for other data.
-        check: level of that check for other data: "warn", "strict" or "off".
         compile_seconds: seconds spent on tracing and compiling, added to the timing of the first run.
         compilations: number of compiled programs; 0 if an earlier sampler's programs are used.
         notice: line to show before a run.
         indices: check of the indices in other data.
         traces: returns digests of the traces of model, kernel and reducers, by name.
         continued: default arguments of `posterior.continue_run`.
+        sets: names of the data sets of a run on many; None of a run on one.
 
     Example:
         >>> import numpyro.distributions as dist, phalanx as phx
@@ -84,6 +85,7 @@ class Sampler:
     indices: DataCheck | None = None
     traces: Callable[[], dict[str, str]] = dict
     continued: Mapping[str, Any] = field(default_factory=dict)
+    sets: Sets | None = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -160,7 +162,7 @@ class Sampler:
         aim = options.aim(initial)
         record = replace(data_used.record, num_warmup=options.warmup, num_samples=options.num_samples)
         with (
-            store_at(options.store, options.num_stored, record, blocks.names, blocks.held) as draws_to,
+            store_at(options.store, options.num_stored, record, blocks.names, blocks.held, self.sets) as draws_to,
             checkpoint_in(options.policy, blocks.held, draws_to) as saves,
         ):
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
@@ -251,6 +253,8 @@ class Sampler:
                 if is_warm:
                     clock.sampling_begins()
                 start.begin(run)
+                if draws_to is not None and self.sets is not None:
+                    draws_to.sets = self.sets._replace(failed=run.engine.failed)
                 if not is_warm:
                     clock.sampling_begins()
                 run.sample(options.num_samples, options.until)
@@ -259,7 +263,7 @@ class Sampler:
             self.compilations = 0
             run.so_far = None
             if draws_to is not None:
-                draws_to.end(posterior.record, posterior.timing, posterior.warmup)
+                draws_to.end(posterior.record, posterior.timing, run.state.warmup_record)
             if saves is not None:
                 saves.end_run(run, posterior)
         return posterior
@@ -352,7 +356,7 @@ class Sampler:
 
     def _checked(self, options: RunOptions) -> RunOptions:
         stores = self.executables.stores_draws and self.executables.blocks.names
-        return options.checked(self.executables.blocks.num_chains, None if stores else ())
+        return options.checked(self.executables.blocks.chains_of_group, None if stores else ())
 
     def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
         """Return the state of a posterior; raise unless it belongs to this model and these data."""
@@ -391,7 +395,8 @@ class Sampler:
     def _announce(self, progress: Progress, plan: MemoryPlan) -> None:
         if self.notice:
             progress.say(self.notice)
-        progress.say(str(plan))
+        sets = "" if self.sets is None else f"{len(self.sets.names):,} data sets x {self.record.num_chains} chains; "
+        progress.say(f"{sets}{plan}")
 
     def _data(self, data: UserData | None, names: NamesOfData | None = None) -> Data:
         """Return the data of a run on the devices.

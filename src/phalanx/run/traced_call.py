@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jax import Array
 from jax.sharding import Mesh
 
 from phalanx.density.data_check import DataCheck
 from phalanx.density.given_names import GivenNames
 from phalanx.density.imputation import impute
 from phalanx.density.naming import Naming
-from phalanx.density.target import choose_mesh
+from phalanx.density.target import Target, choose_mesh
 from phalanx.inputs.arguments import (
     Arguments,
     check_outcome_named,
@@ -48,6 +49,8 @@ class TracedCall:
         names: names of axes, levels and columns, as fields of a record.
         indices: check of the indices in the data.
         notices: sentences to show before the run.
+        own: numbers of the arrays of which each group of chains has its own, in a run on many data sets.
+        groups: number of those groups, in the order of chains; None if all chains have the same data.
     """
 
     model: Program
@@ -59,6 +62,8 @@ class TracedCall:
     names: dict[str, Any]
     indices: DataCheck
     notices: tuple[str, ...]
+    own: tuple[int, ...] = ()
+    groups: int | None = None
 
     @classmethod
     def of(
@@ -130,3 +135,7 @@ class TracedCall:
         notices.extend(indices.check_indices(arguments))
         said = tuple(filter(None, notices))
         return cls(model, arguments, whole, as_written, mesh, naming, fields, indices, said)
+
+    def place_arrays(self, target: Target) -> tuple[Array, ...]:
+        """Return the data on the mesh."""
+        return target.with_arguments(self.arguments).place_arrays()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -92,20 +92,24 @@ class CompiledFit:
         """Run the method; return what it has learned, and the error that has ended it, if one has."""
         loop = self.loop
         failed = None
-        with watched(make_progress(self.options.progress)) as display:
-            for sentence in self.notices:
-                display.say(sentence)
-            blocks = loop.blocks(display, self.options.callbacks, self.options.seconds)
-            try:
-                # a deque exhausts the loop without Python code between two blocks, where Ctrl-C would escape the loop
-                deque(blocks, maxlen=0)
-            except FitError as error:
-                failed = error
-                loop.stopped = None
+        try:
+            run_to_end(loop, self.notices, self.options)
+        except FitError as error:
+            failed = error
+            loop.stopped = None
         outcome = self.method.outcome(loop.state, loop.stopped)
         if failed is not None and failed.free is not None:
             outcome = outcome._replace(free=failed.free, last=None)
         return outcome, failed
+
+
+def run_to_end(loop: Loop[Any], notices: Sequence[str], options: FitOptions) -> None:
+    """Run a loop to its end, after showing some sentences."""
+    with watched(make_progress(options.progress)) as display:
+        for sentence in notices:
+            display.say(sentence)
+        # a deque exhausts the loop without Python code between two blocks, where Ctrl-C would escape the loop
+        deque(loop.blocks(display, options.callbacks, options.seconds), maxlen=0)
 
 
 def _method(

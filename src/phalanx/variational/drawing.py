@@ -97,13 +97,7 @@ class Drawing:
         divides = size % self.pair.problem.mesh.shape[CHAIN] == 0
 
         def batch(free: Params, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]) -> Drawn:
-            data = self.pair.problem.arguments.join(arrays)
-            base = stream_key(seed)
-            if divides:
-                numbers = divide(numbers, CHAIN)
-            return self.pair.problem.alone(
-                lambda: jax.vmap(lambda i: one_draw(self.pair, free, random.fold_in(base, i), data))(numbers)
-            )
+            return draws_of(self.pair, free, seed, divide(numbers, CHAIN) if divides else numbers, arrays)
 
         given = self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays
         return self.compiler(batch, *given, identity=key_of(self.pair, "draws"))
@@ -148,6 +142,14 @@ def on_host(batches: Iterator[tuple[Drawn, int]], names: Sequence[str] | None = 
 def stream_key(seed: Array) -> Array:
     """Return the key of all draws with a seed."""
     return random.fold_in(random.key(seed), STREAM)
+
+
+def draws_of(pair: Pair, free: Params, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]) -> Drawn:
+    """Return the draws of these numbers from a guide, arrays `(draw, ...)`."""
+    data = pair.problem.arguments.join(arrays)
+    base = stream_key(seed)
+    each = jax.vmap(lambda number: one_draw(pair, free, random.fold_in(base, number), data))
+    return pair.problem.alone(lambda: each(numbers))
 
 
 def one_draw(pair: Pair, free: Params, key: Array, data: Values) -> Drawn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from typing import Any
@@ -204,7 +203,16 @@ def _result(traced: TracedFit, compiled: CompiledFit, outcome: FitOutcome, timin
     pair = traced.pair
     options = compiled.options
     interrupted = compiled.loop.stopped is Stop.INTERRUPTED
-    record = record_of(pair, options.objective, options.num_steps, options.seed, started, interrupted, traced.names)
+    record = record_of(
+        pair,
+        options.objective,
+        options.num_steps,
+        options.seed,
+        started,
+        interrupted,
+        traced.names,
+        options.matmul_precision,
+    )
 
     def values(free: Any) -> Any:
         return jax.tree.map(np.asarray, compiled.values(free))
@@ -217,7 +225,7 @@ def _result(traced: TracedFit, compiled: CompiledFit, outcome: FitOutcome, timin
         params={name: params[name] for name in pair.learned.parameters},
         losses=outcome.losses,
         timing=timing,
-        record=replace(record, matmul_precision=options.matmul_precision),
+        record=record,
         unsettled=outcome.unsettled,
         steps=outcome.steps,
         seen=outcome.seen,

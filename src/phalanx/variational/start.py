@@ -19,7 +19,7 @@ from phalanx.inputs.known_data import labels_of
 from phalanx.language.parameters import arrays_of
 from phalanx.language.tracing import Program
 from phalanx.learning.compiled import Compiled, Compiler
-from phalanx.mesh.processes import all_to_devices
+from phalanx.mesh.processes import all_to_devices, to_host
 from phalanx.mesh.specs import PyTree
 from phalanx.posterior.posterior import Posterior
 from phalanx.variational import checks
@@ -149,11 +149,19 @@ def first_values(pair: Pair, seed: Array, arrays: Sequence[Array], given: Params
     return free, pair.learned.misfits(begun.values, free), begun.misfits
 
 
-def check_misfits(*flags: Misfits) -> None:
-    """Raise if a given value lies outside of its constraint or support."""
+def check_misfits(*flags: Misfits, sets: int = 1) -> dict[int, str]:
+    """Return the data sets for which a given value lies outside of its constraint or support, with the reason.
+
+    Raises:
+        ValueError: when it does for all.
+    """
+    found: dict[int, str] = {}
     for (_, sentence), bad in (item for misfits in reversed(flags) for item in misfits.items()):  # variables first
-        if np.any(np.asarray(bad)):
-            raise ValueError(sentence)
+        numbers = np.flatnonzero(to_host(bad))
+        found = dict.fromkeys(numbers[numbers < sets].tolist(), sentence) | found
+    if len(found) == sets:
+        raise ValueError(found[0])
+    return found
 
 
 def _layout(value: PyTree) -> PyTree:

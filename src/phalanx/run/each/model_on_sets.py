@@ -1,4 +1,4 @@
-"""A model traced on one of many data sets, with the arrays of all: all that is checked before anything is compiled."""
+"""A model traced on one of many data sets, with the arrays of all, after all checks that need no compiling."""
 
 from __future__ import annotations
 
@@ -22,46 +22,36 @@ from phalanx.language.parameters import at_initial_values
 from phalanx.language.tracing import Program
 from phalanx.mesh.devices import CHAIN, axes_but_chain, default_mesh, make_mesh, use_every_core
 from phalanx.mesh.processes import to_host
-from phalanx.programs.traced_program import TracedProgram, check_latents
+from phalanx.programs.traced_program import TracedProgram
 from phalanx.run import checks
 from phalanx.run.describe import names_in_record
 from phalanx.run.each.data_sets import DataSets, Each
 from phalanx.run.each.ragged import REAL, check_ragged, real_rows, with_real_rows
 from phalanx.run.options import SamplerOptions
+from phalanx.run.traced_call import TracedCall
 
 
-@dataclass(frozen=True)
-class ModelOnSets:
-    """A model on many data sets.
+@dataclass(frozen=True, kw_only=True)
+class ModelOnSets(TracedCall):
+    """A model on many data sets, each of which has a group of chains.
+
+    Its arguments are those of one data set. If data sets differ in their numbers of rows, `model` leaves out rows which
+    only fill up, and copies of the last data set fill up the devices.
 
     Attributes:
-        model: the user's model.
-        program: the model; if data sets differ in their numbers of rows, one that leaves out rows which only fill up.
+        of_user: the user's model.
         sets: the data sets.
-        mesh: the devices.
-        arguments: the arguments of one data set.
-        whole: the program traced with them.
-        arrays: the arrays of all data sets, in the order of `arguments`.
-        own: numbers of the arrays of which each data set has its own entry.
+        arrays: the arrays of all data sets, in the order of the arguments.
         by_row: names of the deterministic values with an element for each row, if data sets differ in their numbers.
-        names: fields of the record that name axes, entries, levels and columns.
-        notices: lines to show before a run; None for no line.
     """
 
-    model: Program
-    program: Program
+    of_user: Program
     sets: DataSets
-    mesh: Mesh
-    arguments: Arguments
-    whole: TracedProgram
     arrays: tuple[Any, ...]
-    own: tuple[int, ...]
     by_row: frozenset[str]
-    names: dict[str, Any]
-    notices: list[str | None]
 
     @classmethod
-    def of(
+    def of_sets(
         cls,
         model: Program,
         data: object,
@@ -86,9 +76,9 @@ class ModelOnSets:
             TypeError, ValueError: when data, model, mesh and `each` do not fit; the message names the argument.
         """
         sets = DataSets.of(model, {} if data is None else data, each)
-        notice = None
+        notices = [sets.notice]
         if mesh is None:
-            notice = use_every_core()
+            notices = [use_every_core(), sets.notice]
             mesh = default_mesh(sets.count) if evenly else make_mesh(chain=min(sets.count, len(jax.devices())))
         checks.check_not_traced(data)
         program = model
@@ -107,14 +97,29 @@ class ModelOnSets:
         arguments, whole = trace_with_values(
             arguments, lambda a: TracedProgram.of_whole(begun, a, sizes, learns), varies
         )
-        if not learns:
-            check_latents(program, whole)
         arrays, own = _arrays(arguments, sets)
-        indices = DataCheck(whole.at_zero, len(whole.position))  # fits check values set by set, see `fit_each`
-        _check_indices(indices, arguments, arrays, own, sets)
-        notices = [notice, sets.notice, *indices.check_indices(arguments)]  # of what could not be checked
-        names = names_in_record(Naming.of(whole, arguments, given), arguments)
-        return cls(model, program, sets, mesh, arguments, whole, arrays, own, by_row, names, notices)
+        indices = DataCheck(whole.at_zero, len(whole.position))
+        if not learns:  # fits check indices with the values, see `fit_each`
+            _check_indices(indices, arguments, arrays, own, sets)
+            notices += indices.check_indices(arguments)
+        naming = Naming.of(whole, arguments, given)
+        return cls(
+            model=program,
+            arguments=arguments,
+            whole=whole,
+            as_written=whole,
+            mesh=mesh,
+            naming=naming,
+            names=names_in_record(naming, arguments),
+            indices=indices,
+            notices=tuple(filter(None, notices)),
+            own=own,
+            groups=-(-sets.count // mesh.shape[CHAIN]) * mesh.shape[CHAIN],
+            of_user=model,
+            sets=sets,
+            arrays=arrays,
+            by_row=by_row,
+        )
 
     @property
     def filled(self) -> dict[str, Any]:
@@ -125,54 +130,40 @@ class ModelOnSets:
         """Return the arrays of one data set."""
         return [array[number] if place in self.own else array for place, array in enumerate(self.arrays)]
 
-    @property
-    def latents(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the latent variables."""
-        return {latent.name: latent.shape for latent in self.whole.latents()}
-
-    @property
-    def filled_up(self) -> int:
-        """Number of data sets on the devices: copies of the last one fill up, so that each device has as many."""
-        devices = self.mesh.shape[CHAIN]
-        return -(-self.sets.count // devices) * devices
-
-    def target(self) -> Target:
-        """Return the model as a log density on the mesh, with a group of chains for each data set."""
-        return Target.of(self.program, self.arguments, self.mesh, self.whole).of_groups(self.own, self.filled_up)
-
     def place_arrays(self, target: Target) -> tuple[Array, ...]:
         """Return the arrays on the mesh: a device has those of its data sets."""
-        numbers = np.minimum(np.arange(self.filled_up), self.sets.count - 1)
-        fills = self.filled_up > self.sets.count
+        assert self.groups is not None
+        numbers = np.minimum(np.arange(self.groups), self.sets.count - 1)
+        fills = self.groups > self.sets.count
         whole = [x[numbers] if fills and number in self.own else x for number, x in enumerate(self.arrays)]
         return target.with_arrays(whole).place_arrays()
 
     def target_of(self, number: int, num_chains: int) -> Target:
         """Return the model with the data of one data set."""
-        return Target(self.model, self.sets.one(number, padded=False), mesh=default_mesh(num_chains))
+        return Target(self.of_user, self.sets.one(number, padded=False), mesh=default_mesh(num_chains))
 
-    def stored(self, options: SamplerOptions) -> tuple[str, ...]:
-        """Return the variables to store; deterministic values of each row are not, if data sets differ in their rows.
+    def stored(self, options: SamplerOptions) -> tuple[tuple[str, ...], list[str]]:
+        """Return the variables to store, and a sentence for each deterministic value that is not.
 
         Raises:
             ValueError: when `keep=` names a variable that cannot be stored.
         """
-        chosen = options.stored(self.model)
+        chosen = options.stored(self.of_user)
         if chosen is None:
-            names, too_large = checks.stored_by_default(self.latents, self.whole.deterministic)
-            self.notices.extend(too_large)
-            self.notices.extend(
+            latents = [latent.name for latent in self.whole.latents()]
+            names, sentences = checks.stored_by_default(latents, self.whole.deterministic)
+            sentences += [
                 f"phalanx: the deterministic value {name!r} has an element for each row, and is not stored, since the "
                 f"data sets differ in their numbers of rows: posteriors.of(name).predictive() computes it."
                 for name in sorted(self.by_row)
-            )
-            return tuple(name for name in names if name not in self.by_row)
+            ]
+            return tuple(name for name in names if name not in self.by_row), sentences
         if rows := [name for name in chosen if name in self.by_row]:
             raise ValueError(
                 f"keep: {rows[0]!r} has an element for each row, and the data sets differ in their numbers of rows. "
                 f"Leave it out, and compute it by posteriors.of(name).predictive()."
             )
-        return chosen
+        return chosen, []
 
 
 def _filled(sets: DataSets, number: int) -> dict[str, Any]:

@@ -45,15 +45,17 @@ class HostReducers:
     Attributes:
         reductions: the reducers.
         placements: placement of every array of their states.
+        groups: number of groups of chains, each of which has its own results; None if all chains have one.
     """
 
     reductions: Reductions
     placements: StatePlacements
+    groups: int | None = None
 
     @classmethod
     def of(cls, reducing: Reducing) -> HostReducers:
         """Return the merges of a run."""
-        return cls(reducing.reductions, reducing.placements)
+        return cls(reducing.reductions, reducing.placements, reducing.blocks.groups)
 
     def batch_length(self, num_chains: int) -> int:
         """Return the draws of each chain in a batch, after which states are merged on the host."""
@@ -104,7 +106,25 @@ class HostReducers:
         return reduced._replace(states={**reduced.states, name: merged})
 
     def finalize(self, reduced: Reduced) -> dict[str, Any]:
-        """Return the results so far by reducer name, and by variable for reducers of several."""
+        """Return the results so far by reducer name, and by variable for reducers of several.
+
+        They have a leading dimension of groups of chains, if there are groups.
+        """
+        if self.groups is None:
+            return self._results(reduced)
+
+        def of_group(number: int) -> dict[str, Any]:
+            def own(leaf: np.ndarray) -> np.ndarray:
+                count = len(leaf) // groups
+                return leaf[number * count : (number + 1) * count]
+
+            return self._results(reduced._replace(states=jax.tree.map(own, reduced.states)))
+
+        groups = self.groups
+        return jax.tree.map(lambda *results: np.stack(results), *map(of_group, range(groups)))
+
+    def _results(self, reduced: Reduced) -> dict[str, Any]:
+        """Return the results of all chains, or of those of a group."""
         keepers = self.reductions.keepers
         return {
             name: self._finalized(reduced, keepers[name], entry)

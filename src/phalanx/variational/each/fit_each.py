@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -21,12 +20,12 @@ from phalanx.learning.loop import Loop
 from phalanx.mesh.devices import make_mesh
 from phalanx.mesh.processes import to_host
 from phalanx.posterior.each.stored_sets import blanked
-from phalanx.posterior.record import Timing
+from phalanx.posterior.record import RunRecord, Timing
 from phalanx.run.each.data_sets import Each
 from phalanx.run.each.model_on_sets import ModelOnSets
-from phalanx.run.progress.display import make_progress, waiting
-from phalanx.run.progress.watchdog import watched
+from phalanx.run.progress.display import waiting
 from phalanx.variational import checks
+from phalanx.variational.compiled_fit import run_to_end
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.drawing import MOST_DRAWS
 from phalanx.variational.each.fits import Fits, chosen_names
@@ -40,7 +39,7 @@ from phalanx.variational.methods.stochastic import why_unsettled
 from phalanx.variational.monitoring.recording import names_for, record_of
 from phalanx.variational.options import FitOptions
 from phalanx.variational.result import Fit
-from phalanx.variational.start import Misfits, init_of, pair_of
+from phalanx.variational.start import check_misfits, init_of, pair_of
 from phalanx.variational.unbounded_scales import check_bounded
 
 NUMBERS = 2**24
@@ -52,7 +51,6 @@ class CompiledSets:
     """Fits of many data sets at their first parameters, whose programs are compiled.
 
     Attributes:
-        on_sets: the model on the data sets.
         programs: the programs over lanes.
         method: the steps of all data sets.
         loop: the loop over the blocks of the method, at its first state.
@@ -61,7 +59,6 @@ class CompiledSets:
         notices: sentences to show before the fits.
     """
 
-    on_sets: ModelOnSets
     programs: LanePrograms
     method: LearningOfSets
     loop: Loop[SetsCourse]
@@ -81,20 +78,20 @@ class CompiledSets:
         programs = LanePrograms(pair, on_sets, compiler)
         data_checks = DataChecks(pair, compiler)
         seeds = np.uint32(options.seed) + np.arange(count, dtype=np.uint32)
-        lanes = np.arange(programs.lanes_for(count)) % count
+        lanes = programs.lanes
         arrays = programs.arrays(lanes)
         with waiting(options.progress, "compiling"):
             failed = _invalid(programs, data_checks, arrays)
             free, *flags = programs.begun(seeds[lanes], arrays, init_of(options.init, pair))
-            failed = _misfits(flags, count) | failed
+            failed = check_misfits(*flags, sets=count) | failed
             shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), free)
             steps, rate, falls = steps_of(
                 pair, options.objective, options.optimizer, options.num_particles, options.num_steps, shapes
             )
             method = LearningOfSets(programs, steps, seeds, rate, Settling.begin(options.num_steps, options.stops))
             loop = Loop(method, method.begin(dict(free), lanes, arrays, frozenset(failed)))
-        notices = filter(None, [*on_sets.notices, *data_checks.unseen(pair.problem.arguments)])
-        return cls(on_sets, programs, method, loop, failed, falls, tuple(notices))
+        notices = (*on_sets.notices, *data_checks.unseen(pair.problem.arguments))
+        return cls(programs, method, loop, failed, falls, notices)
 
     def learn(self, options: FitOptions) -> tuple[SetsCourse, dict[int, str]]:
         """Run the method; return what it has learned, and why data sets have failed, by number.
@@ -103,11 +100,8 @@ class CompiledSets:
             ValueError: when all data sets have failed.
         """
         loop = self.loop
-        count = self.on_sets.sets.count
-        with watched(make_progress(options.progress)) as display:
-            for notice in self.notices:
-                display.say(notice)
-            deque(loop.blocks(display, options.callbacks, options.seconds), maxlen=0)
+        count = self.programs.on_sets.sets.count
+        run_to_end(loop, self.notices, options)
         course = self.method.outcome(loop.state)
         reason = f"its loss, or the loss's gradient, was not finite for {PATIENCE} steps, one after the other."
         failed = {**self.failed, **dict.fromkeys(course.gave_up, reason)}
@@ -124,7 +118,7 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
     began = time.perf_counter()
     _check(options)
     names = GivenNames.of(options.dims, options.coords)
-    on_sets = ModelOnSets.of(model, data, each, options.mesh, names, learns=True)
+    on_sets = ModelOnSets.of_sets(model, data, each, options.mesh, names, learns=True)
     pair = _pair_on_sets(guide, on_sets, options)
     compiled = CompiledSets.of(pair, on_sets, options)
     learning = time.perf_counter()
@@ -143,11 +137,9 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
         gradient_evaluations=int(course.steps.sum()) * options.num_particles,
         compilations=compiled.programs.compiler.count,
     )
-    names_of_pair = names_for(pair.problem, options.dims, options.coords)
-    record = record_of(
-        pair, options.objective, options.num_steps, options.seed, started, stopped is not None, names_of_pair
+    result = _Result(
+        guide, course, compiled.programs, list(failed), whole, timing, started, stopped is not None, options
     )
-    result = _Result(guide, on_sets, course, compiled.programs, failed, whole, timing, record, options)
     sets = on_sets.sets.names
     return Fits(
         params=result.params,
@@ -158,7 +150,7 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
         failed={sets[number]: reason for number, reason in sorted(failed.items())},
         unsettled={sets[number]: why for number, why in whole.items() if why},
         timing=timing,
-        record=replace(record, matmul_precision=options.matmul_precision),
+        record=result.record(pair, options.seed),
         fit_of=result.fit_of,
         draws_of=result.draws_of,
     )
@@ -167,7 +159,7 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
 def _pair_on_sets(guide: Any, on_sets: ModelOnSets, options: FitOptions) -> Pair:
     """Return the guide beside the model, with the data of one data set, on one device."""
     alone = make_mesh(devices=on_sets.mesh.devices.flat[:1])
-    pair = pair_of(on_sets.program, guide, on_sets.filled, alone, None, None)
+    pair = pair_of(on_sets.model, guide, on_sets.filled, alone, None, None)
     _check_guide(pair, on_sets)
     checks.check_particles(options.num_particles, pair)
     checks.check_learned(pair.learned, pair.guide.name)
@@ -176,58 +168,71 @@ def _pair_on_sets(guide: Any, on_sets: ModelOnSets, options: FitOptions) -> Pair
     return pair
 
 
+@dataclass(frozen=True)
 class _Result:
     """Parameters, bounds and draws of all data sets, and the fit of one."""
 
-    def __init__(
-        self,
-        guide: Any,
-        on_sets: ModelOnSets,
-        course: SetsCourse,
-        programs: LanePrograms,
-        failed: Mapping[int, str],
-        unsettled: Mapping[int, str],
-        timing: Timing,
-        record: Any,
-        options: FitOptions,
-    ):
-        self.guide = guide
-        self.on_sets = on_sets
-        self.course = course
-        self.programs = programs
-        self.failed = list(failed)
-        self.unsettled = unsettled
-        self.timing = timing
-        self.record = record
-        self.options = options
-        self._lanes = np.arange(programs.lanes_for(on_sets.sets.count)) % on_sets.sets.count
-        self._ends = course.free if options.averages else course.last
-        self._free = jax.tree.map(lambda leaf: leaf[self._lanes], self._ends)
-        self.params = self._values_of(self._free)
+    guide: Any
+    course: SetsCourse
+    programs: LanePrograms
+    failed: Sequence[int]
+    unsettled: Mapping[int, str]
+    timing: Timing
+    started: str
+    interrupted: bool
+    options: FitOptions
+
+    @property
+    def on_sets(self) -> ModelOnSets:
+        """The model on the data sets."""
+        return self.programs.on_sets
+
+    @cached_property
+    def _free(self) -> dict[str, Any]:
+        """Parameters of the lanes, on the real line."""
+        return jax.tree.map(lambda leaf: leaf[self.programs.lanes], self._ends)
+
+    @property
+    def _ends(self) -> dict[str, Any]:
+        return self.course.free if self.options.averages else self.course.last
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """Parameters by data set."""
+        return self._values_of(self._ends)
+
+    @cached_property
+    def _last(self) -> dict[str, Any]:
+        """Parameters after the last steps, by data set."""
+        return self._values_of(self.course.last)
+
+    def record(self, pair: Pair, seed: int) -> RunRecord:
+        """Return the record of a guide beside a model."""
+        options = self.options
+        return record_of(
+            pair,
+            options.objective,
+            options.num_steps,
+            seed,
+            self.started,
+            self.interrupted,
+            names_for(pair.problem, options.dims, options.coords),
+            options.matmul_precision,
+        )
 
     def fit_of(self, number: int) -> Fit:
         """Return the fit of one data set, with its own rows alone."""
         data = self.on_sets.sets.one(number, padded=False)
         options = self.options
         course = self.course
-        pair = pair_of(self.on_sets.model, self.guide, data, self.programs.pair.problem.mesh, None, None)
-        seed = (options.seed + number) % 2**32
-        record = record_of(
-            pair,
-            options.objective,
-            options.num_steps,
-            seed,
-            self.record.started,
-            self.record.interrupted,
-            names_for(pair.problem, options.dims, options.coords),
-        )
+        pair = pair_of(self.on_sets.of_user, self.guide, data, self.programs.pair.problem.mesh, None, None)
         free, params = (jax.tree.map(lambda leaf: leaf[number], of) for of in (self._ends, self.params))
         last = jax.tree.map(lambda leaf: leaf[number], self._last) if options.averages else None
         return Fit(
             params,
             course.losses(number),
             self.timing,
-            replace(record, matmul_precision=options.matmul_precision),
+            self.record(pair, (options.seed + number) % 2**32),
             self.unsettled[number],
             int(course.steps[number]),
             int(course.failed[number]),
@@ -237,13 +242,9 @@ class _Result:
             last=last,
         )
 
-    @cached_property
-    def _last(self) -> dict[str, Any]:
-        """Parameters after the last steps, by data set."""
-        return self._values_of(jax.tree.map(lambda leaf: leaf[self._lanes], self.course.last))
-
     def _values_of(self, free: dict[str, Any]) -> dict[str, Any]:
-        values = jax.tree.map(to_host, self.programs.values(free))
+        lanes = jax.tree.map(lambda leaf: leaf[self.programs.lanes], free)
+        values = jax.tree.map(to_host, self.programs.values(lanes))
         return jax.tree.map(lambda leaf: blanked(leaf[: self.on_sets.sets.count], self.failed), values)
 
     def draws_of(self, seed: int, n: int, names: Sequence[str] | None) -> dict[str, np.ndarray]:
@@ -259,10 +260,10 @@ class _Result:
                 f"sample: {rows[0]!r} has an element for each row, and the data sets differ in their numbers of rows. "
                 f"Draw it with fits.of(name).sample()."
             )
-        arrays = self.programs.arrays(self._lanes)
-        lanes = len(self._lanes)
-        seeds = (np.uint32(seed) + np.arange(count, dtype=np.uint32))[self._lanes]
-        each = lanes * sum(max(1, leaf.size) for leaf in jax.tree.leaves(known))
+        lanes = self.programs.lanes
+        arrays = self.programs.arrays(lanes)
+        seeds = (np.uint32(seed) + np.arange(count, dtype=np.uint32))[lanes]
+        each = len(lanes) * sum(max(1, leaf.size) for leaf in jax.tree.leaves(known))
         size = int(max(1, min(MOST_DRAWS, n, NUMBERS // each)))
         parts = []
         for first in range(0, n, size):
@@ -273,30 +274,23 @@ class _Result:
 
 
 def _invalid(programs: LanePrograms, checks: DataChecks, arrays: Sequence[Array]) -> dict[int, str]:
-    """Return the data sets with an index or a value out of range, with the reason."""
-    sets = programs.on_sets.sets
-    arguments = programs.pair.problem.arguments
-    found = {}
-    for number in np.flatnonzero(programs.invalid(checks, arrays)[: sets.count]):
-        own = programs.on_sets.arrays_of(int(number))
-        try:
-            checks.check_now(arguments.with_arrays(own))
-        except ValueError as error:
-            found[int(number)] = str(error)
-    return found
-
-
-def _misfits(flags: Sequence[Misfits], sets: int) -> dict[int, str]:
-    """Return the data sets whose initial parameters, or the user's values, are not valid, with the reason.
+    """Return the data sets with a value out of range, with the reason.
 
     Raises:
-        ValueError: when those of all are not valid.
+        ValueError: when an index of a data set is out of range.
     """
-    found: dict[int, str] = {}
-    for (_, sentence), bad in (item for misfits in reversed(flags) for item in misfits.items()):
-        found = dict.fromkeys(np.flatnonzero(to_host(bad)[:sets]).tolist(), sentence) | found
-    if len(found) == sets:
-        raise ValueError(found[0])
+    sets = programs.on_sets.sets
+    found = {}
+    for number in map(int, np.flatnonzero(programs.invalid(checks, arrays)[: sets.count])):
+        arguments = programs.pair.problem.arguments.with_arrays(programs.on_sets.arrays_of(number))
+        try:
+            checks.unseen(arguments)
+        except ValueError as error:
+            raise ValueError(f"each: data set {sets.words([number])}: {error}") from None
+        try:
+            checks.check_now(arguments)
+        except ValueError as error:
+            found[number] = str(error)
     return found
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax, random
+from jax import Array, lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from phalanx.learning.compiled import Compiled, Compiler
 from phalanx.mesh.devices import CHAIN
-from phalanx.mesh.specs import PyTree
+from phalanx.mesh.specs import PyTree, is_spec
 from phalanx.run.each.model_on_sets import ModelOnSets
 from phalanx.variational.data_checks import DataChecks
-from phalanx.variational.drawing import Drawn, one_draw, quartiles_of, stream_key
+from phalanx.variational.drawing import Drawn, draws_of, quartiles_of
 from phalanx.variational.guides.guide_and_model import Pair, key_of
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.methods.step import PATIENCE, ROOM, FitState, StepBounds, Steps, step_key
@@ -74,25 +75,24 @@ class LanePrograms:
             for number, array in enumerate(self.on_sets.arrays)
         )
 
+    @property
+    def lanes(self) -> Int[np.ndarray, "lanes"]:
+        """The data set of each lane of a program for all: the first data sets again fill the devices up."""
+        count = self.on_sets.sets.count
+        return np.arange(self.lanes_for(count)) % count
+
     def begun(
         self, seeds: UInt32[np.ndarray, "lanes"], arrays: Sequence[Array], given: Params
     ) -> tuple[Params, Misfits, Misfits]:
         """Return initial parameters on the real line, and flags of values of `init=` that do not fit."""
-
-        def of_lanes(seeds: Array, arrays: Sequence[Array], given: Params) -> PyTree:
-            return self._mapped(lambda seed, own: first_values(self.pair, seed, own, given), arrays)(seeds)
-
-        return self._call(of_lanes, (OF_LANES, self._specs, SHARED), OF_LANES, seeds, arrays, given)
+        specs = (OF_LANES, self._specs, SHARED)
+        return self._of_each("begun", partial(first_values, self.pair), specs, seeds, arrays, given)
 
     def invalid(self, checks: DataChecks, arrays: Sequence[Array]) -> Bool[np.ndarray, "lanes"]:
         """Return True for lanes whose data may have an index or a value out of range."""
         if not checks.apply:
             return np.zeros(len(next(arrays[number] for number in self.on_sets.own)), bool)
-
-        def of_lanes(arrays: Sequence[Array]) -> Array:
-            return self._mapped(checks.any_outside, arrays)()
-
-        return np.asarray(self._call(of_lanes, (self._specs,), OF_LANES, arrays))
+        return np.asarray(self._of_each("invalid", checks.any_outside, (self._specs,), arrays))
 
     def block(
         self,
@@ -112,16 +112,16 @@ class LanePrograms:
 
             def one(state: FitState, seed: Array, moves: Array, rate: Array, own: Sequence[Array]) -> PyTree:
                 key = step_key(seed, state.step)
-                after, bound = steps.one(state, steps.noise(key), self.pair.problem.step_data(own, key), rate)
+                after, found = steps.one(state, steps.noise(key), self.pair.problem.step_data(own, key), rate)
                 moves = moves & (state.failing < PATIENCE)
                 after = jax.tree.map(lambda new, old: jnp.where(moves, new, old), after, state)
-                found = StepBounds(bound.mean(), steps.error(bound))
                 return after, jax.tree.map(lambda x: jnp.where(moves, x, jnp.nan), found)
+
+            move: Callable[..., Any] = jax.vmap(one, (0, 0, 0, 0, _axes(self._specs)))
 
             def step(carry: tuple[Array, FitState, StepBounds]) -> tuple[Array, FitState, StepBounds]:
                 number, state, made = carry
-                move = self._mapped(lambda *of_lane: one(*of_lane), arrays)
-                state, found = move(state, seeds, order.moves, order.rate)
+                state, found = move(state, seeds, order.moves, order.rate, arrays)
                 return number + 1, state, jax.tree.map(lambda all_, one: all_.at[number].set(one), made, found)
 
             return lax.while_loop(lambda carry: carry[0] < order.count, step, (jnp.int32(0), state, made))[1:]
@@ -131,7 +131,7 @@ class LanePrograms:
         made_by = OF_LANES, PartitionSpec(None, CHAIN)
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
         state, made = self._call(
-            of_lanes, specs, made_by, state, seeds, arrays, order, identity=lambda: steps.identity(one)
+            "block", of_lanes, specs, made_by, state, seeds, arrays, order, identity=lambda: steps.identity(one)
         )
         count = int(np.asarray(order.count))
         return state, jax.tree.map(lambda bounds: np.asarray(bounds)[:count].copy(), made)  # a view keeps all the room
@@ -140,21 +140,14 @@ class LanePrograms:
         self, count: int, free: Params, seeds: UInt32[np.ndarray, "lanes"], arrays: Sequence[Array]
     ) -> Float[np.ndarray, "lanes 3 coordinate"]:
         """Return the quartiles of `count` draws from each lane's guide."""
-        of_one = quartiles_of(self.pair, count)
-
-        def of_lanes(free: Params, seeds: Array, arrays: Sequence[Array]) -> Array:
-            return self._mapped(lambda free, seed, own: of_one(free, seed, own), arrays)(free, seeds)
-
         specs = (OF_LANES, OF_LANES, self._specs)
-        return np.asarray(self._call(of_lanes, specs, OF_LANES, free, seeds, arrays, what=count))
+        return np.asarray(
+            self._of_each(("quartiles", count), quartiles_of(self.pair, count), specs, free, seeds, arrays)
+        )
 
     def values(self, free: Params) -> dict[str, Any]:
         """Return the values of parameters, given them on the real line."""
-
-        def of_lanes(free: Params) -> dict[str, Any]:
-            return jax.vmap(self.pair.learned.constrain)(free)
-
-        return self._call(of_lanes, (OF_LANES,), OF_LANES, free)
+        return self._of_each("values", self.pair.learned.constrain, (OF_LANES,), free)
 
     def draws(
         self,
@@ -164,52 +157,46 @@ class LanePrograms:
         arrays: Sequence[Array],
     ) -> Drawn:
         """Return draws of these numbers from the guide of each lane, arrays `(lane, draw, ...)`."""
-
-        def of_lanes(free: Params, seeds: Array, numbers: Array, arrays: Sequence[Array]) -> Drawn:
-            def one(free: Params, seed: Array, own: Sequence[Array]) -> Drawn:
-                data = self.pair.problem.arguments.join(own)
-                base = stream_key(seed)
-                each = jax.vmap(lambda number: one_draw(self.pair, free, random.fold_in(base, number), data))
-                return self.pair.problem.alone(lambda: each(numbers))
-
-            return self._mapped(one, arrays)(free, seeds)
-
         specs = (OF_LANES, OF_LANES, SHARED, self._specs)
-        return self._call(of_lanes, specs, OF_LANES, free, seeds, numbers, arrays)
-
-    def _mapped(self, f: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., Any]:
-        """Return `f(*of_lane, arrays)` over lanes, which have their own entries of some arrays."""
-        own = [0 if number in self.on_sets.own else None for number in range(len(arrays))]
-        return lambda *of_lanes: jax.vmap(f, in_axes=(*[0] * len(of_lanes), own))(*of_lanes, list(arrays))
+        return self._of_each("draws", partial(draws_of, self.pair), specs, free, seeds, numbers, arrays)
 
     @property
     def _specs(self) -> tuple[PartitionSpec, ...]:
         arrays = self.on_sets.arrays
         return tuple(OF_LANES if number in self.on_sets.own else SHARED for number in range(len(arrays)))
 
+    def _of_each(self, what: Hashable, f: Callable[..., Any], specs: tuple[Any, ...], *arguments: PyTree) -> PyTree:
+        """Return `f` of each lane."""
+        mapped = jax.vmap(f, _axes(specs))
+        return self._call(what, mapped, specs, OF_LANES, *arguments, identity=lambda: key_of(self.pair))
+
     def _call(
         self,
+        what: Hashable,
         f: Callable[..., Any],
         in_specs: PyTree,
         out_specs: PyTree,
         *arguments: PyTree,
-        what: Any = None,
-        identity: Callable[[], Hashable | None] | None = None,
+        identity: Callable[[], Hashable | None],
     ) -> PyTree:
         """Call a program, which is compiled once for each shape of its arguments and for each `what`.
 
-        The pair determines it, unless there is another `identity`.
+        What `identity` returns determines it, with `what`, unless that is None.
         """
-        is_spec = {"is_leaf": lambda node: isinstance(node, PartitionSpec)}
-        layouts = jax.tree.map(lambda spec: NamedSharding(self.on_sets.mesh, spec), in_specs, **is_spec)
+        layouts = jax.tree.map(lambda spec: NamedSharding(self.on_sets.mesh, spec), in_specs, is_leaf=is_spec)
         arguments = jax.device_put(arguments, layouts)  # of the host or of other lanes: the program knows one layout
-        key = (f.__qualname__, what, *(np.shape(leaf) for leaf in jax.tree.leaves(arguments)))
+        key = (what, *(np.shape(leaf) for leaf in jax.tree.leaves(arguments)))
         if key not in self._known:
             mapped = jax.shard_map(f, mesh=self.on_sets.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-            of_one = key_of(self.pair) if identity is None else identity()
-            known = None if of_one is None else (of_one, f.__qualname__, what, self.on_sets.own, self.on_sets.mesh)
+            of_one = identity()
+            known = None if of_one is None else (of_one, what, self.on_sets.own, self.on_sets.mesh)
             self._known[key] = self.compiler(mapped, *arguments, identity=known, explicit=True)
         return self._known[key](*arguments)
+
+
+def _axes(specs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the axes of arguments along which there is an entry for each lane."""
+    return jax.tree.map(lambda spec: 0 if spec == OF_LANES else None, specs, is_leaf=is_spec)
 
 
 def room_of(lanes: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -157,10 +158,7 @@ class Steps:
             mine = self.noise(key) if ahead is None else jax.tree.map(lambda leaf: leaf[number], ahead)
             data = self.pair.problem.step_data(arrays, key)
 
-            def move(state: FitState) -> tuple[FitState, StepBounds]:
-                state, bound = self.one(state, mine, data, order.rate)
-                return state, StepBounds(bound.mean(), self.error(bound))
-
+            move = partial(self.one, noise=mine, data=data, rate=order.rate)
             apart = ahead is not None and self._is_small((state, mine, arrays))
             state, found = _in_branch(move, number < order.count, state) if apart else move(state)
             return number + 1, state, jax.tree.map(lambda all_, one: all_.at[number].set(one), made, found)
@@ -174,10 +172,10 @@ class Steps:
         """Make one step, without a loop, which would copy its state: of a large network that takes long."""
         key = step_key(seed, state.step)
         state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
-        state, bound = self.one(state, self.noise(key), self.pair.problem.step_data(arrays, key), order.rate)
-        return state, StepBounds(bound.mean()[None], self.error(bound)[None])
+        state, made = self.one(state, self.noise(key), self.pair.problem.step_data(arrays, key), order.rate)
+        return state, jax.tree.map(lambda part: part[None], made)
 
-    def error(self, bound: Float[Array, "estimate"]) -> Float[Array, ""]:
+    def _error(self, bound: Float[Array, "estimate"]) -> Float[Array, ""]:
         """Return the Monte-Carlo error of the mean of a step's bounds; NaN where it is not known."""
         if self.is_antithetic:
             bound = bound.reshape(-1, 2).mean(1)  # a pair is one draw
@@ -206,10 +204,8 @@ class Steps:
     def _num_random(self, key: Array) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.noise, key)))
 
-    def one(
-        self, state: FitState, noise: PyTree, data: Values, rate: ArrayLike
-    ) -> tuple[FitState, Float[Array, "estimate"]]:
-        """Make one step with particles of this noise; return the bound of each, too."""
+    def one(self, state: FitState, noise: PyTree, data: Values, rate: ArrayLike) -> tuple[FitState, StepBounds]:
+        """Make one step with particles of this noise; the bound is a scalar, and so is its error."""
         if self.rule is not None:
             free, bound = self.rule(self.pair, state, noise, data, rate)
             return self._stepped(state, free, state.optimizer, all_finite((free, bound)), bound)
@@ -227,14 +223,15 @@ class Steps:
         optimizer: Any,
         finite: Bool[Array, ""],
         bound: Float[Array, "estimate"],
-    ) -> tuple[FitState, Float[Array, "estimate"]]:
-        """Return the state after a step to `free`, which is left out if it is not finite."""
+    ) -> tuple[FitState, StepBounds]:
+        """Return the state after a step to `free`, which is left out if it is not finite, and the mean bound."""
         averaged = state.averaged + 1
         mean = jax.tree.map(lambda m, x: m + (x - m) / averaged, state.mean, free) if state.averages else ()
         stepped = FitState(state.step, dict(free), optimizer, mean, averaged, state.failed, jnp.int32(0))
         stayed = state._replace(failed=state.failed + 1, failing=state.failing + 1)
         state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), stepped, stayed)
-        return state._replace(step=state.step + 1), jnp.where(finite, bound, jnp.nan)
+        bound = jnp.where(finite, bound, jnp.nan)
+        return state._replace(step=state.step + 1), StepBounds(bound.mean(), self._error(bound))
 
     def _loss_and_gradient(
         self, free: Params, noise: PyTree, data: Values

@@ -22,6 +22,7 @@ def record_of(
     started: str,
     interrupted: bool,
     names: Mapping[str, Any],
+    matmul_precision: str = "float32",
 ) -> RunRecord:
     """Return the record of a fit; `num_warmup` is its greatest number of steps, and `names` come from `names_for`."""
     problem = pair.problem
@@ -39,6 +40,7 @@ def record_of(
         data=data_words(arguments),
         latents=dict(alignment_of(pair).described),
         versions=versions(),
+        matmul_precision=matmul_precision,
         init="random",
         started=started,
         interrupted=interrupted,

@@ -238,7 +238,7 @@ def fit_checkpoint(policy: SavePolicy) -> TrainingCheckpoint:
 def flops_of_a_step(steps: Steps, state: FitState, seed: np.uint32, arrays: Sequence[Array]) -> float:
     """Return the floating-point operations of one step on all devices together, before XLA's optimisation."""
 
-    def step(state: FitState, seed: Array, arrays: Sequence[Array]) -> tuple[FitState, Array]:
+    def step(state: FitState, seed: Array, arrays: Sequence[Array]) -> tuple[FitState, StepBounds]:
         key = step_key(seed, state.step)
         return steps.one(state, steps.noise(key), steps.pair.problem.step_data(arrays, key), np.float32(1.0))
 
