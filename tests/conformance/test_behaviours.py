@@ -16,11 +16,11 @@ from tests.conformance.kernels import NAMES
 import phalanx as phx
 from phalanx.adaptation.warm_up import WarmUp
 from phalanx.diagnostics import ess
-from phalanx.run.device.executables import first_tuning, order_of
+from phalanx.run.device.executables import block_arguments, first_tuning
 from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
 from phalanx.run.progress.display import Silent
-from phalanx.run.state import Aim
+from phalanx.run.state import RunArguments
 
 KERNELS = {
     "nuts": phx.nuts(step_size=0.15, max_depth=3),
@@ -104,7 +104,7 @@ def check_what_is_held(sampler, mesh):
     """12, 13: after any step a chain's devices hold the same global leaves and statistics, and rows of their own."""
     blocks, tuning = sampler.executables, first_tuning(sampler.executables.blocks)
     begun = blocks.start(np.uint32(2), sampler.arrays, Initial())
-    order = order_of(np.full(CHAINS, DRAWS), ticks=300)
+    order = block_arguments(np.full(CHAINS, DRAWS), ticks=300)
     none = blocks.no_records(sampler.arrays, np.zeros(blocks.blocks.num_chains, np.int32))
     drawn = blocks.record(np.uint32(2), sampler.arrays, tuning, order, begun.chains, none).sinks.states[0]
     held = {piece.device.id: np.asarray(piece.data) for piece in drawn[0].addressable_shards}
@@ -157,7 +157,7 @@ def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, 
     monkeypatch.setattr(WarmUp, "learn", listen)
     sampler = phx.compile(mixed, data_on(mesh), kernel=getattr(phx, name)(), mesh=mesh, num_chains=CHAINS)
     inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, Silent())
-    inner.begin(Initial(), Aim(60, 1, "random"))
+    inner.begin(Initial(), RunArguments(60, 1, "random"))
     assert set(np.concatenate([sample.chain for sample in windows])) == set(range(CHAINS))
     sizes_of = [part.shape[1] for part in windows[-1].position]
     assert sizes_of[0] == 4 and sizes_of[1] >= 2 * ROWS  # all rows, from all devices

@@ -11,7 +11,7 @@ from tests.conformance.agreement import assert_moments
 from tests.conformance.kernels import KERNELS, KERNELS_ON_MESHES, KNOWING_MESHES, MESHES, NAMES
 
 import phalanx as phx
-from phalanx.run.device.executables import first_tuning, order_of
+from phalanx.run.device.executables import block_arguments, first_tuning
 from phalanx.run.init_values import Initial
 
 ROWS = 13  # divides by no number of devices: padded rows must not count
@@ -108,7 +108,7 @@ def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
     blocks: Any = sampler.executables
     tuning = first_tuning(sampler.executables.blocks)
     begun = blocks.start(np.uint32(0), sampler.arrays, Initial())
-    order = order_of(np.full(4, 20), ticks=500)
+    order = block_arguments(np.full(4, 20), ticks=500)
     none = blocks.no_records(sampler.arrays, np.zeros(blocks.blocks.num_chains, np.int32))
     advanced = blocks.record(np.uint32(0), sampler.arrays, tuning, order, begun.chains, none)
     shared = advanced.sinks.states[0][0]  # the level, the statistics

@@ -29,9 +29,9 @@ from phalanx.mesh.total import Total
 from phalanx.run.compile.block_length import BlockLength
 from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.compile.stored_programs import read_or_compile
-from phalanx.run.device.advance import Advance, Order, cut_lanes, join_lanes
+from phalanx.run.device.advance import Advance, BlockArguments, cut_lanes, join_lanes
 from phalanx.run.device.blocks import Blocks, ChainState, shardings
-from phalanx.run.device.executables import Lowering, order_of, order_specs
+from phalanx.run.device.executables import Lowering, block_argument_specs, block_arguments
 from phalanx.run.device.sink import SinceKept
 from phalanx.run.init_values import UNUSED_DRAW, prior_of
 
@@ -234,8 +234,8 @@ class Programs:
         placed = all_to_devices(tuning, layout)
         while True:
             began = time.perf_counter()
-            order = order_of(np.full(number, length), self.block_length.ticks, later=tuning)
-            device_order = Order(*map(array, order, order_specs(self.blocks)))
+            order = block_arguments(np.full(number, length), self.block_length.ticks, later=tuning)
+            device_order = BlockArguments(*map(array, order, block_argument_specs(self.blocks)))
             advanced = self.move(seed_sent, arrays, placed, device_order, chains, sinks)
             chains = advanced.chains
             sinks = advanced.sinks

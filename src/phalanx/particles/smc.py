@@ -163,8 +163,8 @@ def smc(
     with watched(make_progress(bool(progress))) as display:
         for sentence in filter(None, [*call.notices, *too_large, notice_of_gathers(target, record.communication)]):
             display.say(sentence)
-        looks = [display.show, *([] if on_block is None else [on_block])]
-        stages = Stages(programs, tuners, Pool(persistent), int(seed), arrays, moves, float(target_ess), looks)
+        callbacks = [display.show, *([] if on_block is None else [on_block])]
+        stages = Stages(programs, tuners, Pool(persistent), int(seed), arrays, moves, float(target_ess), callbacks)
         with ended_by_interrupt(stages.interrupted), stages.interrupts.held():
             stages.begin()
             stages.run()

@@ -174,7 +174,7 @@ class Stages:
         arrays: the data on the devices.
         num_moves: draws of the kernel at each temperature; None to choose.
         target_ess: effective particles, as a fraction.
-        looks: functions called with a report at each temperature.
+        callbacks: functions called with a report at each temperature.
     """
 
     programs: Programs
@@ -184,7 +184,7 @@ class Stages:
     arrays: tuple[Array, ...]
     num_moves: int | None
     target_ess: float
-    looks: Sequence[Callable[[StageReport], Any]]
+    callbacks: Sequence[Callable[[StageReport], Any]]
     interrupts: Interrupts = field(default_factory=Interrupts)
     record: dict[str, list[float]] = field(default_factory=dict)
     positions: tuple[Position, ...] = ()
@@ -267,8 +267,8 @@ class Stages:
             noted["ancestors"],
             int(moves["moves"]),
         )
-        for look in self.looks:
-            look(report)
+        for callback in self.callbacks:
+            callback(report)
 
     # -- moves -------------------------------------------------------------------------------------------------------
 

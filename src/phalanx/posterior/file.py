@@ -41,13 +41,13 @@ def run_of(parts: dict[str, Any], entries: Mapping[str, Any]) -> Run:
 
 
 def write_posterior(
-    file: Path, parts: dict[str, Any], timing: Timing, record: RunRecord, goes_on: Continuation | None
+    file: Path, parts: dict[str, Any], timing: Timing, record: RunRecord, continuation: Continuation | None
 ) -> Path:
     """Write the parts of a posterior, `draws`, `stats`, `reduced` and others, and its state; see `write_archive`."""
     # draws in a store are read here
     arrays = {"draws": parts["draws"], "stats": parts["stats"], **warmup_parts(parts)}
     read = {of: {name: np.asarray(values) for name, values in found.items()} for of, found in arrays.items()}
-    state, contents = (None, {}) if goes_on is None else (goes_on.saved(), dict(goes_on.contents()))
+    state, contents = (None, {}) if continuation is None else (continuation.saved(), dict(continuation.contents()))
     return write_run(file, _KIND, {**parts, **read, "state": state, "contents": contents}, timing, record)
 
 

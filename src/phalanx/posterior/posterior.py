@@ -74,7 +74,7 @@ class Posterior(Pickled):
             use after it), relocated_chains; if tuned, metric_low and metric_high (least and greatest standard deviation
             in the metric), and trajectory_length. Empty if the run tuned no parameter.
         target: the model with its data; None if the posterior was read from a file.
-        goes_on: continues the run; None for a posterior assembled by hand.
+        continuation: continues the run; None for a posterior assembled by hand.
         own: place of these draws among those of several processes; None if they are of all chains.
         warmup_draws, warmup_stats: draws of warm-up and their statistics, `(chain, iteration, ...)`; empty without
             `save_warmup=True`.
@@ -96,12 +96,12 @@ class Posterior(Pickled):
     reduced: dict[str, Any] = field(default_factory=dict)
     warmup: dict[str, np.ndarray] = field(default_factory=dict)
     target: Target | None = None
-    goes_on: Continuation | None = None
+    continuation: Continuation | None = None
     own: OwnDraws | None = None
     warmup_draws: dict[str, np.ndarray] = field(default_factory=dict)
     warmup_stats: dict[str, np.ndarray] = field(default_factory=dict)
 
-    of_process: ClassVar[dict[str, Any]] = {"target": None, "goes_on": None, "own": None}
+    of_process: ClassVar[dict[str, Any]] = {"target": None, "continuation": None, "own": None}
 
     def __getstate__(self) -> dict[str, Any]:
         if self.own is not None:
@@ -109,8 +109,8 @@ class Posterior(Pickled):
                 "pickle: this posterior has the draws of one of several processes. Pickle posterior.gather(), which "
                 "all processes must call, or use posterior.save."
             )
-        goes_on = self.goes_on and FromFile(self.goes_on.saved(), dict(self.goes_on.contents()))
-        return {**super().__getstate__(), "goes_on": goes_on}
+        continuation = self.continuation and FromFile(self.continuation.saved(), dict(self.continuation.contents()))
+        return {**super().__getstate__(), "continuation": continuation}
 
     @property
     def num_chains(self) -> int:
@@ -185,11 +185,11 @@ class Posterior(Pickled):
         Raises:
             ValueError: if a run did not make the posterior.
         """
-        if self.goes_on is None:
+        if self.continuation is None:
             raise ValueError("state: this posterior was not made by a run, or by an earlier release.")
         if self.own is not None:
             check_same("posterior.state")
-        return self.goes_on.state()
+        return self.continuation.state()
 
     def continue_run(self, num_samples: int, **options: Any) -> Posterior:
         """Continue the run with its tuning, and return the draws of one longer run.
@@ -212,9 +212,9 @@ class Posterior(Pickled):
             >>> posterior.continue_run(500).num_draws  # doctest: +SKIP
             1500
         """
-        if self.goes_on is None:
+        if self.continuation is None:
             raise ValueError("continue_run: this posterior was not made by a run, or by an earlier release.")
-        return self.goes_on.continue_run(self, num_samples, **options)
+        return self.continuation.continue_run(self, num_samples, **options)
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Return the draws of one variable, `(chain, draw, ...)`."""
@@ -581,7 +581,7 @@ class Posterior(Pickled):
         if is_netcdf(file):
             return write_netcdf(file, self.to_arviz)
         parts = {name: getattr(self, name) for name in ("draws", "stats", "reduced", "warmup", *WARMUP_PARTS)}
-        return write_posterior(file, parts, self.timing, self.record, self.goes_on)
+        return write_posterior(file, parts, self.timing, self.record, self.continuation)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Posterior:
@@ -600,11 +600,13 @@ class Posterior(Pickled):
             >>> Posterior.load("run.npz").num_draws  # doctest: +SKIP
             1000
         """
-        (parts, timing, record), goes_on = read_saved(Path(path))
+        (parts, timing, record), continuation = read_saved(Path(path))
         reduced = parts["reduced"]
         warmup = parts.get("warmup", {})
         of_warmup = warmup_parts(parts)
-        return cls(parts["draws"], parts["stats"], timing, record, reduced, warmup, goes_on=goes_on, **of_warmup)
+        return cls(
+            parts["draws"], parts["stats"], timing, record, reduced, warmup, continuation=continuation, **of_warmup
+        )
 
     def report(
         self,

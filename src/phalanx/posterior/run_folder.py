@@ -273,7 +273,7 @@ class RunFolder:
         self._check(entries)
         self.segments = list(entries["segments"])
         self.warm_up = _warm_up_of(entries)
-        (parts, timing, record), goes_on = read_posterior(self.saves.folder / entries["run"])
+        (parts, timing, record), continuation = read_posterior(self.saves.folder / entries["run"])
         try:
             parts |= read_draws(self.saves.folder, self.segments, held)
             if self.warm_up:
@@ -281,7 +281,7 @@ class RunFolder:
         except (ValueError, KeyError) as error:
             raise ValueError(f"{self.saves.called} is damaged: its files of draws do not fit ({error}).") from None
         self.count = sizes(parts["stats"])[1]
-        return (parts, timing, record), goes_on, entries["identity"]
+        return (parts, timing, record), continuation, entries["identity"]
 
     def _check(self, entries: Mapping[str, Any]) -> None:
         """Raise unless the entries of a manifest are of the right types, and name files that the manifest seals."""
@@ -313,7 +313,7 @@ class RunFolder:
         parts: Mapping[str, Any],
         timing: Timing,
         record: RunRecord,
-        goes_on: Continuation,
+        continuation: Continuation,
         at: int | None = None,
         together: Together | None = None,
     ) -> None:
@@ -337,7 +337,7 @@ class RunFolder:
         count = max(first, sizes(stats)[1])
         name = f"run-{number:08d}.npz"
         without = {"draws": {}, "stats": {}, **{name: parts[name] for name in parts if name not in WARMUP_PARTS}}
-        files = {name: lambda file: write_posterior(file, without, timing, record, goes_on)}
+        files = {name: lambda file: write_posterior(file, without, timing, record, continuation)}
         entries = {"identity": dict(identity), "segments": segments, "count": count, "run": name, "warm_up": warm_up}
         self.saves.write(files, entries, [*map(file_of, [*segments, *warm_up])], at)
         self.segments = segments
@@ -372,5 +372,5 @@ def read_saved(path: Path) -> tuple[Run, Continuation | None]:
             raise folder.saves.damage(str(damage)) from None
     if found is None:
         raise ValueError(f"{called} is a folder without a saved run.")
-    run, goes_on, _ = found
-    return run, goes_on
+    run, continuation, _ = found
+    return run, continuation

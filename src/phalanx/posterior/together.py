@@ -141,10 +141,10 @@ def save_together(posterior: Any, file: Path) -> Path:
     if is_netcdf(file):
         container = posterior.of_all_chains.to_arviz()
         return made_by_first(lambda: write_netcdf(file, lambda: container), file)
-    goes_on = posterior.goes_on
-    if goes_on is not None:
-        goes_on = FromFile(goes_on.saved(), goes_on.contents())
-    whole = replace(_at_first(posterior), goes_on=goes_on)
+    continuation = posterior.continuation
+    if continuation is not None:
+        continuation = FromFile(continuation.saved(), continuation.contents())
+    whole = replace(_at_first(posterior), continuation=continuation)
     return made_by_first(lambda: whole.save(file), file)
 
 

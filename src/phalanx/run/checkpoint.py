@@ -96,7 +96,7 @@ class RunCheckpoint(Checkpoint):
         found = self._folder.read(None if self._held.is_whole else self._held)
         if found is None:
             return None
-        (parts, timing, record), goes_on, known = found
+        (parts, timing, record), continuation, known = found
         if known.keys() != identity.keys():
             release = known.get("the release of phalanx", "of another release")
             raise ValueError(
@@ -115,7 +115,7 @@ class RunCheckpoint(Checkpoint):
             record,
             parts["reduced"],
             warmup,
-            goes_on=goes_on,
+            continuation=continuation,
             own=own,
             **warmup_parts(parts),
         )
@@ -134,7 +134,7 @@ class RunCheckpoint(Checkpoint):
         Raises:
             ValueError: when it has made more.
         """
-        drawn = state.aim.thin * max(state.stored.count, state.reduced.draws)
+        drawn = state.arguments.thin * max(state.stored.count, state.reduced.draws)
         if drawn > num_samples:
             raise ValueError(
                 f"it has made {drawn} iterations, and num_samples={num_samples} are asked for. Ask for at least "
@@ -176,9 +176,9 @@ class RunCheckpoint(Checkpoint):
         A run whose draws are in a store is saved once these are on the disk, for which the thread waits.
         """
         self.note(at)
-        if posterior.goes_on is None:
+        if posterior.continuation is None:
             return
-        state = FromFile(posterior.goes_on.saved(), self._contents)  # fetched by all processes together
+        state = FromFile(posterior.continuation.saved(), self._contents)  # fetched by all processes together
         self._writer.wait()
         parts = {"reduced": posterior.reduced, "warmup": posterior.warmup}
         if self._store is None:

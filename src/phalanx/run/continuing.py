@@ -27,7 +27,7 @@ from phalanx.run.device.blocks import ChainState
 from phalanx.run.device.executables import Executables, first_tuning
 from phalanx.run.device.sink import Counts, SinceKept
 from phalanx.run.host.unshard import reshard, unshard
-from phalanx.run.state import Aim, DrawsByName, Reduced, RunState, Stored, Work
+from phalanx.run.state import DrawsByName, Reduced, RunArguments, RunState, Stored, Work
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-2
 """Tolerances for log densities computed on different numbers of devices. In a sum over many rows a change of the data
@@ -73,7 +73,7 @@ class ContinuationChecks:
                 f"continue_run: the posterior was drawn by {posterior.record.kernel}; this sampler was compiled for "
                 f"{self.kernel}."
             )
-        self.executables.reducing.reductions.check_superchains(state.aim.superchains)
+        self.executables.reducing.reductions.check_superchains(state.arguments.superchains)
         self._check_types(state)
         self._check_reducers(posterior, state)
         self._check_correlated(posterior, state)
@@ -215,7 +215,7 @@ class ContinuationChecks:
         tuned = _like(tuning, state.tuning, "the kernel's tuning")
         _check_shapes(tuned, tuning)
         return RunState(*state)._replace(
-            aim=Aim(*state.aim),
+            arguments=RunArguments(*state.arguments),
             chains=ChainState(snapshot, SinceKept(*state.chains.since)),
             tuning=tuned,
             sinks=self._sinks(state.sinks),
@@ -290,7 +290,7 @@ def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
         ValueError: when `num_samples` more iterations are too few for another draw.
     """
     kept = max(state.stored.count, state.reduced.draws)
-    thin = state.aim.thin
+    thin = state.arguments.thin
     left = 0 if state.in_warm_up else posterior.record.num_samples - thin * kept
     left = left if 0 <= left < thin else 0
     # the sinks may hold draws of an incomplete round of draws that are not stored

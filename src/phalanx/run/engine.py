@@ -22,15 +22,15 @@ from phalanx.mesh.processes import all_to_devices, to_devices, to_host
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.centring import Centrings, first_centring, place_centring, recentred
 from phalanx.run.checks import check_beginning
-from phalanx.run.device.advance import Advanced, Order, SinkState
+from phalanx.run.device.advance import Advanced, BlockArguments, SinkState
 from phalanx.run.device.blocks import AtPositions, ChainState, InitResult, shardings
-from phalanx.run.device.executables import Executables, order_of, order_specs
+from phalanx.run.device.executables import Executables, block_argument_specs, block_arguments
 from phalanx.run.host.recorded import rows_by_variable, rows_of
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.host.unshard import reshard, unshard
 from phalanx.run.init_values import Initial
 from phalanx.run.one_device_check import check_on_one_device
-from phalanx.run.phases.phase import Goal
+from phalanx.run.phases.phase import BlockGoal
 from phalanx.run.state import Reduced, RunState
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Engine:
 
     # -- moving ------------------------------------------------------------------------------------------------------
 
-    def advance(self, state: RunState, goal: Goal, accumulates: bool) -> RunState:
+    def advance(self, state: RunState, goal: BlockGoal, accumulates: bool) -> RunState:
         """Return the state after a block, with its draws in the sinks.
 
         The block overwrites the arrays of `state`.
@@ -183,7 +183,7 @@ class Engine:
         """
         ticks = int(min(self.executables.block_length.ticks, goal.ticks))
         later = state.tuning if goal.later is None else goal.later
-        order = order_of(goal.draws, ticks, _thin(state), ahead=goal.ahead, later=later)
+        order = block_arguments(goal.draws, ticks, _thin(state), ahead=goal.ahead, later=later)
         state, ticks = self._moved(state, order, accumulates)
         if state.in_warm_up:
             return state._replace(warmup=state.warmup.more(ticks))
@@ -197,16 +197,20 @@ class Engine:
         """
         if self.blocks.kernel.machine.makes_whole_draws:
             return state
-        order = order_of(np.zeros(self.blocks.num_chains), 1, _thin(state), later=state.tuning, at_least_one=True)
+        order = block_arguments(
+            np.zeros(self.blocks.num_chains), 1, _thin(state), later=state.tuning, at_least_one=True
+        )
         rested, _ = self._moved(state._replace(sinks=None), order, accumulates)
         return rested._replace(sinks=state.sinks)
 
-    def _moved(self, state: RunState, order: Order, accumulates: bool) -> tuple[RunState, int]:
+    def _moved(self, state: RunState, order: BlockArguments, accumulates: bool) -> tuple[RunState, int]:
         began = time.perf_counter()
         program = self.executables.accumulate if accumulates else self.executables.record
         assert program is not None
         sinks = self._without_draws(accumulates, state.reduced.draws) if state.sinks is None else state.sinks
-        device_order = Order(*map(self.executables.device_constants.array, order, order_specs(self.blocks)))
+        device_order = BlockArguments(
+            *map(self.executables.device_constants.array, order, block_argument_specs(self.blocks))
+        )
         tuning = self._placed_tuning(state.tuning)
         advanced: Advanced = program(self._device_seed, self.arrays, tuning, device_order, state.chains, sinks)
         state.stored.settle()  # while the devices make the block
@@ -348,4 +352,4 @@ def _taken(leaf: Array, sources: Integer[np.ndarray, "chains"], axis: int) -> Ar
 
 def _thin(state: RunState) -> int:
     """Return the number of draws for each one that is kept; tuners learn from all."""
-    return 1 if state.in_warm_up else state.aim.thin
+    return 1 if state.in_warm_up else state.arguments.thin

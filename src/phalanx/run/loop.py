@@ -24,7 +24,7 @@ from phalanx.run.phases.reduce import ReducePhase
 from phalanx.run.phases.store import StorePhase
 from phalanx.run.phases.warm_up import DiscardPhase, WarmUpPhase
 from phalanx.run.progress.report import Progress, RunReport
-from phalanx.run.state import Aim, DrawsByName, Reduced, RunState, Stored, Work
+from phalanx.run.state import DrawsByName, Reduced, RunArguments, RunState, Stored, Work
 from phalanx.run.until import StoppingWatch, Until
 
 UNTIL_ROOM = 1024
@@ -40,7 +40,7 @@ class Run:
         seed: seed of the run.
         arrays: the data on the devices.
         progress: the progress display.
-        looks: functions called with a report after each block.
+        callbacks: functions called with a report after each block.
         saves: whether SIGTERM, like Ctrl-C, waits for the end of a block, because the run is saved.
         store: store of the draws; None to keep them in memory.
 
@@ -59,7 +59,7 @@ class Run:
         seed: int,
         arrays: tuple[Array, ...],
         progress: Progress,
-        looks: Sequence[Callable[[RunReport], object]] = (),
+        callbacks: Sequence[Callable[[RunReport], object]] = (),
         saves: bool = False,
         store: DrawStore | None = None,
     ):
@@ -74,19 +74,19 @@ class Run:
         self.warmup_draws: DrawsByName = {}
         self.warmup_stats: DrawsByName = {}
         self._progress = progress
-        self._looks = [progress.show, *looks]
+        self._callbacks = [progress.show, *callbacks]
         self._acceptance = math.nan
 
-    def begin(self, initial: Initial, aim: Aim, centring: Centrings | None = None) -> None:
+    def begin(self, initial: Initial, arguments: RunArguments, centring: Centrings | None = None) -> None:
         """Find initial positions, then warm up; a centring belongs to the tuning with which the kernel begins."""
         engine = self.engine
         num_chains = self.engine.blocks.num_chains
         engine.use_centring({} if centring is None else centring)
         chains, beginning = engine.begin(initial)
-        warming = self._warm_up_phase(aim)
+        warming = self._warm_up_phase(arguments)
         state = RunState(
             seed=int(engine.seed),
-            aim=aim,
+            arguments=arguments,
             chains=chains,
             tuning=self.kernel.tuning,
             mean_steps=1.0,
@@ -100,8 +100,8 @@ class Run:
             warmup=Work(evaluations=num_chains),
             sampling=Work(),
             centring=engine.centring,
-            warmed=Stored.nothing(num_chains) if aim.save_warmup else None,
-            settling=Stored.nothing(num_chains) if aim.superchains else None,
+            warmed=Stored.nothing(num_chains) if arguments.save_warmup else None,
+            settling=Stored.nothing(num_chains) if arguments.superchains else None,
         )
         self.state = warming.begin(state, beginning)
         if self.state.in_warm_up:
@@ -118,7 +118,7 @@ class Run:
         self.engine.use_centring(known.centring)
         reduced = HostReducers.of(self.engine.executables.reducing).pooled(known.reduced)
         state = self.engine.placed(known._replace(reduced=reduced))
-        warming = self._warm_up_phase(state.aim)
+        warming = self._warm_up_phase(state.arguments)
         state = warming.resume(state) if state.in_warm_up else state
         self.state = self.engine.rested(state, warming.accumulates if state.in_warm_up else not stores)
         if state.in_warm_up:
@@ -143,7 +143,7 @@ class Run:
         """Sample until every chain has `num_samples // thin` more draws or `until` is met."""
         engine = self.engine
         stored = self.state.stored
-        thin = self.state.aim.thin
+        thin = self.state.arguments.thin
         if not engine.executables.stores_draws:
             seconds = math.inf if until is None else until.seconds or math.inf
             phase = ReducePhase(engine, num_samples // thin, thin, seconds)
@@ -176,8 +176,8 @@ class Run:
                 shown.speed,
                 self.so_far,
             )
-            for look in self._looks:
-                look(report)
+            for callback in self._callbacks:
+                callback(report)
             self.interrupts.agree()
 
     def _move_to_store(self) -> None:
@@ -192,10 +192,10 @@ class Run:
         self.interrupted = True
         self._progress.say(phase.interrupted(self.state))
 
-    def _warm_up_phase(self, aim: Aim) -> WarmUpPhase | DiscardPhase:
+    def _warm_up_phase(self, arguments: RunArguments) -> WarmUpPhase | DiscardPhase:
         if self.engine.executables.record is None:  # draws are neither stored nor used for tuning
-            return DiscardPhase(self.engine, aim.num_warmup)
-        return WarmUpPhase(self.engine, self.kernel, aim.num_warmup)
+            return DiscardPhase(self.engine, arguments.num_warmup)
+        return WarmUpPhase(self.engine, self.kernel, arguments.num_warmup)
 
     @property
     def reduced(self) -> Reduced:

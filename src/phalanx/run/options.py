@@ -22,7 +22,7 @@ from phalanx.run.arguments import check_arguments
 from phalanx.run.init_values import Initial
 from phalanx.run.loop import UNTIL_ROOM
 from phalanx.run.progress.report import RunReport
-from phalanx.run.state import Aim
+from phalanx.run.state import RunArguments
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
 
@@ -132,9 +132,9 @@ class RunOptions:
         """Functions that are called after each block."""
         return [] if self.on_block is None else [self.on_block]
 
-    def aim(self, initial: Initial) -> Aim:
+    def arguments(self, initial: Initial) -> RunArguments:
         """Return the arguments that the record of a run contains; only valid after `checked`."""
-        return Aim(self.warmup, self.thin, initial.described, initial.superchains, bool(self.save_warmup))
+        return RunArguments(self.warmup, self.thin, initial.described, initial.superchains, bool(self.save_warmup))
 
     @property
     def policy(self) -> SavePolicy | None:

@@ -25,7 +25,7 @@ from phalanx.run.host.draw_store import step_sizes
 from phalanx.run.host.reducer_state import HostReducers, findings
 from phalanx.run.init_values import Initial
 from phalanx.run.loop import Run
-from phalanx.run.state import Aim, Reduced, RunState
+from phalanx.run.state import Reduced, RunArguments, RunState
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped
@@ -83,7 +83,7 @@ class RunStart(NamedTuple):
         seed: the seed.
         kernel: the kernel with the hyperparameters to begin with.
         initial: initial values of a new run.
-        aim: arguments of a new run.
+        arguments: of a new run, as its record contains them.
         centring: centring that belongs to the kernel's hyperparameters; None without.
         before: posterior of the part before; None for a new run.
         state: state at the end of that part.
@@ -92,7 +92,7 @@ class RunStart(NamedTuple):
     seed: int
     kernel: Kernel
     initial: Initial = Initial()
-    aim: Aim = Aim()
+    arguments: RunArguments = RunArguments()
     centring: Centrings | None = None
     before: Posterior | None = None
     state: RunState | None = None
@@ -100,7 +100,7 @@ class RunStart(NamedTuple):
     def begin(self, run: Run) -> None:
         """Warm a new run up, or restore the state of the part before, with its draws of warm-up."""
         if self.before is None or self.state is None:
-            run.begin(self.initial, self.aim, self.centring)
+            run.begin(self.initial, self.arguments, self.centring)
             return
         before = self.before
         held = run.engine.blocks.held
@@ -160,9 +160,9 @@ class RunResults(NamedTuple):
         return replace(
             before.of_run(clock.started, run.interrupted, relocations, (*drifts, *findings(dict(self.reduced), lost))),
             seed=state.seed,
-            init=state.aim.init,
-            superchains=state.aim.superchains,
-            num_warmup=state.aim.num_warmup,
+            init=state.arguments.init,
+            superchains=state.arguments.superchains,
+            num_warmup=state.arguments.num_warmup,
             num_samples=samples,
             reduced_draws=0 if executables.stores_draws else made,
             acceptance_rate=self.states.acceptance_rate,

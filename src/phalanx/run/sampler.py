@@ -43,7 +43,7 @@ from phalanx.run.progress.display import make_progress
 from phalanx.run.progress.report import Progress, RunReport
 from phalanx.run.progress.watchdog import watched
 from phalanx.run.results import Clock, Data, RunResults, RunStart
-from phalanx.run.state import Aim, RunState
+from phalanx.run.state import RunArguments, RunState
 from phalanx.run.until import Until
 from phalanx.store.identity import Identity, words_of
 from phalanx.store.policy import SavePolicy
@@ -159,21 +159,21 @@ class Sampler:
         data_used = self._data(data)
         blocks = self.executables.blocks
         initial = self._initial(options.init, int(seed), data_used.arrays)
-        aim = options.aim(initial)
+        arguments = options.arguments(initial)
         record = replace(data_used.record, num_warmup=options.warmup, num_samples=options.num_samples)
         with (
             store_at(options.store, options.num_stored, record, blocks.names, blocks.held, self.sets) as draws_to,
             checkpoint_in(options.policy, blocks.held, draws_to) as saves,
         ):
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
-            identity = self._identity(int(seed), aim, initial, options, data_used, contents)
+            identity = self._identity(int(seed), arguments, initial, options, data_used, contents)
             before = None if saves is None else saves.read(identity, contents)
             check_same("phx.mcmc", lambda: words_of(identity) | options.in_words(before))
             if saves is None or before is None:
                 if draws_to is not None:
                     draws_to.begin(identity, None if saves is None else saves.saves.folder)
-                start = RunStart(int(seed), self._tuned(options), initial, aim, options.centring)
-                return self._go(start, data_used, options, options.num_samples, saves, draws_to)
+                start = RunStart(int(seed), self._tuned(options), initial, arguments, options.centring)
+                return self._execute(start, data_used, options, options.num_samples, saves, draws_to)
             with saves.explained():
                 state = self._state_of(before, data_used.arrays)
                 state = state._replace(stopped=state.stopped and options.until is not None)
@@ -181,7 +181,9 @@ class Sampler:
             if draws_to is not None:
                 draws_to.resume(identity, saves.saves.folder, state.stored.count)
             start = RunStart(int(seed), self.kernel, before=before, state=state)
-            return self._go(start, data_used, replace(options, num_samples=left), options.num_samples, saves, draws_to)
+            return self._execute(
+                start, data_used, replace(options, num_samples=left), options.num_samples, saves, draws_to
+            )
 
     def continue_run(
         self,
@@ -221,13 +223,13 @@ class Sampler:
         check_same("continue_run", lambda: {"num_samples": str(num_samples), "until": str(until)})
         state = self._state_of(posterior, data_used.arrays)._replace(next_look=0, stopped=False)
         more = num_samples + since_kept(posterior, state, num_samples)
-        aim = state.aim
-        options = RunOptions(aim.num_warmup, more, aim.thin, until, on_block=on_block, progress=progress)
+        arguments = state.arguments
+        options = RunOptions(arguments.num_warmup, more, arguments.thin, until, on_block=on_block, progress=progress)
         options = self._checked(options)
         start = RunStart(state.seed, self.kernel, before=posterior, state=state)
-        return self._go(start, data_used, options, posterior.record.num_samples + num_samples)
+        return self._execute(start, data_used, options, posterior.record.num_samples + num_samples)
 
-    def _go(
+    def _execute(
         self,
         start: RunStart,
         data: Data,
@@ -240,12 +242,12 @@ class Sampler:
         stored = 0 if start.state is None else start.state.stored.count
         room = stored + options.room if draws_to is None else 2 * self.executables.blocks.slots
         plan = self.plan(room, data.arrays, options.warmup * bool(options.save_warmup))  # earlier draws are copied
-        looks = options.callbacks if saves is None else [*options.callbacks, saves.offer]
+        callbacks = options.callbacks if saves is None else [*options.callbacks, saves.offer]
         with watched(make_progress(options.progress)) as display:
             self._announce(display, plan)
             clock = start.clock()
             run = Run(
-                self.executables, start.kernel, start.seed, data.arrays, display, looks, saves is not None, draws_to
+                self.executables, start.kernel, start.seed, data.arrays, display, callbacks, saves is not None, draws_to
             )
             run.so_far = partial(self._so_far, run, data, clock)
             is_warm = start.state is not None and not start.state.in_warm_up
@@ -269,12 +271,18 @@ class Sampler:
         return posterior
 
     def _identity(
-        self, seed: int, aim: Aim, initial: Initial, options: RunOptions, data: Data, contents: Mapping[str, str]
+        self,
+        seed: int,
+        arguments: RunArguments,
+        initial: Initial,
+        options: RunOptions,
+        data: Data,
+        contents: Mapping[str, str],
     ) -> Identity:
         """Return what a saved run must share with a call that continues it; `contents` are checksums of its data."""
-        record = replace(data.record, seed=seed, num_warmup=aim.num_warmup, init=aim.init)
+        record = replace(data.record, seed=seed, num_warmup=arguments.num_warmup, init=arguments.init)
         reducers = {name: str(entry.reducer) for name, entry in self.executables.reducing.reductions.stateful}
-        found = identity_of(record, aim.thin, reducers, initial.values, options)
+        found = identity_of(record, arguments.thin, reducers, initial.values, options)
         if options.policy is not None:
             found["traces"] = {name: digest or None for name, digest in self.traces().items()}
         return {**found, "contents": {**found["contents"], **contents}}
@@ -288,19 +296,19 @@ class Sampler:
         with checkpoint_in(options.policy, held) as saves, watched(make_progress(options.progress)) as display:
             self._announce(display, self.plan(options.room))
             initial = self._initial(options.init, int(seed), self.arrays)
-            aim = options.aim(initial)
+            arguments = options.arguments(initial)
             contents = {} if saves is None else self.arguments(self.arrays).fingerprints()
-            identity = self._identity(int(seed), aim, initial, options, data, contents)
+            identity = self._identity(int(seed), arguments, initial, options, data, contents)
             identity["said"]["call"] = "phx.stream"
             check_same("phx.stream", lambda: words_of(identity) | {"num_samples": str(num_samples)})
             before = None if saves is None else saves.read(identity, contents)
             kernel = self._tuned(options) if before is None else self.kernel
             state = None if before is None else self._state_of(before, self.arrays)
-            start = RunStart(int(seed), kernel, initial, aim, options.centring, before, state)
-            looks = options.callbacks
+            start = RunStart(int(seed), kernel, initial, arguments, options.centring, before, state)
+            callbacks = options.callbacks
             if saves is not None:
-                looks.append(lambda report: saves.offer(replace(report, done=stream.made)))
-            run = Run(self.executables, kernel, start.seed, self.arrays, display, looks, saves is not None)
+                callbacks.append(lambda report: saves.offer(replace(report, done=stream.made)))
+            run = Run(self.executables, kernel, start.seed, self.arrays, display, callbacks, saves is not None)
             stream = RunStream.of(run, num_samples, options.thin, before)
             clock = start.clock()
             run.so_far = partial(self._stream_so_far, stream, data, clock)
@@ -316,7 +324,7 @@ class Sampler:
         run = stream.run
         received = stream.received
         state = run.value._replace(stored=run.state.stored.whole_of_each.gathered(run.engine.blocks.held))
-        posterior = self._posterior(run, data, clock, state.aim.thin * received, lambda: state)
+        posterior = self._posterior(run, data, clock, state.arguments.thin * received, lambda: state)
         return replace(posterior, draws={}, stats={}, own=None)
 
     def _posterior(
@@ -334,7 +342,7 @@ class Sampler:
             dict(results.reduced),
             run.state.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
-            goes_on=SamplerContinuation(sampler, state),
+            continuation=SamplerContinuation(sampler, state),
             own=results.place(run),
             warmup_draws=dict(results.warmup_draws),
             warmup_stats=dict(results.warmup_stats),
@@ -343,7 +351,7 @@ class Sampler:
     def _so_far(self, run: Run, data: Data, clock: Clock, with_draws: bool = True) -> Posterior:
         """Return the posterior of a run that is still in progress."""
         state = run.value
-        return self._posterior(run, data, clock, state.aim.thin * run.draws, lambda: state, with_draws)
+        return self._posterior(run, data, clock, state.arguments.thin * run.draws, lambda: state, with_draws)
 
     def _tuned(self, options: RunOptions) -> Kernel:
         """Return the kernel with its initial hyperparameters."""
@@ -361,9 +369,9 @@ class Sampler:
     def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
         """Return the state of a posterior; raise unless it belongs to this model and these data."""
         state = self._checks.state_of(posterior)
-        of = posterior.goes_on.sampler if isinstance(posterior.goes_on, SamplerContinuation) else None
+        of = posterior.continuation.sampler if isinstance(posterior.continuation, SamplerContinuation) else None
         same_data = of is not None and list(map(id, of.arrays)) == list(map(id, arrays))
-        known = posterior.goes_on is not None and posterior.goes_on.contents() if not same_data else None
+        known = posterior.continuation is not None and posterior.continuation.contents() if not same_data else None
         if known:
             check_contents(known, self.arguments(arrays).fingerprints())
         if of is None or of.executables is not self.executables or not same_data:

@@ -177,7 +177,7 @@ class Stored(NamedTuple):
         return draws, stats
 
 
-class Aim(NamedTuple):
+class RunArguments(NamedTuple):
     """Arguments of a run that its record contains.
 
     Attributes:
@@ -222,7 +222,7 @@ class RunState(NamedTuple):
 
     Attributes:
         seed: seed of the run.
-        aim: arguments of the run.
+        arguments: those that the record of the run contains.
         chains: states of the chains.
         tuning: current hyperparameters of the kernel.
         mean_steps: mean ticks per draw; of kernels that make whole draws, gradient evaluations.
@@ -245,7 +245,7 @@ class RunState(NamedTuple):
     """
 
     seed: int
-    aim: Aim
+    arguments: RunArguments
     chains: ChainState
     tuning: Any
     mean_steps: float

@@ -251,13 +251,13 @@ class BackgroundWriter:
     Args:
         folder: the folder.
         called: its name in messages.
-        goes_on: noun for what continues after a save that failed.
+        what_continues: noun for what continues after a save that failed.
     """
 
-    def __init__(self, folder: Path, called: str, goes_on: str):
+    def __init__(self, folder: Path, called: str, what_continues: str):
         self._folder = folder
         self._called = called
-        self._goes_on = goes_on
+        self._what_continues = what_continues
         self._thread = ThreadPoolExecutor(1, "phalanx-checkpoint")
         self._writing: Future[Any] | None = None
 
@@ -302,7 +302,7 @@ class BackgroundWriter:
         advice = "Make room on the disk, or restore the right to write to the folder."
         advice = advice if is_there else "Make the folder again: the next save writes everything."
         warn(
-            f"{self._called}: a save failed ({failure}); {before}, and the {self._goes_on} continues."
+            f"{self._called}: a save failed ({failure}); {before}, and the {self._what_continues} continues."
             f"{f' {advice}' if isinstance(failure, OSError) else ''}",
             stacklevel=4,
         )

@@ -9,7 +9,7 @@ from tests.conformance.exact_starts import Drawer
 
 import phalanx as phx
 from phalanx.run.compile.block_length import BlockLength
-from phalanx.run.device.executables import first_tuning, order_of
+from phalanx.run.device.executables import block_arguments, first_tuning
 from phalanx.run.engine import Engine
 from phalanx.run.init_values import Initial
 
@@ -40,7 +40,7 @@ def rows_of(sampler, per_block, draws):
     tuning = first_tuning(executables.blocks)._replace(step_size=np.float32(0.3))
     chains, blocks = executables.start(seed, sampler.arrays, Initial()).chains, []
     for _ in range(draws // per_block):
-        order = order_of(np.full(executables.blocks.num_chains, per_block), ticks=10**9)
+        order = block_arguments(np.full(executables.blocks.num_chains, per_block), ticks=10**9)
         none = executables.no_records(sampler.arrays, np.zeros(executables.blocks.num_chains, np.int32))
         advanced = executables.record(seed, sampler.arrays, tuning, order, chains, none)
         chains = advanced.chains

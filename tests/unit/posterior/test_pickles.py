@@ -76,7 +76,7 @@ NAMES = (
     "posterior", "stored", "loaded", "summary", "verdict", "loo", "comparison", "predictive", "record", "state", "fit",
     "prediction",
 )  # fmt: skip
-LIVE = ("target", "goes_on", "pair", "arrays", "target_of", "fit_of", "draws_of")
+LIVE = ("target", "continuation", "pair", "arrays", "target_of", "fit_of", "draws_of")
 COPIES = {"pickle": lambda result: pickle.loads(pickle.dumps(result)), "deepcopy": copy.deepcopy, "copy": copy.copy}
 
 
@@ -131,7 +131,7 @@ def test_the_names_of_entries_are_in_the_pickle_of_a_prediction(made):
 def test_a_pickled_posterior_is_as_one_read_from_a_file(made):
     copied, posterior = COPIES["pickle"](made["posterior"]), made["posterior"]
     pd.testing.assert_frame_equal(pd.DataFrame(copied.summary()), pd.DataFrame(posterior.summary()))
-    assert copied.target is None and isinstance(copied.goes_on, FromFile)
+    assert copied.target is None and isinstance(copied.continuation, FromFile)
     with pytest.raises(ValueError) as caught:
         copied.predictive({"x": X})
     assert str(caught.value) == (

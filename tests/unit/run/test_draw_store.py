@@ -117,7 +117,7 @@ def test_a_run_under_way_is_read_and_holds_no_draws_in_memory(tmp_path, monkeypa
         seen.append(opened.num_draws)
         for name, values in opened.draws.items():
             np.testing.assert_array_equal(np.asarray(values), whole[name][:, : opened.num_draws])
-        held.append(max(values.shape[1] for values in report.so_far().goes_on.saved().stored.draws.values()))
+        held.append(max(values.shape[1] for values in report.so_far().continuation.saved().stored.draws.values()))
 
     assert_equal(run(store=tmp_path / "run.zarr", on_block=look), whole)
     assert len(set(seen)) > 2 and max(held) < 30

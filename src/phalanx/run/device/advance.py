@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int, Shaped
 
 
-class Order(NamedTuple):
+class BlockArguments(NamedTuple):
     """Length of a block. Fields are arrays, their shapes, or their partitions.
 
     Attributes:
@@ -82,7 +82,13 @@ class Advance:
     tile: int
 
     def __call__(
-        self, seed: Array, arrays: Sequence[Array], tuning: PyTree, order: Order, chains: ChainState, sinks: SinkState
+        self,
+        seed: Array,
+        arrays: Sequence[Array],
+        tuning: PyTree,
+        order: BlockArguments,
+        chains: ChainState,
+        sinks: SinkState,
     ) -> Advanced:
         """Advance the chains, tile by tile, until they have their draws or the ticks are used up."""
 
@@ -113,7 +119,13 @@ class Advance:
         return SinkState(jnp.zeros(self.blocks.count, jnp.int32), states)
 
     def _tile(
-        self, target: LaneTarget, keys: Keys, tuning: PyTree, order: Order, chains: ChainState, sinks: SinkState
+        self,
+        target: LaneTarget,
+        keys: Keys,
+        tuning: PyTree,
+        order: BlockArguments,
+        chains: ChainState,
+        sinks: SinkState,
     ) -> Advanced:
         machine = self.blocks.machine
 
@@ -133,7 +145,7 @@ class Advance:
         made = lax.while_loop(lambda now: order.asks(now.sinks.count, now.ticks), body, begun)
         return made._replace(ticks=made.ticks[None])
 
-    def _by_lane(self, tuning: PyTree, order: Order, count: Int[Array, "lanes"]) -> PyTree:
+    def _by_lane(self, tuning: PyTree, order: BlockArguments, count: Int[Array, "lanes"]) -> PyTree:
         """Return the tuning of each lane's next draw; draws beyond the order have the later step size."""
         if self.blocks.kernel.machine.makes_whole_draws or "step_size" not in tuning._fields:
             return tuning

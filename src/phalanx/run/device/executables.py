@@ -27,7 +27,7 @@ from phalanx.run.compile.block_length import BlockLength
 from phalanx.run.compile.compilation import communicates, compiled, several_cpus
 from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.compile.stored_programs import read_or_compile
-from phalanx.run.device.advance import Advance, Order
+from phalanx.run.device.advance import Advance, BlockArguments
 from phalanx.run.device.blocks import AtPositions, Blocks, InitResult, shardings
 from phalanx.run.device.recorder import Rows
 from phalanx.run.device.reducing import Reducing
@@ -256,12 +256,12 @@ class Lowering:
             shared,
             self.array_specs,
             blocks.tuning_specs(tuning),
-            order_specs(blocks),
+            block_argument_specs(blocks),
             blocks.chain_specs(),
             advance.sink_specs,
         )
         # shapes: of several processes JAX takes no array of the host that is sharded
-        tuning, order = map(shapes_of, (tuning, order_of(np.zeros(blocks.num_chains), later=tuning)))
+        tuning, order = map(shapes_of, (tuning, block_arguments(np.zeros(blocks.num_chains), later=tuning)))
         program = blocks.jit(advance, specs, advance.specs, donate=(4, 5))
         return program.lower(np.uint32(0), self.arrays, tuning, order, chains, sinks)
 
@@ -313,7 +313,7 @@ def _lowered(reducing: Reducing, arrays: Sequence[Array], tiles: Tiles) -> Itera
         yield "locate", locate.lower(arrays, blocks.batch_shapes()), {}
 
 
-def order_of(
+def block_arguments(
     draws: Shaped[np.ndarray, "chains"],
     ticks: int = 1,
     thin: int = 1,
@@ -321,11 +321,11 @@ def order_of(
     ahead: int = 0,
     later: Any = None,
     at_least_one: bool = False,
-) -> Order:
+) -> BlockArguments:
     """Return an order in the types that blocks are compiled for, with the step size of the tuning `later`."""
     most = np.int32(min(ticks, np.iinfo(np.int32).max))
     step_size = getattr(later, "step_size", np.float32(0))
-    return Order(
+    return BlockArguments(
         most, draws.astype(np.int32), np.int32(thin), np.int32(ahead), np.asarray(step_size), np.bool_(at_least_one)
     )
 
@@ -340,9 +340,9 @@ def shapes_of(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), tree)
 
 
-def order_specs(blocks: Blocks) -> Order:
+def block_argument_specs(blocks: Blocks) -> BlockArguments:
     """Return the partition of an order."""
-    shared = Order(*[PartitionSpec()] * len(Order._fields))
+    shared = BlockArguments(*[PartitionSpec()] * len(BlockArguments._fields))
     return shared._replace(draws=PartitionSpec(CHAIN), later=blocks.later_spec())
 
 

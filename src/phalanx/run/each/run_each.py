@@ -78,8 +78,8 @@ class SamplerOfSets(Sampler):
         record = replace(
             data.record,
             seed=run.state.seed,
-            init=run.state.aim.init,
-            num_warmup=run.state.aim.num_warmup,
+            init=run.state.arguments.init,
+            num_warmup=run.state.arguments.num_warmup,
             num_samples=samples,
             started=clock.started,
             interrupted=run.interrupted,

@@ -1,6 +1,6 @@
 """Phases of a run: warm-up (`warm_up.py`), then draws that are stored (`store.py`) or only reduced (`reduce.py`).
 
 In: the state of a run, with the draws of the last block in its sinks. Out: the number of draws of the next block
-(`Goal`), the next state, and figures for the progress display. `phalanx.run.loop` runs one phase after the other. Read
-`phase.py` first.
+(`BlockGoal`), the next state, and figures for the progress display. `phalanx.run.loop` runs one phase after the other.
+Read `phase.py` first.
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Integer
 
 
-class Goal(NamedTuple):
+class BlockGoal(NamedTuple):
     """Number of draws that a block should make.
 
     Attributes:
@@ -60,7 +60,7 @@ class Phase(Protocol):
     name: str
     accumulates: bool
 
-    def goal(self, state: RunState) -> Goal | None:
+    def goal(self, state: RunState) -> BlockGoal | None:
         """Return the goal of the next block; None at the end of the phase."""
         ...
 

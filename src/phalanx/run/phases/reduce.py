@@ -14,7 +14,7 @@ import numpy as np
 from phalanx.mesh.processes import agreed, to_host
 from phalanx.run.engine import Engine
 from phalanx.run.host.reducer_state import HostReducers
-from phalanx.run.phases.phase import Goal, PhaseProgress, acceptance_rates
+from phalanx.run.phases.phase import BlockGoal, PhaseProgress, acceptance_rates
 from phalanx.run.state import RunState
 
 MOST_AT_FIRST, CHAINS_PER_DRAW = 32, 2**15
@@ -54,9 +54,9 @@ class ReducePhase:
             return self._next_round(state._replace(goal=0))  # no draws were made in the time since this phase was made
         return state._replace(goal=min(state.goal, self._num_draws))
 
-    def goal(self, state: RunState) -> Goal | None:
+    def goal(self, state: RunState) -> BlockGoal | None:
         """Return the goal of the next block: the same number of draws for every chain."""
-        return Goal(np.full(self._engine.blocks.num_chains, state.goal)) if state.goal else None
+        return BlockGoal(np.full(self._engine.blocks.num_chains, state.goal)) if state.goal else None
 
     def _next_round(self, state: RunState) -> RunState:
         # a round is as long as all rounds before it together

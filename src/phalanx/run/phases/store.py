@@ -16,7 +16,7 @@ from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.host.recorded import BlockTotals, HostBlock
-from phalanx.run.phases.phase import Goal, PhaseProgress
+from phalanx.run.phases.phase import BlockGoal, PhaseProgress
 from phalanx.run.state import RunState
 from phalanx.run.until import FIRST, StoppingWatch
 
@@ -67,7 +67,7 @@ class StorePhase:
         self._start = state.stored.count - (0 if sinks is None else int(to_host(sinks.count).min()))
         return state._replace(next_look=first, sinks=sinks)
 
-    def goal(self, state: RunState) -> Goal | None:
+    def goal(self, state: RunState) -> BlockGoal | None:
         """Return the goal of the next block."""
         if self._reduces:
             return self._goal_of_round(state)
@@ -78,7 +78,7 @@ class StorePhase:
         ticks = math.inf
         if wanted.max() > slots:
             ticks = math.ceil(FULLNESS * slots * self._thin * state.mean_steps)
-        return Goal(np.minimum(wanted, slots), ticks)
+        return BlockGoal(np.minimum(wanted, slots), ticks)
 
     def _wanted(self, state: RunState) -> Integer[np.ndarray, "chains"] | None:
         counts = state.stored.counts
@@ -89,7 +89,7 @@ class StorePhase:
             return None
         return left if self._watch is None else np.minimum(left, np.maximum(state.next_look - counts, 0))
 
-    def _goal_of_round(self, state: RunState) -> Goal | None:
+    def _goal_of_round(self, state: RunState) -> BlockGoal | None:
         """Return the draws since the start of the round that each chain should have; None if they have them."""
         counts = state.stored.counts
         ends = [self._buffer.total, self._start + self._engine.blocks.slots]
@@ -97,7 +97,7 @@ class StorePhase:
             ends.append(state.next_look)
         # results would be biased by chains with more draws than others
         end = max(0 if state.stopped else min(ends), counts.max())
-        return Goal(np.full(len(counts), end - self._start)) if counts.min() < end else None
+        return BlockGoal(np.full(len(counts), end - self._start)) if counts.min() < end else None
 
     def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block, whose draws each process has stored for the chains that it holds."""

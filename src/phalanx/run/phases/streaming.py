@@ -86,7 +86,7 @@ class RunStream:
             end = min(length * (self.received // length + 1), self.num_draws)
             with run.interrupts.held():
                 if self.made < end:
-                    run.sample(int(end - self.made) * run.state.aim.thin, None)
+                    run.sample(int(end - self.made) * run.state.arguments.thin, None)
             if self.made > self.received:
                 results = RunResults.of(run)
                 yield StreamBlock({**results.draws, **results.reduced}, self.received, executables.blocks.held.numbers)

@@ -26,7 +26,7 @@ from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.recorded import HostBlock
 from phalanx.run.host.window import Window
-from phalanx.run.phases.phase import Goal, PhaseProgress, acceptance_rates
+from phalanx.run.phases.phase import BlockGoal, PhaseProgress, acceptance_rates
 from phalanx.run.state import RunState, Stored, WarmingState
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class WarmUpPhase:
         schedule = self._warm_up.continued(self._engine.blocks.no_sums(), state.warming.schedule)
         return state._replace(tuning=schedule.tuning, warming=state.warming._replace(schedule=schedule))
 
-    def goal(self, state: RunState) -> Goal | None:
+    def goal(self, state: RunState) -> BlockGoal | None:
         """Return the goal of the next block: the part of the round that fits into the slots."""
         warming = state.warming
         warm_up = self._warm_up
@@ -91,7 +91,7 @@ class WarmUpPhase:
         ahead = 0 if warming.left else warm_up.ahead(schedule)
         if warming.goal + ahead > self._engine.blocks.slots:
             ahead = 0
-        return Goal(self._due(warming), ahead=ahead, later=warm_up.later(schedule))
+        return BlockGoal(self._due(warming), ahead=ahead, later=warm_up.later(schedule))
 
     def _due(self, warming: WarmingState) -> Integer[np.ndarray, "chains"]:
         """Return the draws of each chain in the sinks at the end of the current part of the round.
@@ -277,11 +277,11 @@ class DiscardPhase:
         """Return the state unchanged, since tuners have no state."""
         return state
 
-    def goal(self, state: RunState) -> Goal | None:
+    def goal(self, state: RunState) -> BlockGoal | None:
         """Return the goal of the next block: all draws."""
         if state.warming is None:
             return None
-        return Goal(np.full(self._engine.blocks.num_chains, state.warming.goal))
+        return BlockGoal(np.full(self._engine.blocks.num_chains, state.warming.goal))
 
     def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block."""
