@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import jax
 import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
-from tests.long_variants import LONG_VARIANTS, unknown
 from tests.type_checked import TYPE_CHECKED
 
 # Through the configuration and not XLA_FLAGS, so that a test's subprocess starts as a user's process would.
@@ -60,24 +59,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ.pop("PHALANX_CACHE"), ignore_errors=True)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    # Here and not in `pytest_collection_modifyitems`, whose errors in pytest-xdist's workers lose their message.
-    report = yield
-    if type(collector) in (pytest.Module, pytest.Class) and report.passed:
-        missing = unknown(collector.nodeid, (child.nodeid for child in report.result))
-        if missing:
-            report.outcome = "failed"
-            report.longrepr = f"tests/long_variants.py lists tests that do not exist: {', '.join(missing)}"
-    return report
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid in LONG_VARIANTS:
-            item.add_marker("slow")
         if "data_folder" in getattr(item, "fixturenames", ()):
             item.add_marker("real_data")
 

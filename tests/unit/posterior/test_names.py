@@ -55,6 +55,7 @@ def means(posterior: Posterior, **data) -> list[float]:
     return drawn.mean((0, 1)).round().tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", [False, True])
 def test_each_row_is_predicted_as_its_own_group(posterior, tmp_path, saved):
     if saved:
@@ -74,6 +75,7 @@ def test_each_row_is_predicted_as_its_own_group(posterior, tmp_path, saved):
             means(posterior, **bad)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_whatever_the_levels_their_order_and_their_subset(data, tmp_path_factory):
@@ -145,6 +147,7 @@ def test_sharded_data_have_names_too(posterior):
     assert means(by_hand, site=["south"]) == [-10]
 
 
+@pytest.mark.slow
 def test_calibration_with_a_compiled_sampler():
     def coin(side, y):
         odds = phx.sample("odds", dist.Normal(0.0, 1.0).expand([2]))
@@ -159,6 +162,7 @@ def test_calibration_with_a_compiled_sampler():
     assert ranks.ranks["odds"].shape == (2, 2)
 
 
+@pytest.mark.slow
 def test_given_names_stay_with_a_run(tmp_path):
     def pair(y):
         phx.sample("y", dist.Normal(phx.sample("w", dist.Normal(0.0, 1.0).expand([2])), 1.0), obs=y)
@@ -184,6 +188,7 @@ def test_given_names_stay_with_a_run(tmp_path):
         phx.mcmc(pair, data, dims=given["dims"], coords={"feature": ["a"]}, **options, **sizes)
 
 
+@pytest.mark.slow
 def test_given_names_stay_with_a_fit(tmp_path):
     def pair():
         phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))
