@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import phalanx as phx
+from phalanx.mesh.compatibility.jax_internals import PLAIN
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,6 +28,11 @@ FEW = {
     "num_warmup": 50, "num_samples": 50, "num_steps": 100, "num_epochs": 1, "num_simulations": 4, "num_particles": 256,
 }  # fmt: skip
 """Arguments of the pages' calls, and the most that quick tests let them be."""
+FEW_BY_DEFAULT = (
+    "import phalanx; phalanx.mcmc.__wrapped__.__kwdefaults__ |= "
+    f"{dict(num_warmup=FEW['num_warmup'], num_samples=FEW['num_samples'])}"
+)
+"""First line of a script, where the page has its title: calls without these arguments are reduced, too."""
 LONG = {
     "docs/coming-from/eight-models.md", "docs/devices.md", "docs/diagnostics.md", "docs/discrete.md",
     "docs/ensembles.md", "docs/extending.md", "docs/images.md", "docs/many-data-sets.md", "docs/networks.md",
@@ -111,11 +117,13 @@ def test_python_blocks_run(page: Path, size: str, tmp_path: Path) -> None:
     text = as_script(page.read_text())
     # A file and not `-c`, so that Python can show the source of the page's models.
     script = tmp_path / f"page_{page.stem}.py"  # a page may be named after a library that it imports
-    script.write_text(text if size == "all" else with_few(text))
+    script.write_text(text if size == "all" else FEW_BY_DEFAULT + with_few(text))
     # As a reader would run it, but without a picture window, which would stay open.
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "agg"}
     if size == "all":
         del environment["JAX_DISABLE_MOST_OPTIMIZATIONS"]  # some pages compute for longer than they compile
+    else:
+        environment["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in PLAIN.items())
     done = subprocess.run(
         [sys.executable, script.name],
         cwd=tmp_path,
