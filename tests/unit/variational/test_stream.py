@@ -99,7 +99,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("change, message", with_slow(BAD, {"more"}))
+@pytest.mark.parametrize("change, message", with_slow(BAD, {"more", "names"}))
 def test_a_batch_unlike_the_first_ends_the_fit_which_keeps_what_it_has(change, message):
     given = batches()
     given[2] = change(given[2])
