@@ -30,6 +30,7 @@ DATA = {
     "y": SITE.map(TRUE).astype(float) + X.to_numpy() @ WEIGHTS + RNG.normal(size=60) * 0.1,
 }  # fmt: skip
 ONE = phx.make_mesh(devices=jax.devices()[:1])
+KERNEL = phx.hmc(num_steps=8)
 SIZES = {"num_warmup": 300, "num_samples": 50, "progress": False}
 
 
@@ -41,7 +42,7 @@ def model(site, x, noise, groups, y=None):
 
 @pytest.fixture(scope="module")
 def sampler() -> phx.Sampler:
-    return phx.compile(model, DATA, num_chains=2, mesh=ONE)
+    return phx.compile(model, DATA, kernel=KERNEL, num_chains=2, mesh=ONE)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,7 @@ def test_a_run_on_other_data_numbers_them_as_the_first(sampler, posterior):
 def test_a_run_is_not_gone_on_with_in_another_numbering(posterior, tmp_path):
     loaded = Posterior.load(posterior.save(tmp_path / "run.npz"))
     other = {**DATA, "site": SITE.cat.reorder_categories(["south", "east", "north"])}
-    sampler = phx.compile(model, other, num_chains=2, mesh=ONE)
+    sampler = phx.compile(model, other, kernel=KERNEL, num_chains=2, mesh=ONE)
     with pytest.raises(ValueError, match=re.escape(
         "continue_run: site has the levels 'south', 'east', 'north' in this sampler's data, and the levels 'east', "
     )):  # fmt: skip

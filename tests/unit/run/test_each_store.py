@@ -22,7 +22,7 @@ from phalanx.store.zarr_reading import root_of, write_entries
 
 pytest.importorskip("zarr")
 SETS, CHAINS, DRAWS = 5, 4, 90
-SIZES = {"num_warmup": 60, "num_samples": DRAWS, "seed": 3, "progress": False}
+SIZES = {"kernel": phx.hmc(num_steps=4), "num_warmup": 60, "num_samples": DRAWS, "seed": 3, "progress": False}
 NAMES = ["s", "t/u", "v", "w", "x"]
 
 
