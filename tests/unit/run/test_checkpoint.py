@@ -33,7 +33,7 @@ from phalanx.store.saves import Saves
 
 ROOT = Path(__file__).parents[3]
 Y = np.array([1.0, 2.0, 4.0], np.float32)
-KERNEL = phx.hmc(num_steps=4)  # no save depends on the kernel; this one compiles in half the time of NUTS
+KERNEL = phx.hmc(num_steps=4)  # no save depends on the kernel; first trajectories of NUTS are long
 SIZES = {
     "num_chains": 4, "num_warmup": 60, "num_samples": 90, "thin": 2, "seed": 5, "progress": False, "kernel": KERNEL,
 }  # fmt: skip

@@ -39,7 +39,7 @@ def model(y):
 
 
 def run(**options):
-    # This kernel compiles in half the time of NUTS, and no store depends on it.
+    # No store depends on the kernel, and first trajectories of NUTS are long.
     sampler = phx.compile(model, {"y": Y}, mesh=phx.make_mesh(chain=2), num_chains=4, kernel=phx.hmc(num_steps=4))
     block_length = sampler.executables.block_length
     block_length.learn(1, 0.04)  # blocks of some ten ticks, all of them
