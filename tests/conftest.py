@@ -8,25 +8,27 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 # Before JAX is imported, which reads them then; subprocesses do, too.
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Compiling dominates the time of the tests: it leaves out LLVM's expensive passes, but for `as_users_compile`.
+# Compiling dominates the time of the tests: they omit LLVM's expensive passes, except under `as_users_compile`.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 import jax
 import jaxtyping
 import pytest
+from jax._src import compiler
 from jaxtyping import install_import_hook
-from tests.long_variants import LONG_VARIANTS, unknown
 from tests.type_checked import TYPE_CHECKED
 
 # Through the configuration and not XLA_FLAGS, so that a test's subprocess starts as a user's process would.
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# No test reads the lines of Python in a lowered program; recording them takes a tenth of the time of lowering.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 
 for dtype in ("Bool", "Float", "Float64", "Int", "Integer", "Key", "Shaped", "UInt32"):
     # The package imports them for type checkers alone, so that users neither need jaxtyping nor wait for it. To the
@@ -36,10 +38,25 @@ for drawn in ("Axes", "Figure"):  # matplotlib takes long to import, and its typ
     setattr(builtins, drawn, Any)
 install_import_hook(TYPE_CHECKED, "tests.type_checked.checked")
 
-from phalanx.run.compile import stored_programs  # noqa: E402, only now, so that its types are checked
+# Imported after the hook, so that their types are checked.
+from phalanx.mesh.compatibility.jax_internals import PLAIN  # noqa: E402
+from phalanx.run.compile import stored_programs  # noqa: E402
 
 # Tests replace parts of Phalanx, which the keys of stored programs cannot know. Their own tests name a folder.
 stored_programs.folder = lambda: None
+
+compile_options = compiler.get_compile_options
+
+
+def quick_compile_options(*args: Any, env_options_overrides: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    """Return XLA's options, with its older fusion, which compiles in half the time, where the tests compile quickly."""
+    if "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ:
+        env_options_overrides = {**PLAIN, **(env_options_overrides or {})}
+    return compile_options(*args, env_options_overrides=env_options_overrides, **kwargs)
+
+
+if PLAIN:  # later releases of JAX lack the option
+    compiler.get_compile_options = quick_compile_options
 
 # Traces leave millions of objects, which the collector would walk through again and again: a tenth of the time.
 gc.set_threshold(100_000, 20, 100)
@@ -60,37 +77,24 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ.pop("PHALANX_CACHE"), ignore_errors=True)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    # Here and not in `pytest_collection_modifyitems`, whose errors in pytest-xdist's workers lose their message.
-    report = yield
-    if type(collector) in (pytest.Module, pytest.Class) and report.passed:
-        missing = unknown(collector.nodeid, (child.nodeid for child in report.result))
-        if missing:
-            report.outcome = "failed"
-            report.longrepr = f"tests/long_variants.py lists tests that do not exist: {', '.join(missing)}"
-    return report
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid in LONG_VARIANTS:
-            item.add_marker("slow")
         if "data_folder" in getattr(item, "fixturenames", ()):
             item.add_marker("real_data")
 
 
 AS_USERS_DO = (
-    "conformance", "mesh", "statistical", "unit/ensembles", "unit/learning", "unit/run", "unit/variational"
+    "conformance", "mesh", "statistical", "unit/ensembles", "unit/learning/test_compiled", "unit/run",
+    "unit/variational/test_fit", "unit/variational/test_likelihood", "unit/variational/test_options",
+    "unit/variational/test_stored_fits",
 )  # fmt: skip
-"""Folders whose tests compile as users do: answers, and draws that are compared bit by bit between programs."""
+"""Folders and files, by how their paths begin, whose tests compile as users do: answers, and draws and parameters that
+are compared bit by bit between programs."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def as_users_compile(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compile as in a user's process in some folders."""
+    """Compile as in a user's process in some folders and files."""
     if not request.path.relative_to(Path(__file__).parent).as_posix().startswith(AS_USERS_DO):
         yield
         return

@@ -1,4 +1,4 @@
-"""Workflows run what exists, on every Python that the package supports; lists of tests name tests that exist."""
+"""Workflows run what exists, on every Python that the package supports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.long_variants import LONG_VARIANTS, by_file, unknown
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = {path.stem: path for path in sorted((ROOT / ".github/workflows").glob("*.yml"))}
@@ -50,20 +49,3 @@ def test_every_supported_python_is_tested() -> None:
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     assert {project["requires-python"].removeprefix(">="), *named} <= pythons("push")
     assert pythons("nightly") <= pythons("push")
-
-
-def test_files_of_long_variants_exist() -> None:
-    assert [file for file in by_file() if not (ROOT / "tests" / file).is_file()] == []
-
-
-def test_a_long_variant_that_does_not_exist_is_named() -> None:
-    entry = min(LONG_VARIANTS)
-    file, _, name = entry.partition("::")
-    assert name in by_file()[file.removeprefix("tests/")]
-    names = [other for other in LONG_VARIANTS if other.startswith(f"{file}::")]
-    assert unknown(file, names) == []
-    assert unknown(file, {*names, f"{file}::test_another"} - {entry}) == [entry]
-    nested = next(entry for entry in LONG_VARIANTS if entry.count("::") == 2)
-    file, group, _ = nested.split("::")
-    assert nested not in unknown(file, [f"{file}::{group}"])
-    assert nested in unknown(f"{file}::{group}", [])

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 import phalanx as phx
+from phalanx.mesh.compatibility.jax_internals import PLAIN
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,6 +28,18 @@ FEW = {
     "num_warmup": 50, "num_samples": 50, "num_steps": 100, "num_epochs": 1, "num_simulations": 4, "num_particles": 256,
 }  # fmt: skip
 """Arguments of the pages' calls, and the most that quick tests let them be."""
+FEW_BY_DEFAULT = (
+    "import phalanx; phalanx.mcmc.__wrapped__.__kwdefaults__ |= "
+    f"{dict(num_warmup=FEW['num_warmup'], num_samples=FEW['num_samples'])}"
+)
+"""First line of a script, where the page has its title: calls without these arguments are reduced, too."""
+LONG = {
+    "docs/coming-from/eight-models.md", "docs/devices.md", "docs/diagnostics.md", "docs/discrete.md",
+    "docs/ensembles.md", "docs/extending.md", "docs/images.md", "docs/many-data-sets.md", "docs/networks.md",
+    "docs/predictive.md", "docs/report.md", "docs/sampling.md", "docs/tracing.md", "docs/variational.md",
+    "docs/when-the-verdict-says-no.md",
+}  # fmt: skip
+"""Pages that compile so much that they are slow with few draws, too."""
 WIDTH = 88
 """Columns of a block that a page shows without a scroll bar."""
 TIME_LIMIT = 600  # seconds; only so that a page that hangs says so
@@ -89,21 +103,27 @@ def test_a_block_that_does_not_end_is_refused() -> None:
         as_script("text\n```python\nx = 1\n")
 
 
-@pytest.mark.parametrize("size", ["few", pytest.param("all", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if blocks(page.read_text(), {"python"})],
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
+def page_cases() -> Iterator[Any]:
+    for page in PAGES:
+        if blocks(page.read_text(), {"python"}):
+            name = str(page.relative_to(ROOT))
+            for size in ("few", "all"):
+                slow = size == "all" or name in LONG
+                yield pytest.param(page, size, id=f"{name}-{size}", marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize("page, size", [*page_cases()])
 def test_python_blocks_run(page: Path, size: str, tmp_path: Path) -> None:
     text = as_script(page.read_text())
     # A file and not `-c`, so that Python can show the source of the page's models.
     script = tmp_path / f"page_{page.stem}.py"  # a page may be named after a library that it imports
-    script.write_text(text if size == "all" else with_few(text))
+    script.write_text(text if size == "all" else FEW_BY_DEFAULT + with_few(text))
     # As a reader would run it, but without a picture window, which would stay open.
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "agg"}
     if size == "all":
         del environment["JAX_DISABLE_MOST_OPTIMIZATIONS"]  # some pages compute for longer than they compile
+    else:
+        environment["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in PLAIN.items())
     done = subprocess.run(
         [sys.executable, script.name],
         cwd=tmp_path,

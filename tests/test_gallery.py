@@ -24,8 +24,8 @@ GALLERY = Path(__file__).parents[1] / "docs/gallery"
 MODELS = sorted(path.stem for path in GALLERY.glob("*.py"))
 INDEX = (GALLERY / "index.md").read_text()
 LARGEST_PICTURE = 30_000  # bytes
-QUICK = {"bradley_terry", "capture_recapture", "survival"}
-"""Models that compile and run in a few seconds."""
+QUICK = {"survival"}
+"""Model that compiles and runs in a few seconds."""
 
 SMALL: dict[str, dict[str, Any]] = {
     "calibration": {"num_simulations": 4},

@@ -49,7 +49,7 @@ ONE, BOTH, MANY, REST = (1, 1), (2, 4), (1, 8), ((2, 1), (1, 2))
 
 MESHES = [BOTH, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in (ONE, MANY, *REST))]
 
-QUICK = [(name, BOTH) for name in ("nuts", "mams", "rwmh", "hmc", "blackjax mala")]
+QUICK = [(name, BOTH) for name in ("nuts", "rwmh")]
 """Kernels whose tests are not marked slow; kernels that differ little from others are."""
 
 KERNELS_ON_MESHES = [

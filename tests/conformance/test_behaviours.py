@@ -85,6 +85,7 @@ def data_on(mesh):
 SIZES = {"num_chains": CHAINS, "num_warmup": 0, "num_samples": DRAWS, "progress": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model, sizes", PLACES)
 @pytest.mark.parametrize("name", NAMES)
 def test_draws_are_those_of_one_device(name, model, sizes, mesh_of):
@@ -139,6 +140,7 @@ def test_coordinates_on_different_devices_are_unrelated(name, mesh_of):
     assert np.abs(correlation).max() < 5 / np.sqrt(ess(found).min())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name == "hmc" else pytest.param(name, marks=pytest.mark.slow) for name in KERNELS]
 )

@@ -96,6 +96,7 @@ def changed(name, target, count, **tuning):
     return max(worst_quantile(found["weights"][:, i], begin[:, i]) for i in range(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow if n in ("hmc", "laps", "mams", "nuts") else []) for n in ADAPTIVE],

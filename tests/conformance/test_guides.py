@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import random
 from numpyro.distributions import constraints
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.variational.guides.guide_and_model import moved as moved_by
@@ -76,10 +77,7 @@ GUIDES = {
     "program": lambda: program,
     "a stranger's": StudentT,
 }
-QUICK = ("full_rank", "program", "a stranger's")
-names = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in GUIDES]
-)
+names = pytest.mark.parametrize("name", with_slow([*GUIDES], {*GUIDES} - {"program"}))
 
 
 @cache
@@ -141,6 +139,7 @@ def test_the_same_seed_draws_the_same(name):
     assert not np.array_equal(fit.sample(seed=3, n=20)["x"], fit.sample(seed=4, n=20)["x"])
 
 
+@pytest.mark.slow
 def test_a_strangers_guide_does_what_others_do():
     """It is learned, judged, sampled and weighted; what it does not declare is refused by name."""
     fit = phx.fit(model, StudentT(), {"y": Y}, progress=False)

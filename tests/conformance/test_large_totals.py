@@ -25,6 +25,7 @@ def model(x, y, far):
     phx.sample("y", dist.Bernoulli(logits=x @ weights), obs=y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name == "nuts" else pytest.param(name, marks=pytest.mark.slow) for name in KNOWING_MESHES]
 )
@@ -69,6 +70,7 @@ def in_double(weights, scale):
     return scale * rows.sum() - 0.5 * np.square(weights).sum() - 1.5 * np.log(2 * np.pi)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "in_blocks"),
     [(4, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, False), (1, True), (4, False)))],

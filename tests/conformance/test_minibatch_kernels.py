@@ -90,6 +90,7 @@ CASES = [
 SIZES = {"num_chains": 64, "num_warmup": 100, "num_samples": 1000, "progress": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel, variance, least", CASES)
 def test_draws_have_the_moments_that_step_and_batch_size_say(kernel, variance, least):
     found = phx.mcmc(model, {"y": Y}, kernel=kernel, **SIZES).draws["mean"]
@@ -104,6 +105,7 @@ def test_the_bias_falls_with_the_step():
         assert far / near == pytest.approx(2.0**order, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(2, 4), pytest.param((1, 2), marks=SLOW)])
 @pytest.mark.parametrize("make", [phx.sgld, pytest.param(phx.sghmc, marks=SLOW)], ids=["sgld", "sghmc"])
 def test_rows_over_devices(make, sizes, mesh_of):
@@ -117,6 +119,7 @@ def test_rows_over_devices(make, sizes, mesh_of):
     assert_moments(found[..., None], np.array([MEAN]), np.sqrt([variance]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain, data", [(2, 4), *(pytest.param(*sizes, marks=SLOW) for sizes in ((2, 1), (8, 1)))])
 @pytest.mark.parametrize("name", ["sghmc", pytest.param("sgld", marks=SLOW)])
 def test_chains_are_the_same_on_any_number_of_devices(name, chain, data, mesh_of):
@@ -130,6 +133,7 @@ def test_chains_are_the_same_on_any_number_of_devices(name, chain, data, mesh_of
     np.testing.assert_allclose(spread.stats["log_density"], alone.stats["log_density"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_every_chain_has_rows_of_its_own():
     sizes = {"num_chains": 8, "num_warmup": 0, "num_samples": 2, "init": {"mean": 0.0}, "progress": False}
     part, whole = (

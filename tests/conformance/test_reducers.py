@@ -115,6 +115,7 @@ def agree(found, wanted):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5, err_msg=where)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first, then, keep, kernel",
     [

@@ -12,6 +12,7 @@ import phalanx as phx
 pytest.importorskip("zarr")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mams", *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS if n != "mams")])
 def test_a_store_has_the_draws_of_memory(tmp_path, name):
     sampler = phx.compile(

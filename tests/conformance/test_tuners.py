@@ -207,6 +207,7 @@ def test_a_tuner_of_a_stranger_takes_the_place_of_ours_and_goes_on_from_a_file(t
     np.testing.assert_array_equal(again.draws["x"], whole.draws["x"])
 
 
+@pytest.mark.slow
 def test_a_tuner_of_a_stranger_stands_beside_ours():
     kernel = phx.hmc(4, metric="diagonal")
     kernel = replace(kernel, tuners=(*kernel.tuners, Jitter()))

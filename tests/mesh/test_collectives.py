@@ -70,6 +70,7 @@ def sampling_hlo(model, mesh, data, num_chains=4):
     return text_of(sampler.executables.record)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "num_chains", [pytest.param(2, marks=pytest.mark.slow), 4], ids=["one lane", "two lanes"]
 )  # fmt: skip
@@ -136,6 +137,7 @@ def factorisation(watched):
     phx.sample("watched", phx.blocked(rows, user_embeddings, user_biases, block=2), obs=watched)
 
 
+@pytest.mark.slow
 def test_a_factorisation_sends_the_gradients_of_the_films_and_a_total(mesh_of):
     mesh, films = mesh_of(1, 8), 5
     watched = (np.random.default_rng(0).random((32, films)) < 0.3).astype(np.int8)

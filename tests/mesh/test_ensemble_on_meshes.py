@@ -49,6 +49,7 @@ def alone():
     return trained(phx.make_mesh(chain=1, devices=jax.devices()[:1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chain, data", [(2, 4), *(pytest.param(*c, marks=pytest.mark.slow) for c in ((1, 8), (4, 2), (8, 1)))]
 )
@@ -76,6 +77,7 @@ def test_rows_of_a_batch_lie_over_devices(mesh_of):
     assert "f32[2,5]" in hlo and "f32[8,8]" not in hlo.replace("f32[8,8]{1,0} parameter", "")
 
 
+@pytest.mark.slow
 def test_the_ensembles_own_scores_are_of_the_mean_of_its_members(alone):
     _, measured, prediction = alone
     scores = prediction.scores(Y)

@@ -50,6 +50,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, rows", CASES)
 def test_the_same_on_one_device_and_on_eight(name, rows, mesh_of):
     data = {key: values[:rows] for key, values in DATA.items()}
@@ -112,6 +113,7 @@ def test_a_spec_that_does_not_fit_is_refused(mesh_of):
         phx.fit(model_of_three, phx.guides.mean_field(), {"y": DATA["y"]}, mesh=mesh_of(1, 1, 2), **SHORT)
 
 
+@pytest.mark.slow
 def test_a_model_that_adds_over_the_mesh_itself(mesh_of):
     def summed(x, y):
         mean = jax.lax.psum(y.sum(), "data") / ROWS

@@ -34,6 +34,7 @@ def piece(y):
     return program(sharded, y, lambda x, w: -lax.psum(jnp.sum(x**2) * w**2, "data"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", COUNTS)
 def test_log_density_and_gradients_of_a_model_with_local_and_global_variables(devices):
     rng = np.random.default_rng(devices)

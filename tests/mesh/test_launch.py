@@ -42,6 +42,7 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_normal_end_is_one_even_where_processes_end_at_different_times(tmp_path):
     status, out, err = run(tmp_path, "end_at_different_times", count=2)
     assert status == 0, err
@@ -102,6 +103,7 @@ def test_a_failed_launch_starts_again_as_often_as_asked(tmp_path):
     assert "[1] no such file" in err
 
 
+@pytest.mark.slow
 def test_what_differs_between_processes_is_named_in_all(tmp_path):
     status, out, err = run(tmp_path, "differ")
     assert status == 0, err
@@ -115,6 +117,7 @@ def test_what_differs_between_processes_is_named_in_all(tmp_path):
         assert said["rows"] == "accepted"
 
 
+@pytest.mark.slow
 def test_a_call_of_one_process_alone_is_refused_in_words(tmp_path):
     status, out, err = run(tmp_path, "alone")
     assert status == 0, err

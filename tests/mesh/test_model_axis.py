@@ -53,6 +53,7 @@ SOME = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", SOME)
 def test_log_density_and_gradient(sizes, mesh_of):
     truth = phx.Target(two_layers, {"x": X, "y": Y})
@@ -96,6 +97,7 @@ def test_what_is_kept_gone_on_with_and_begun_at_is_whole(mesh_of):
     np.testing.assert_allclose(many.draws["into"], one.draws["into"], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("handler", [phx.condition, pytest.param(phx.substitute, marks=pytest.mark.slow)])
 def test_a_variable_that_is_given_is_cut_as_well(handler, mesh_of):
     value = RNG.normal(size=(8, 3)).astype(np.float32)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.mesh.agreement import assert_agree, on_mesh, ranks, truth
 from tests.mesh.models import CASES, X, Y
+from tests.slow import with_slow
 
 import phalanx as phx
 
@@ -14,19 +15,26 @@ BY_ROW = [name for name, case in CASES.items() if case.rows_apart]
 DEPENDENT = "supports that depend on other variables, local and global"
 
 
+LONG = {
+    "a term that sees only the number of rows",
+    "fori_loop from 0.",
+    "the user's own pmean, in a scan",
+    "the user's own psum of everything",
+}
+
+
 @pytest.mark.parametrize("chain, data", [(2, 4), *(pytest.param(1, n, marks=pytest.mark.slow) for n in (1, 2, 8))])
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in BY_ROW else []) for name in CASES]
-)  # those with padded rows are looked at below
+@pytest.mark.parametrize("name", with_slow([*CASES], {*BY_ROW, *LONG}))  # a test of padded rows has those of BY_ROW
 def test_rows_that_divide(name, chain, data, mesh_of):
     with ranks(name):
         position, value, gradient, _ = truth(name, 16)
         assert_agree(on_mesh(name, 16, mesh_of(chain, data)), position, value, gradient)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if i % 4 else []) for i, name in enumerate(BY_ROW)]
-)
+QUICK = {"means over the rows that are equal anyway", "to_event over rows", "under an intervention"}
+
+
+@pytest.mark.parametrize("name", with_slow(BY_ROW, {*BY_ROW} - QUICK))
 def test_rows_that_do_not_divide(name, mesh_of):
     with ranks(name):
         position, value, gradient, _ = truth(name, 13)
@@ -79,7 +87,7 @@ MAPPED = [DEPENDENT, "simplices per row", "multivariate normals per row", "lkj a
 
 
 @pytest.mark.parametrize("rows, data", [pytest.param(16, 4, marks=pytest.mark.slow), (13, 8)])
-@pytest.mark.parametrize("name", [*MAPPED[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in MAPPED[2:])])
+@pytest.mark.parametrize("name", with_slow(MAPPED, MAPPED[1:]))
 def test_positions_and_values_map_back_and_forth(name, rows, data, mesh_of):
     with ranks(name):
         position, _, _, values = truth(name, rows)

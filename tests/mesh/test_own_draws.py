@@ -71,6 +71,7 @@ def equal(one, other):
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_each_process_holds_its_chains_and_finds_what_one_finds(pair, alone):
     _, expected = alone
     for number, found in enumerate(one["whole"] for one in pair[1]):
@@ -85,6 +86,7 @@ def test_each_process_holds_its_chains_and_finds_what_one_finds(pair, alone):
                       if name not in ("chains", "shown") and not name.startswith("own ")})  # fmt: skip
 
 
+@pytest.mark.slow
 def test_files_that_one_of_two_writes_are_those_of_one_process(pair, alone):
     (two, _), (one, _) = pair, alone
     a, b = (phx.Posterior.load(folder / "saved.npz") for folder in (two, one))
@@ -93,6 +95,7 @@ def test_files_that_one_of_two_writes_are_those_of_one_process(pair, alone):
         assert str(getattr(a.state, path)) == str(getattr(b.state, path))
 
 
+@pytest.mark.slow
 def test_a_store_of_two_is_that_of_one_and_each_writes_its_own_chunks(pair, alone):
     import xarray
 
@@ -110,6 +113,7 @@ def test_a_store_of_two_is_that_of_one_and_each_writes_its_own_chunks(pair, alon
         assert trees[0][group].sizes["draw"] == (12 if group.startswith("warmup") else 60)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_two_is_continued_by_one(pair, alone, monkeypatch):
     (two, found), (_, expected) = pair, alone
     for other in found:
@@ -125,6 +129,7 @@ def test_a_checkpoint_of_two_is_continued_by_one(pair, alone, monkeypatch):
     equal(SCENARIOS["saved"](mesh, two), own_draws.arrays_of(own_draws.run(mesh)))
 
 
+@pytest.mark.slow
 def test_a_block_exchanges_no_draws(pair):
     for found in pair[1]:
         # ticks, draws of each chain, four totals of each process, and Ctrl-C; at the end of a run a few more

@@ -31,6 +31,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, mesh", [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES]
 )

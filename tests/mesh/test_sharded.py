@@ -171,6 +171,7 @@ def test_transformed_distributions_carry_their_log_determinant():
     np.testing.assert_allclose(value, dist.LogNormal(0.2, 0.7).log_prob(x).sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_value_along_each_axis_and_one_along_both():
     x, y = np.array([0.0, 1.0, 2.0, 3.0], np.float32), np.array([-1.0, 0.5], np.float32)
     z = np.arange(8, dtype=np.float32).reshape(4, 2) / 4

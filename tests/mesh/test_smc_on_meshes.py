@@ -31,6 +31,7 @@ def test_more_devices_for_the_particles(sizes, mesh_of):
     agree(one, many)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(2, 4), pytest.param((1, 8), marks=pytest.mark.slow)])
 def test_sharded_data_and_variables(sizes, mesh_of):
     """Rows do not divide evenly, so that some are padded."""

@@ -58,6 +58,7 @@ def agree(a, b):
         np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-3, err_msg=str(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chains, data, keep, names",
     [
@@ -80,6 +81,7 @@ def test_the_same_on_any_mesh(chains, data, keep, names, mesh_of):
     assert found["quantiles"]["row"].shape == (2, 10, 2)
 
 
+@pytest.mark.slow
 def test_states_stay_where_the_rows_are(mesh_of):
     mesh = mesh_of(2, 2)
     reducers = {name: REDUCERS[name] for name in QUICK}

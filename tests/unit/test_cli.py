@@ -14,6 +14,7 @@ import pytest
 from phalanx import cli
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, warmup, draws, options, pictures",
     [
@@ -40,6 +41,7 @@ def test_a_demo_writes_its_report_pictures_and_result(phalanx, tmp_path, name, w
         assert 0 < headline["expected_calibration_error"] < 0.2
 
 
+@pytest.mark.slow
 def test_mnist_in_its_own_format(phalanx, tmp_path, data_folder):
     sizes = ("--chains", "2", "--warmup", "0", "--draws", "1", "--out", "made")
     status, out, _ = phalanx("demo", "mnist", "--data", str(data_folder), "--data-shards", "4", *sizes)

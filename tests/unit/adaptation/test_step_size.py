@@ -95,6 +95,7 @@ def test_a_chain_that_smaller_steps_free_is_freed(stiff):
     assert math.exp(-stiff * settled(stiff)) > 0.02  # with the plain mean 1e-4 of the stiffer chain
 
 
+@pytest.mark.slow
 def test_chains_that_begin_far_away_arrive():
     """A regression in raw units, whose log densities begin at -1e6: with the plain mean eight of 64 chains stay."""
     random, rows = np.random.default_rng(0), 400

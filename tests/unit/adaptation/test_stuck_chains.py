@@ -265,6 +265,7 @@ def groups(y):
     phx.factor("modes", jnp.logaddexp(dist.Normal(-30, 1.0).log_prob(side), dist.Normal(30, 1.0).log_prob(side) - 60))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8))])
 def test_on_every_mesh_the_same_chains_are_moved(devices):
     mesh = phx.make_mesh(chain=1, data=devices, devices=jax.devices()[:devices])

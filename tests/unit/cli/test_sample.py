@@ -90,6 +90,7 @@ def levels(posterior):
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own(phalanx, folder):
     (folder / "mine.py").write_text(MINE)
     own = ("--kernel", "mine.py:short_steps", "--reducer", "moments", "--reducer", "mine.py:range_of",
@@ -214,6 +215,7 @@ def test_ctrl_c_is_status_130_and_says_what_there_is(phalanx, folder, monkeypatc
     assert (folder / "out" / "coin" / "posterior.npz").exists() == (what == "write_folder")
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_sampling_is_status_130_with_the_draws_written(phalanx, folder, monkeypatch):
     def cut_short(*_, **__):
         posterior = make_posterior(4, 100)

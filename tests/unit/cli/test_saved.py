@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from tests.slow import with_slow
 
 import phalanx as phx
 
@@ -21,6 +22,7 @@ PLACES = {
     "store": {"store": "run.zarr"},
     "store and checkpoint": {"store": "run.zarr", "checkpoint": "saves"},
 }
+LONG = {"checkpoint", "store and checkpoint"}
 
 
 def model(y):
@@ -41,7 +43,7 @@ def run(folder, on_block=None, **places):
     return sampler.run(**sizes, **places, on_block=on_block)
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=with_slow([*PLACES], LONG))
 def ended(request, tmp_path_factory):
     """Folder of a run that has ended, the path that has its draws, and the run."""
     folder = tmp_path_factory.mktemp("ended")
@@ -59,7 +61,7 @@ def test_a_run_that_has_ended(phalanx, ended):
     assert "mean[1]" in Path("report.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("places", with_slow(PLACES, LONG))
 def test_a_run_that_goes_on(phalanx, tmp_path, monkeypatch, places):
     path, seen = tmp_path / places.get("store", "saves"), []
     monkeypatch.setattr("phalanx.run.host.draw_store.SECONDS", 0.0)
@@ -86,7 +88,7 @@ def test_a_run_that_goes_on(phalanx, tmp_path, monkeypatch, places):
     assert status == 0 and "mean[1]" in table, err
 
 
-@pytest.mark.parametrize("command", ["summary", "report", "watch"])
+@pytest.mark.parametrize("command", [pytest.param("summary", marks=pytest.mark.slow), "report", "watch"])
 def test_checkpoints_whose_draws_are_elsewhere(phalanx, tmp_path, command):
     run(tmp_path, **PLACES["store and checkpoint"])
     status, _, err = phalanx(command, "saves")
@@ -114,6 +116,7 @@ def coin():
 COMMAND = ("sample", "coin.py:coin", "--kernel", "hmc", "--warmup", "50", "--draws", "40", "--quiet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [("--checkpoint",), ("--checkpoint", "--store")], ids=["memory", "store"])
 def test_a_command_that_is_interrupted_is_watched_and_resumed(phalanx, tmp_path, monkeypatch, options):
     (tmp_path / "coin.py").write_text(MODEL)

@@ -61,13 +61,20 @@ def test_one_that_spins_is_ended_when_another_has_died(monkeypatch, end, failure
     assert all(process.poll() is not None for process in processes._processes)
 
 
-def test_the_cause_is_named_and_not_those_that_it_ended(monkeypatch):
+def test_the_cause_is_named_and_not_those_that_it_ended(monkeypatch, tmp_path):
     assert supervised("if number == 1: time.sleep(0.5)\nsys.exit(7 if number else 75)").wait() == Failure(
         1, "ended with status 7", 7
     )
-    with monkeypatch.context() as patience:
-        patience.setattr(supervision, "CAUSE_SECONDS", 20.0)  # a loaded machine takes seconds to start a process
-        assert supervised("sys.exit(0 if number else 75)").wait() == Failure(1, "ended before the others", 1)
+    monkeypatch.setattr(supervision, "CAUSE_SECONDS", 1.0)
+    # The first process waits for the second, which a loaded machine takes seconds to start.
+    script = f"""
+if number == 1:
+    open({str(tmp_path / "ended")!r}, "w").close()
+    os._exit(0)
+while not os.path.exists({str(tmp_path / "ended")!r}):
+    time.sleep(0.05)
+sys.exit(75)"""
+    assert supervised(script).wait() == Failure(1, "ended before the others", 1)
     assert supervised("sys.exit(75)").wait() == Failure(0, "ended with status 75", 75)
 
 

@@ -63,6 +63,7 @@ def test_as_many_entries_are_hidden_in_every_row():
     assert not np.take_along_axis(entries.shown, entries.columns, axis=1).any()
 
 
+@pytest.mark.slow
 def test_what_is_hidden_changes_nothing():
     entries = hide(generate_movielens(16, films=12).matrix, 0.2, seed=0)
     other = np.where(entries.shown, entries.watched, 1 - entries.watched).astype(np.int8)
@@ -75,6 +76,7 @@ def test_what_is_hidden_changes_nothing():
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 def test_the_most_probable_position_is_one_where_the_gradient_vanishes(mesh_of):
     entries, mesh = hide(generate_movielens(18, films=12).matrix, 0.1, seed=0), mesh_of(1, 4)
     arguments = {**phx.shard(entries._asdict(), mesh), "dimensions": 2}

@@ -321,6 +321,7 @@ def posterior(sampler):
     return sampler.run(seed=1, num_warmup=200, num_samples=1000, progress=False)
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_the_posterior(posterior):
     known = Y[~np.isnan(Y)]
     variance = 1 / (1 / 4.0 + len(known) / 2.25)
@@ -333,6 +334,7 @@ def test_draws_are_those_of_the_posterior(posterior):
         assert abs(table.loc[name, "sd"] - expected) < 5 * table.loc[name, "mcse_sd"]
 
 
+@pytest.mark.slow
 def test_predictions_are_of_the_whole_variable(posterior):
     assert {name: x.shape for name, x in posterior.predictive().items()} == {"y": (4, 1000, 6)}
     assert set(posterior.predictive(kind="prior")) == {"mean", "y"}

@@ -212,6 +212,7 @@ def test_the_mean_of_uniform_variables_has_its_distribution():
         np.testing.assert_allclose(found, np.arange(0, 1, 0.01), atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thinned", [1, 3])
 def test_chains_that_agree_are_hardly_ever_said_to_differ(thinned):
     """Whatever their autocorrelation: of antithetic chains, distances from the median are not antithetic."""

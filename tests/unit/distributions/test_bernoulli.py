@@ -23,6 +23,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapped", WRAPPED)
 @given(
     rows=st.lists(st.tuples(LOGITS, st.booleans()), min_size=1, max_size=5), kind=st.sampled_from([bool, int, float])
@@ -48,6 +49,7 @@ def test_the_gradient_is_the_value_less_its_chance(logit: float, value: bool) ->
     np.testing.assert_allclose(jax.grad(log_density)(at), value - jax.nn.sigmoid(at), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 @given(logit=st.one_of(st.just(0.0), st.floats(-20, 20, width=32)), value=st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_so_are_further_derivatives(logit: float, value: bool) -> None:
@@ -68,7 +70,7 @@ def test_the_gradient_of_numpyros_is_wrong_at_zero() -> None:
     assert gradient != 0.5, "where it is right, bernoulli-at-zero can go"
 
 
-@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("in_blocks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_logistic_regression_has_the_right_gradient_at_nothing(in_blocks: bool) -> None:
     chosen = np.random.default_rng(0)
     x, y = jnp.float32(chosen.normal(size=(100, 3))), jnp.float32(chosen.random(100) < 0.3)

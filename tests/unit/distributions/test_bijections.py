@@ -16,6 +16,7 @@ from phalanx.distributions.supports import entries_of_support, support_of
 ONTO = bijection_onto(constraints.simplex)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.5, 3.0])
 def test_round_trip_and_determinant(scale):
     u = scale * jax.random.normal(jax.random.key(1), (5, 6))
@@ -44,7 +45,15 @@ def test_extreme_positions_have_the_density_of_float64():
     assert np.isfinite(density(far)).all() and np.isfinite(jax.jit(jax.grad(lambda u: density(u).sum()))(far)).all()
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 6])
+@pytest.mark.parametrize(
+    "size",
+    [
+        1,
+        pytest.param(2, marks=pytest.mark.slow),
+        pytest.param(5, marks=pytest.mark.slow),
+        pytest.param(6, marks=pytest.mark.slow),
+    ],
+)
 def test_a_cholesky_factor_has_each_number_once_and_comes_back(size):
     onto = bijection_onto(constraints.lower_cholesky)
     u = jnp.asarray(np.random.default_rng(size).normal(size=(3, size * (size + 1) // 2)), jnp.float32)

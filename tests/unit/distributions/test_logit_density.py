@@ -84,6 +84,7 @@ def test_a_logit_of_an_event_is_summed_over_it():
     np.testing.assert_allclose(found, stats.norm.logpdf(LOGITS, 0, 20).sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_values_in_the_middle_have_the_density_that_they_had():
     logits = np.linspace(-4, 4, 9)
     for make, _ in CASES.values():
@@ -104,6 +105,7 @@ def shares(a, b, edges, seed):
     return above.mean(axis=0), above.std(axis=0, ddof=1) / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "a, b, edges",
     [

@@ -68,7 +68,7 @@ def test_half_precision_is_added_up_in_single():
     assert abs(error(np.asarray(values))) < 1e-3
 
 
-@pytest.mark.parametrize("size", [5, 1000, 300_000])
+@pytest.mark.parametrize("size", [5, 1000, pytest.param(300_000, marks=pytest.mark.slow)])
 def test_the_gradient_is_one_for_each_term(size):
     gradient = jax.grad(lambda x: total_of(x**2).value)(jnp.asarray(terms(size)))
     np.testing.assert_array_equal(gradient, 2 * terms(size))

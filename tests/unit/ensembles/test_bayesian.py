@@ -26,6 +26,7 @@ def quadratic():
     )
 
 
+@pytest.mark.slow
 def test_the_moments_are_those_of_the_weights_passed():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2)).astype(np.float32)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.slow import with_slow
 from tests.unit.damages import damaged_copies
 
 import phalanx as phx
@@ -90,6 +91,7 @@ def fail():
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [pytest.param(1, marks=SLOW), 4, 5, pytest.param(7, marks=SLOW)])
 def test_after_ctrl_c_the_same_call_leads_to_the_same_members(straight, tmp_path, monkeypatch, ctrl_c, steps):
     broken = new()
@@ -106,6 +108,7 @@ def test_after_ctrl_c_the_same_call_leads_to_the_same_members(straight, tmp_path
     assert (resumed.epoch, resumed.steps, resumed.interrupted) == (4, 12, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [4, *(pytest.param(steps, marks=SLOW) for steps in (6, 11))])
 def test_what_was_saved_by_time_is_continued_after_a_failure(straight, tmp_path, monkeypatch, steps):
     monkeypatch.setattr(module, "SAVE_FRACTION", 1e9)
@@ -122,6 +125,7 @@ def test_what_was_saved_by_time_is_continued_after_a_failure(straight, tmp_path,
     same(resumed.history, straight[1])
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_left_is_saved_and_continued(straight, tmp_path):
     broken = new()
     for number, _ in enumerate(train(broken, tmp_path / "c")):
@@ -135,6 +139,7 @@ def test_a_loop_that_is_left_is_saved_and_continued(straight, tmp_path):
     same(again.members, resumed.members)
 
 
+@pytest.mark.slow
 def test_the_same_ensemble_continues_too(straight, tmp_path, monkeypatch, ctrl_c):
     ensemble = new()
     with monkeypatch.context() as patched:
@@ -151,6 +156,7 @@ def test_the_same_ensemble_continues_too(straight, tmp_path, monkeypatch, ctrl_c
         train(restored, tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_changes_nothing_and_more_epochs_train_longer(straight, tmp_path):
     ensemble = new()
     same(list(train(ensemble, tmp_path / "c", num_epochs=2)), straight[1][:2])
@@ -161,6 +167,7 @@ def test_a_checkpoint_changes_nothing_and_more_epochs_train_longer(straight, tmp
         assert list(train(new(), tmp_path / "c", num_epochs=3)) == []
 
 
+@pytest.mark.slow
 def test_a_training_after_another_is_continued_with_the_same_members(tmp_path):
     def first(rows=DATA):
         ensemble = new()
@@ -211,7 +218,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", with_slow([*OTHERS], {"members", "seed", "order's seed"}))
 def test_a_checkpoint_of_another_training_is_refused_and_what_differs_is_named(folder, name):
     call, words = OTHERS[name]
     with pytest.raises(ValueError, match=re.escape(words)) as error:
@@ -219,6 +226,7 @@ def test_a_checkpoint_of_another_training_is_refused_and_what_differs_is_named(f
     assert f"checkpoint={str(folder)!r} holds another ensemble" in str(error.value) and len(str(error.value)) < 400
 
 
+@pytest.mark.slow
 def test_a_training_written_anew_is_continued(folder, tmp_path):
     def again(weights, rows, key=None):
         return apply(weights, rows, key)
@@ -250,6 +258,7 @@ def test_folders_of_something_else_are_refused(tmp_path):
         train(new(), tmp_path / "saved")
 
 
+@pytest.mark.slow
 def test_members_that_are_changed_meanwhile_are_refused(tmp_path):
     ensemble = new()
     with pytest.raises(ValueError, match="Do not update or restore an ensemble while it is trained with checkpoint="):
@@ -273,6 +282,7 @@ def test_what_cannot_be_watched_is_refused(options, error, words):
         train(new(), **options)
 
 
+@pytest.mark.slow
 def test_a_line_of_the_log_is_an_epoch(straight, tmp_path):
     next(train(new(), tmp_path / "c", log=tmp_path / "logs" / "c.csv"))
     list(train(new(), tmp_path / "c", log=tmp_path / "logs" / "c.csv"))
@@ -286,6 +296,7 @@ def test_a_line_of_the_log_is_an_epoch(straight, tmp_path):
     assert all(float(a["seconds"]) < float(b["seconds"]) for a, b in itertools.pairwise(lines))
 
 
+@pytest.mark.slow
 def test_held_out_rows_are_scored_after_each_epoch(straight):
     ensemble = new()
     for measured in train(ensemble, num_epochs=2):
@@ -296,6 +307,7 @@ def test_held_out_rows_are_scored_after_each_epoch(straight):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_nested_values_and_none_at_all_are_resumed(tmp_path, monkeypatch, ctrl_c):
     def nested(w, batch):
         return w + batch.mean(), {"a": {"b": batch.mean(), "c": (w[0], w[1])}}
@@ -317,6 +329,7 @@ def test_nested_values_and_none_at_all_are_resumed(tmp_path, monkeypatch, ctrl_c
         assert set(resumed.history[0]) == ({"a.b", "a.c.0", "a.c.1"} if number == 0 else set())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*the save before it is used")
 def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(folder, tmp_path):
     whole = new()
@@ -334,6 +347,7 @@ def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(fold
     assert refused > 12
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_earlier_release_is_continued(straight, folder, tmp_path):
     """Such a folder has an index in place of manifests, and one state."""
     copy = shutil.copytree(folder, tmp_path / "copy")
@@ -352,6 +366,7 @@ def test_a_folder_of_an_earlier_release_is_continued(straight, folder, tmp_path)
         train(new(), copy)
 
 
+@pytest.mark.slow
 def test_permanent_saves_are_kept_and_restored(straight, tmp_path):
     ensemble = new()
     list(train(ensemble, phx.checkpoint(tmp_path / "c", every=5)))
@@ -367,6 +382,7 @@ def test_permanent_saves_are_kept_and_restored(straight, tmp_path):
     same(resumed.members, straight[0])
 
 
+@pytest.mark.slow
 def test_sigterm_within_a_step_saves_first(straight, tmp_path, monkeypatch):
     broken = new()
     # a launcher and its scheduler both signal a process
@@ -389,6 +405,7 @@ def test_an_index_without_an_entry_is_refused_by_name(folder, tmp_path):
         train(new(), copy)
 
 
+@pytest.mark.slow
 def test_float64_and_half_precision_are_resumed(tmp_path):
     def update(w, batch):
         return w - (0.1 * w.astype(jnp.float32) * batch.mean()).astype(w.dtype), {"w": w[0]}

@@ -95,6 +95,7 @@ def agree(state, other):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "devices, members",
     [(2, 4), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 3), (4, 6), (8, 3), (2, 1)))],
@@ -115,6 +116,7 @@ def test_every_member_is_the_network_trained_alone(name, devices, members):
         agree(ensemble.member(member), alone(learner, member, batches))
 
 
+@pytest.mark.slow
 def test_statistics_of_batches_are_not_trained():
     learner = LEARNERS["linen, two modes"]
     ensemble = phx.ensemble(learner.init, learner.update, 2)
@@ -185,6 +187,7 @@ def test_half_precision_is_averaged_in_full():
 LOOKING = {"plateau": optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), "lbfgs": optax.lbfgs()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("plateau", marks=pytest.mark.slow), "lbfgs"])
 def test_optimisers_that_look_at_the_loss(name):
     learner = phx.ensembles.learner(plain, lambda p, x: x @ p["w"] + p["b"][None], loss, LOOKING[name])
@@ -256,6 +259,7 @@ def test_an_epoch_shows_every_member_as_many_rows(order):
         assert (seen == 2).all()
 
 
+@pytest.mark.slow
 def test_orders_of_their_own_differ_and_repeat():
     learner = LEARNERS["functions"]
 
@@ -377,6 +381,7 @@ def test_updates_that_return_something_else(update, error, words):
     assert ensemble.steps == 0
 
 
+@pytest.mark.slow
 def test_an_interrupted_step_is_made_by_all_members(monkeypatch, ctrl_c):
     monkeypatch.setattr(placement, "WRITTEN_OUT", 2)
     learner = LEARNERS["functions"]
@@ -429,7 +434,7 @@ def test_ctrl_c_ends_training_with_what_there_is(monkeypatch, ctrl_c):
     assert len(more) == 1 and not ensemble.interrupted
 
 
-@pytest.mark.parametrize("order", ["shared", "own"])
+@pytest.mark.parametrize("order", ["shared", pytest.param("own", marks=pytest.mark.slow)])
 def test_progress_shows_steps_epochs_and_what_was_measured_and_changes_nothing(order, monkeypatch):
     shown = []
     monkeypatch.setattr(Lines, "show", lambda self, report: shown.append(report))
@@ -526,6 +531,7 @@ def test_a_process_that_is_killed_as_it_saves_leaves_an_ensemble(tmp_path, monke
     assert other.steps == 1 and len([*(tmp_path / "saved").glob("arrays-*")]) == 1
 
 
+@pytest.mark.slow
 def test_a_saved_ensemble_goes_on_elsewhere(tmp_path):
     learner, rows = LEARNERS["nnx"], (X[:16], Y[:16])  # batches of one size, which compile once
     straight = phx.ensemble(learner.init, learner.update, 5)
@@ -541,6 +547,7 @@ def test_a_saved_ensemble_goes_on_elsewhere(tmp_path):
     agree(second.members, straight.members)
 
 
+@pytest.mark.slow
 def test_what_was_saved_of_others_is_refused(tmp_path):
     learner, other = LEARNERS["functions"], LEARNERS["linen"]
     phx.ensemble(learner.init, learner.update, 2).save(tmp_path / "saved")

@@ -82,6 +82,7 @@ def coupling(size, hidden, seed, second):
     np.testing.assert_array_equal(jacobian[~stays][:, ~stays], np.diag(np.diag(jacobian)[~stays]))
 
 
+@pytest.mark.slow
 def test_one_autoregression():
     autoregression(MaskedAutoregressive, 4, (6, 5), 1)
 
@@ -180,6 +181,7 @@ def test_vectors_are_separated_before_they_are_halved():
     assert phx.flows.digits([1]).shape == (0, 1)
 
 
+@pytest.mark.slow
 def test_couplings_in_a_loop_are_couplings_one_by_one():
     stays = phx.flows.digits([2, 3])
     weights = shaken(Couplings.init(jax.random.key(0), stays, (4,)), 3, by=0.2)
@@ -265,6 +267,7 @@ def images_by_scale(network):
     return MultiScale((4, 4, 1), [ComposeTransform(halves), last])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["couplings", "scales"])
 def test_a_density_goes_through_each_network_once(kind):
     """Of a value, of a draw on the way, and for the gradient: what a network is asked is counted."""
@@ -290,7 +293,7 @@ def test_a_density_goes_through_each_network_once(kind):
     assert len(asked) == 3 * count
 
 
-@pytest.mark.parametrize("kind", [MaskedAutoregressive, Couplings])
+@pytest.mark.parametrize("kind", [pytest.param(MaskedAutoregressive, marks=pytest.mark.slow), Couplings])
 def test_a_density_multiplies_by_each_matrix_once(kind):
     stays = phx.flows.digits([2, 2])
     weights = Couplings.init(jax.random.key(0), stays, (3,))
@@ -353,7 +356,7 @@ def test_what_cannot_be_is_refused():
         MultiScale((4, 6, 1), [Unsqueeze(), Unsqueeze()])
 
 
-@pytest.mark.parametrize("kind", [InverseAutoregressive, MaskedAutoregressive])
+@pytest.mark.parametrize("kind", [pytest.param(InverseAutoregressive, marks=pytest.mark.slow), MaskedAutoregressive])
 def test_what_is_said_within_a_compiled_function_stays_there(kind):
     flow, x = kind(kind.init(jax.random.key(0), 3)), jnp.arange(3.0)
     inside = jax.jit(lambda: flow.log_abs_det_jacobian(x, x))()  # x is closed over: the same array outside

@@ -58,6 +58,7 @@ KINDS = {
 TABLES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(sorted(KINDS)), table=st.sampled_from(sorted(TABLES)))
 def test_every_row_keeps_its_level_and_every_column_its_place(data, kind, table):

@@ -81,6 +81,7 @@ def annotators(annotations, annotator):
 SIZES = {"num_warmup": 5, "num_samples": 5, "progress": False}
 
 
+@pytest.mark.slow
 def test_a_run_says_what_is_compiled_in_and_other_values_are_refused():
     annotations = RNG.integers(0, 3, size=(8, 4)).astype(np.int32)
     annotations[0] = 2

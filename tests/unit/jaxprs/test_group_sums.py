@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.jaxprs import group_sums
@@ -56,7 +57,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", with_slow([*FUNCTIONS], {"row", "column", "two indices", "mapped", "inner jit"}))
 def test_few_groups_are_no_scatter_and_the_same_sums(gpu, name):
     f, shape = FUNCTIONS[name]
     w, (x, g) = RNG.normal(size=shape).astype(np.float32), rows(300, 7)
@@ -77,6 +78,7 @@ def test_many_crowded_groups_are_sorted_and_the_same_sums(gpu):
     assert scatters(with_group_sums(few_each), w) == (1, 0), "where few meet, nothing is sorted"
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**31), groups=st.sampled_from([1, 5]), count=st.sampled_from([0, 40]),
@@ -109,6 +111,7 @@ def model(g, y):
     phx.sample("y", dist.Normal(a[g], 1.0), obs=y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["value_and_grad", "log_density"])
 def test_the_gradient_of_a_model_has_no_scatter_on_a_gpu(gpu, way):
     y, g = rows(120, 6)

@@ -165,6 +165,7 @@ def on_devices(arrays: Sequence[Any]) -> list[Any]:
 EACH = [(len(PLAIN) + k, k, k + 1, [(3 + k % 3, 0, 1, None)]) for k in range(len(NESTED))]
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @example(EACH)
 @given(steps)

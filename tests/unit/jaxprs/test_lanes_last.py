@@ -382,6 +382,7 @@ DISTRIBUTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [*(pytest.param(n, marks=pytest.mark.slow) for n in range(7)), 7])
 def test_distributions_give_what_vmap_gives(group):
     names = list(DISTRIBUTIONS)[group::8]

@@ -23,6 +23,7 @@ def model():
     phx.sample("x", dist.Normal(np.array([1.0, -1.0]), np.array([0.5, 1.0])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "rmh" else pytest.mark.slow) for name in ALGORITHMS]
 )  # MALA, which takes gradients, is covered by the conformance tests

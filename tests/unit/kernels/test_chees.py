@@ -32,15 +32,18 @@ def steps():
     return phx.mcmc(gaussian, kernel=phx.chees(metric="diagonal", step_size=0.05), **SIZES).stats["num_steps"]
 
 
+@pytest.mark.slow
 def test_the_length_is_where_chees_is_largest(steps):
     # of a Gaussian scaled to one ChEES goes with the mean of sin(uT)^2 over u in (0, 1), largest at 2T = tan 2T
     assert pytest.approx(steps.mean() * 0.05, rel=0.15) == 0.5 * 2.25
 
 
+@pytest.mark.slow
 def test_all_chains_make_the_same_number_of_leapfrogs_and_draws_differ_in_theirs(steps):
     assert (steps == steps[:1]).all() and len(np.unique(steps[0])) > 1
 
 
+@pytest.mark.slow
 def test_a_given_length_is_kept_and_one_chain_is_enough_for_it():
     kernel = phx.chees(step_size=0.05, trajectory_length=1.0)
     posterior = phx.mcmc(gaussian, kernel=kernel, **{**SIZES, "num_chains": 1, "num_warmup": 20})

@@ -22,6 +22,7 @@ def gaussian(a):
     phx.sample("rows", dist.Normal(0.0 * x[0], 1.0).expand([len(a)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(1, 1), pytest.param((2, 2), marks=pytest.mark.slow)])
 def test_a_function_recovers_a_correlated_gaussian_with_step_size_and_metric_learned(sizes, mesh_of):
     kernel, mesh = phx.from_draw(langevin, target_acceptance=0.574), mesh_of(*sizes)

@@ -25,6 +25,7 @@ def model():
     phx.sample("y", dist.Normal(x[0], 1.0), obs=1.0)
 
 
+@pytest.mark.slow
 def test_draws_are_of_the_posterior_and_warm_up_has_two_parts():
     posterior = phx.mcmc(model, kernel=phx.laps(), **SIZES)
     adjusted = np.asarray(posterior.warmup["adjusted"])
@@ -43,6 +44,7 @@ def test_draws_are_of_the_posterior_and_warm_up_has_two_parts():
     np.testing.assert_allclose(x.std(0), [np.sqrt(0.5), 20.0], rtol=0.15)
 
 
+@pytest.mark.slow
 def test_without_warm_up_every_draw_is_adjusted():
     posterior = phx.mcmc(model, kernel=phx.laps(step_size=0.3), **{**SIZES, "num_warmup": 0, "num_samples": 5})
     assert (posterior.stats["num_steps"] > 1).all()

@@ -79,6 +79,7 @@ def test_a_trajectory_backwards_returns_to_its_start(name):
     assert np.abs(end - start).min() > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_the_energy_error_falls_with_the_square_of_the_step_size(name):
     def errors(target, metric, keys):
@@ -128,6 +129,7 @@ def test_the_metropolis_rule(log_ratio, probability):
     np.testing.assert_array_equal(accepted, np.array([0.0, 0.29, 0.31, 0.99]) < probability)
 
 
+@pytest.mark.slow
 def test_trajectories_near_a_period_of_the_motion_still_mix():
     # Without jitter six leapfrogs of the tuned step size are a period of this posterior: R-hat was 1.17.
     rng = np.random.default_rng(0)
@@ -151,6 +153,7 @@ def of_different_widths(**kernel):
     return phx.mcmc(lambda: phx.sample("x", dist.Normal(0.0, WIDTHS)), kernel=phx.hmc(num_steps=5, **kernel), **sizes)
 
 
+@pytest.mark.slow
 def test_hmc_learns_the_metric_where_it_learns_the_step_size():
     learned = of_different_widths()
     assert_moments(learned.draws["x"], np.zeros(3), WIDTHS)

@@ -116,6 +116,7 @@ def test_chains_that_begin_far_away_arrive_at_a_regression():
     assert posterior.stats["acceptance_rate"].mean(1).min() > 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["mams", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nuts", "chees", "hmc", "rwmh"))]
 )

@@ -89,6 +89,7 @@ def test_a_term_that_is_finite_nowhere_is_refused():
         phx.Target(never_finite, {"y": Y[:8]}).in_batches(2)
 
 
+@pytest.mark.slow
 def test_a_scale_that_terms_of_the_number_of_rows_decide():
     """Without their weight it is three times as large."""
     y = np.random.default_rng(1).normal(0.0, 2.9, 240).astype(np.float32)
@@ -105,6 +106,7 @@ def test_a_scale_that_terms_of_the_number_of_rows_decide():
 # -- what runs do with them -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_verdict_says_what_it_cannot_see():
     options = {"num_warmup": 100, "num_samples": 2000, "progress": False}
     run = phx.mcmc(model, {"y": Y}, kernel=phx.sghmc(STEP, 12), **options)
@@ -118,6 +120,7 @@ def test_the_verdict_says_what_it_cannot_see():
     assert [finding.topic for finding in reduced.verdict().findings] == ["approximate kernel"]
 
 
+@pytest.mark.slow
 def test_another_step_size_compiles_nothing():
     sizes = {"num_warmup": 0, "num_samples": 5, "progress": False}
     kernels = phx.sgld(0.01, 6), phx.sgld(0.02, 6, cycle=3, temperature=0.5), phx.sgld(0.01, 12)
@@ -125,12 +128,14 @@ def test_another_step_size_compiles_nothing():
     assert first.compilations and not other.compilations and larger.compilations
 
 
+@pytest.mark.slow
 def test_a_temperature_is_told():
     run = phx.mcmc(model, {"y": Y}, kernel=phx.sgld(LONG, N, temperature=0.25), num_samples=400, progress=False)
     assert "The temperature is 0.25" in run.verdict().findings[0].problem
     assert run.draws["mean"].std() < 0.7 * SD
 
 
+@pytest.mark.slow
 def test_what_steps_lead_beyond_all_bounds_is_a_divergence_and_no_draw():
     sizes = {"num_chains": 2, "num_warmup": 0, "num_samples": 100, "progress": False}
     run = phx.mcmc(model, {"y": Y}, kernel=phx.sgld(100 * LONG, 12), **sizes)
@@ -138,6 +143,7 @@ def test_what_steps_lead_beyond_all_bounds_is_a_divergence_and_no_draw():
     assert "divergences" in [finding.topic for finding in run.verdict().findings]
 
 
+@pytest.mark.slow
 def test_a_network_of_random_weights():
     """The gradient of a network from a few images at a time, and what its draws predict together."""
     x = np.random.default_rng(2).normal(size=(60, 3)).astype(np.float32)

@@ -81,6 +81,7 @@ def test_so_are_those_of_a_whole_run_with_its_warm_up(mesh_of, monkeypatch):
     assert max(calls) > 1 and len(np.unique(free["num_steps"])) > 3
 
 
+@pytest.mark.slow
 def test_so_they_are_however_short_blocks_are(mesh_of, monkeypatch):
     sampler = sampler_of(phx.nuts(), mesh_of(2, 1))
     free = run_of(sampler)
@@ -117,6 +118,7 @@ def of_short_trees():
     return run(max_depth=3)
 
 
+@pytest.mark.slow
 def test_statistics_of_trees(of_short_trees):
     posterior = of_short_trees
     steps, depth = posterior.stats["num_steps"], posterior.stats["tree_depth"]

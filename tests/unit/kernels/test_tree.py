@@ -80,7 +80,7 @@ def _turning(position, momentum):
     return jax.lax.scan(add, none, (jnp.arange(leaves), position, momentum))[1]
 
 
-@pytest.mark.parametrize("step_size", [0.6, 0.87])
+@pytest.mark.parametrize("step_size", [pytest.param(0.6, marks=pytest.mark.slow), 0.87])
 def test_no_step_size_resonates(step_size):
     """Standard normals in ten dimensions: without checks across halves a draw takes 45 leapfrogs at steps of 0.87."""
     made = phx.mcmc(

@@ -35,9 +35,9 @@ def drawn(distribution, **kwargs):
 @pytest.mark.parametrize("distribution, shape", [
     (dist.Normal(0.0, 1.0), ()),
     (dist.Normal(jnp.zeros(3), 1.0), (3,)),
-    (dist.Normal(0.0, 1.0).expand([2, 3]).to_event(1), (2, 3)),
+    pytest.param(dist.Normal(0.0, 1.0).expand([2, 3]).to_event(1), (2, 3), marks=pytest.mark.slow),
     pytest.param(dist.Dirichlet(jnp.ones((4, 3))), (4, 3), marks=pytest.mark.slow),
-    (dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)).expand([5]), (5, 2)),
+    pytest.param(dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)).expand([5]), (5, 2), marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_drawn_value_has_batch_and_event_shape(distribution, shape):
     with jax.numpy_rank_promotion("allow"):  # NumPyro's multivariate normal promotes
@@ -56,6 +56,7 @@ def test_a_given_value_may_have_sample_dimensions_in_front():
     assert variable.observed and not variable.is_latent
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given_cases(
     sizes=st.lists(st.integers(1, 3), max_size=3), ones=st.lists(st.booleans(), min_size=3, max_size=3),

@@ -17,6 +17,7 @@ import phalanx as phx
 from phalanx.learning.ascent import EXACT, LANES, MANY, Climb, climb, curvature, find_starting_point, negative_hessian
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**31), chance=st.floats(0.02, 0.98), columns=st.integers(1, 4))
 @settings(max_examples=20, deadline=None)
 def test_a_logistic_regression_climbs_from_zero(seed: int, chance: float, columns: int) -> None:
@@ -33,6 +34,7 @@ def test_a_logistic_regression_climbs_from_zero(seed: int, chance: float, column
     assert left < 0.5, "a step of a hundredth of a standard deviation, at the most, is left"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", [None, {"w": np.zeros(3), "b": 0.0}])
 def test_the_maximum_of_a_regression_is_found_from_zero(init) -> None:
     chosen = np.random.default_rng(0)
@@ -49,6 +51,7 @@ def test_the_maximum_of_a_regression_is_found_from_zero(init) -> None:
     np.testing.assert_allclose(errors.sum() - b / 25.0, 0.0, atol=0.05)
 
 
+@pytest.mark.slow
 def test_rows_in_blocks_curve_as_rows_in_one_piece_do() -> None:
     """The gradient of blocks is computed with their value; curvature is the derivative of that gradient."""
     chosen = np.random.default_rng(1)
@@ -70,7 +73,16 @@ def test_rows_in_blocks_curve_as_rows_in_one_piece_do() -> None:
         np.testing.assert_allclose(blocks[name], values, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("size", [1, LANES - 1, LANES, LANES + 1, 3 * LANES - 1])
+@pytest.mark.parametrize(
+    "size",
+    [
+        1,
+        pytest.param(LANES - 1, marks=pytest.mark.slow),
+        pytest.param(LANES, marks=pytest.mark.slow),
+        pytest.param(LANES + 1, marks=pytest.mark.slow),
+        pytest.param(3 * LANES - 1, marks=pytest.mark.slow),
+    ],
+)
 def test_hessians_are_whole_whatever_is_left_of_the_last_lanes(size: int) -> None:
     mixing = np.random.default_rng(size).normal(size=(size, size)).astype(np.float32)
 
@@ -111,6 +123,7 @@ def test_many_coordinates_are_not_taken_for_flat_by_chance() -> None:
     assert (found > 0.5 * noise).all()
 
 
+@pytest.mark.slow
 def test_a_factorisation_of_many_coordinates_begins_near_its_bound() -> None:
     """The prior's middle is a saddle, where a product of two has no gradient, and half of the logits' is missing."""
     users, films, width = 900, 100, 20

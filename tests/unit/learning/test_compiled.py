@@ -24,6 +24,7 @@ def test_a_second_fit_compiles_nothing(guide):
         assert again.timing.compilations == 0
 
 
+@pytest.mark.slow
 def test_a_second_fit_of_a_family_runs_the_model_once():
     runs = 0
 
@@ -39,6 +40,7 @@ def test_a_second_fit_of_a_family_runs_the_model_once():
     np.testing.assert_array_equal(again.losses.elbo, first.losses.elbo)
 
 
+@pytest.mark.slow
 def test_draws_of_a_second_fit_of_a_family_do_not_run_the_model():
     runs = 0
 
@@ -55,6 +57,7 @@ def test_draws_of_a_second_fit_of_a_family_do_not_run_the_model():
     np.testing.assert_array_equal(drawn["total"], first["total"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"guide": phx.guides.mean_field(init_scale=0.5)}, {"optimizer": optax.sgd(0.01)}, {"num_particles": 3}]
 )
@@ -73,6 +76,7 @@ def test_other_shapes_and_other_guides_compile_anew():
     assert phx.fit(regression, guide, DATA, num_particles=3, **SHORT).timing.compilations > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", [phx.guides.mean_field(), by_hand], ids=["family", "program"])
 def test_what_a_model_reads_from_outside_is_read_anew(guide):
     shift = 0.0

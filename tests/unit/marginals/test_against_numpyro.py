@@ -74,7 +74,12 @@ def change_point():
         sample("count", dist.Poisson(mean), obs=jnp.array([0, 1, 0, 3, 2]))
 
 
-MODELS = [(mixture, 1), (hidden_markov, 2), (capture_recapture, 1), (change_point, 1)]
+MODELS = [
+    pytest.param(mixture, 1, marks=pytest.mark.slow),
+    pytest.param(hidden_markov, 2, marks=pytest.mark.slow),
+    pytest.param(capture_recapture, 1, marks=pytest.mark.slow),
+    (change_point, 1),
+]
 """Models, each with its number of nested plates."""
 
 
@@ -85,7 +90,9 @@ def _promotion():
         yield
 
 
-@pytest.mark.parametrize(("model", "plates"), MODELS, ids=[model.__name__ for model, _ in MODELS])
+@pytest.mark.parametrize(
+    ("model", "plates"), MODELS, ids=["mixture", "hidden_markov", "capture_recapture", "change_point"]
+)
 def test_density_and_gradient(model, plates):
     pytest.importorskip("funsor", reason="NumPyro enumerates by funsor, which is not installed")
     from numpyro.contrib.funsor import config_enumerate, enum, log_density

@@ -118,7 +118,7 @@ LOOPS = [
     ),
 ]
 CASES = [  # other tests sum over the loops of two of them
-    pytest.param(*case, id=case[0].__name__, marks=[pytest.mark.slow] * (case[0] in (markov, backwards)))
+    pytest.param(*case, id=case[0].__name__, marks=[pytest.mark.slow] * (case[0] in (markov, backwards, second_order)))
     for case in LOOPS
 ]
 
@@ -128,6 +128,7 @@ def test_sums_are_exact(make, shapes, y):
     compare(make(scan), {"mean": [-1.0, 0.8]}, shapes, same_as=make(python_scan), y=y)
 
 
+@pytest.mark.slow
 def test_recovered_states_have_the_exact_distribution():
     """2,000 draws; a false failure with probability 1e-5 per entry."""
     make, shapes, y = LOOPS[1]
@@ -141,6 +142,7 @@ def test_recovered_states_have_the_exact_distribution():
     assert np.all(np.abs(drawn["z"].mean(0) - exact) < 4.5 * np.sqrt(exact * (1 - exact) / n))
 
 
+@pytest.mark.slow
 def test_a_discrete_first_state_is_a_neighbour_of_the_first_step_only():
     """Twenty states: 20**3 joint values of neighbours are within the limit, 20**4 would not be."""
     rows = jax.nn.softmax(jax.random.normal(jax.random.key(0), (20, 20)))
@@ -165,6 +167,7 @@ def test_a_discrete_first_state_is_a_neighbour_of_the_first_step_only():
     assert phx.marginalize(model)(y) is None
 
 
+@pytest.mark.slow
 def test_a_posterior_recovers_and_predicts():
     def model(y):
         mean = phx.sample("mean", dist.Normal(0.0, 3.0).expand([2]))

@@ -281,6 +281,7 @@ def test_supports_that_depend_on_discrete_variables_are_refused():
         phx.log_joint(phx.marginalize(model))({"x": 0.3})
 
 
+@pytest.mark.slow
 def test_recover_refuses_other_posteriors():
     posterior = phx.mcmc(
         lambda: phx.sample("x", dist.Normal(0.0, 1.0)), num_chains=1, num_warmup=2, num_samples=2, progress=False

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.marginals.brute_force import compare
@@ -21,6 +22,7 @@ def logits(rng: np.random.Generator, *shape: int) -> Any:
     return jnp.asarray(rng.normal(size=shape), float)
 
 
+@pytest.mark.slow
 @QUICK
 @given(sizes=st.lists(SIZES, min_size=2, max_size=5), seed=st.integers(0, 99), data=st.data())
 def test_forests(sizes, seed, data):

@@ -71,11 +71,13 @@ def test_a_number_of_devices_is_a_whole_number(n):
         phx.use_cpu_devices(n)
 
 
+@pytest.mark.slow
 def test_asked_for_in_time_there_are_as_many():
     script = "import phalanx as phx, jax; assert phx.use_cpu_devices(3) == 3 == len(jax.devices())"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.slow
 def test_a_number_that_was_chosen_on_purpose_is_not_advised_against():
     begin = "import jax, phalanx as phx; from phalanx.mesh import devices; devices.count_cores = lambda: 2; "
     after = "jax.devices(); assert 'phx.use_cpu_devices(2)' in (devices.use_every_core() or ''); "

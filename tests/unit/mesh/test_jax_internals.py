@@ -89,6 +89,7 @@ def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_without_all_that_can_be_spared_it_runs_and_says_what_it_could_not_compare(tmp_path):
     done = run(tmp_path, *sorted(NAMES.keys() - REFUSED.keys()))
     assert done.returncode == 0, done.stderr

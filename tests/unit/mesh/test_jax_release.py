@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.mesh.compatibility import jax_release, workarounds
@@ -93,7 +94,7 @@ def bad_jax(monkeypatch):
     jax_release._check.cache_clear()
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", with_slow([*CALLS], {"mcmc", "compile"}))
 def test_whatever_computes_refuses_it(bad_jax, posterior, name):
     with pytest.raises(RuntimeError, match=r"jaxlib 0\.10\.2 computes wrong sums on CPUs.*39103.*pip install"):
         CALLS[name](posterior)

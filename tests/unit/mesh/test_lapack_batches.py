@@ -170,6 +170,7 @@ def run(script: str, *arguments: object, seconds: float, turned_off: str = "") -
     subprocess.run(command, env=environment, check=True, timeout=seconds)
 
 
+@pytest.mark.slow
 def test_many_factorisations_at_once_end():
     run(MANY_AT_ONCE, 40, seconds=120)
 

@@ -59,7 +59,12 @@ print(np.asarray(jax.make_jaxpr(lambda w: w + x)(1.0).consts[0]).tolist())
 
 @pytest.mark.parametrize(
     "first, turned_off, read",
-    [("", "", 0.0), ("import phalanx", "", 0.0), (TRACED, "", 1.0), (TRACED, "fresh-constants", 0.0)],
+    [
+        ("", "", 0.0),
+        pytest.param("import phalanx", "", 0.0, marks=pytest.mark.slow),
+        pytest.param(TRACED, "", 1.0, marks=pytest.mark.slow),
+        pytest.param(TRACED, "fresh-constants", 0.0, marks=pytest.mark.slow),
+    ],
 )
 def test_an_array_changed_in_place_is_read_as_it_was_without_the_work_around(first, turned_off, read):
     environment = {**os.environ, VARIABLE: turned_off, "JAX_ENABLE_X64": "0"}
@@ -152,6 +157,7 @@ def compiles_chained_hashes(turned_off: str, seconds: float) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_hashes_that_are_chained_are_compiled_in_time():
     assert compiles_chained_hashes("", 120.0), "it takes a second, or for ever"
 

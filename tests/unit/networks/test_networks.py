@@ -11,6 +11,7 @@ import optax
 import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.mesh.specs import path_of
@@ -77,6 +78,7 @@ def arrays(tree):
     return {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
+@pytest.mark.slow
 def test_a_module_gives_what_its_own_library_says():
     with nnx.use_eager_sharding(False):  # there is no mesh for its partitioned weights
         module = OfNNX(nnx.Rngs(KEY))
@@ -94,7 +96,7 @@ def test_a_module_gives_what_its_own_library_says():
     np.testing.assert_array_equal(outputs_of("equinox", network, network.init(KEY)), jax.vmap(module)(X))
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", with_slow([*MAKERS], {"nnx"}))
 def test_weights_are_arrays_and_gradients_are_theirs(name):
     network = MAKERS[name]()
     weights = network.init(KEY)
@@ -182,7 +184,9 @@ def test_weights_as_parameters_of_a_program():
         phx.network("net", OfNNX)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("name", [pytest.param("nnx", marks=pytest.mark.slow), "linen", "functions"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("nnx", marks=pytest.mark.slow), pytest.param("linen", marks=pytest.mark.slow), "functions"]
+)
 def test_the_same_network_as_random_variables_and_as_a_member(name):
     network = MAKERS[name]()
 

@@ -41,6 +41,7 @@ def some_images(count=3, seed=0):
     return np.random.default_rng(seed).integers(0, 256, size=(count, PIXELS)).astype(np.uint8)
 
 
+@pytest.mark.slow
 @cases
 def test_the_log_likelihood_is_the_sum_of_its_conditionals(likelihood, sizes):
     """The program's, against distributions asked for one by one, each of which knows only the pixels before."""
@@ -83,7 +84,7 @@ def test_a_pixel_changes_only_what_comes_after(likelihood, sizes):
         assert moved[seen].all()
 
 
-@pytest.mark.parametrize("window", [PIXELS - 1, PIXELS, 1000])
+@pytest.mark.parametrize("window", [PIXELS - 1, PIXELS, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_window_that_covers_all_is_none(window):
     network, weights = made()
     local = image_transformer(ROWS, COLUMNS, window=window, **SMALL)
@@ -92,6 +93,7 @@ def test_a_window_that_covers_all_is_none(window):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @cases
 def test_drawing_with_the_cache_draws_what_it_draws_without(likelihood, sizes):
     network, weights = made(**sizes)
@@ -128,6 +130,7 @@ def test_a_low_temperature_makes_what_is_probable_more_so(likelihood, outputs):
     assert -(jnp.exp(cold) * cold).sum() < -(jnp.exp(warm) * warm).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.3, 1.0, np.float32(1.0)])
 def test_gradients_of_levels_are_those_of_a_softmax(temperature):
     """Also where several logits are the largest; and in training nothing is done to them beforehand."""
@@ -141,6 +144,7 @@ def test_gradients_of_levels_are_those_of_a_softmax(temperature):
     assert levels(outputs).logits is outputs  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1e-40, 1e-8])
 def test_at_no_temperature_each_pixel_is_the_most_probable(temperature):
     network, weights = made()
@@ -181,6 +185,7 @@ def test_what_are_no_pixels_is_refused(images, error, words):
         pixel_sampler(network, levels)(weights, jax.random.key(0), images, 0, 1.0)
 
 
+@pytest.mark.slow
 def test_half_precision_is_computed_in_and_not_kept():
     exact, weights = made()
     network = image_transformer(ROWS, COLUMNS, dtype=jnp.bfloat16, **SMALL)

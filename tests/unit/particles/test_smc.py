@@ -40,7 +40,10 @@ def off(found, log_evidence: float) -> float:
     return abs(found.log_evidence - log_evidence) / found.error
 
 
-@pytest.mark.parametrize("name", ["regression", "gamma-poisson", pytest.param("beta-binomial", marks=SLOW)])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("regression", marks=pytest.mark.slow), "gamma-poisson", pytest.param("beta-binomial", marks=SLOW)],
+)
 def test_the_evidence_has_a_closed_form(name):
     """A correct estimate is off by 4.5 errors in one of 150,000 runs, or few more, as the error is known to 10%."""
     form = CLOSED_FORMS[name]
@@ -91,6 +94,7 @@ def test_two_modes_in_three_dimensions():
     assert off(particles.evidence(), evidence_of_two_modes(3)) < 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n if n == "nuts" else pytest.param(n, marks=SLOW) for n in KERNELS])
 def test_any_kernel_moves_the_particles(name):
     form = CLOSED_FORMS["regression"]
@@ -105,6 +109,7 @@ def test_any_kernel_moves_the_particles(name):
     assert (np.abs(draws.std(0) / sd - 1) < 0.4).all()
 
 
+@pytest.mark.slow
 def test_persistent_sampling_weighs_the_particles_of_all_temperatures():
     form = CLOSED_FORMS["regression"]
     some = phx.smc(form.model, form.data, persistent=True, target_ess=0.8, **FEW)

@@ -165,6 +165,7 @@ def by_hand(program, data) -> phx.Posterior:
     return phx.Posterior({"step": draws}, {}, Timing(), record, target=phx.Target(program, data))
 
 
+@pytest.mark.slow
 def test_observations_that_share_states_are_data():
     """`phx.marginalize` holds them back while the model runs: their density is one term of all of them."""
     y = np.array([0.0, 2.0, 2.0, 0.0], np.float32)
@@ -202,6 +203,7 @@ def test_xarray_has_names(posterior, monkeypatch):
         posterior.to_xarray()
 
 
+@pytest.mark.slow
 def test_rows_on_devices(data):
     mesh = phx.make_mesh(chain=1, data=2, devices=jax.devices()[:2])
     of_rows = {name: DATA[name] for name in ("site", "x", "counts", "y")}

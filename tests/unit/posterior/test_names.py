@@ -30,6 +30,7 @@ DATA = {
     "y": SITE.map(TRUE).astype(float) + X.to_numpy() @ WEIGHTS + RNG.normal(size=60) * 0.1,
 }  # fmt: skip
 ONE = phx.make_mesh(devices=jax.devices()[:1])
+KERNEL = phx.hmc(num_steps=8)
 SIZES = {"num_warmup": 300, "num_samples": 50, "progress": False}
 
 
@@ -41,7 +42,7 @@ def model(site, x, noise, groups, y=None):
 
 @pytest.fixture(scope="module")
 def sampler() -> phx.Sampler:
-    return phx.compile(model, DATA, num_chains=2, mesh=ONE)
+    return phx.compile(model, DATA, kernel=KERNEL, num_chains=2, mesh=ONE)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,7 @@ def means(posterior: Posterior, **data) -> list[float]:
     return drawn.mean((0, 1)).round().tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", [False, True])
 def test_each_row_is_predicted_as_its_own_group(posterior, tmp_path, saved):
     if saved:
@@ -74,6 +76,7 @@ def test_each_row_is_predicted_as_its_own_group(posterior, tmp_path, saved):
             means(posterior, **bad)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_whatever_the_levels_their_order_and_their_subset(data, tmp_path_factory):
@@ -125,7 +128,7 @@ def test_a_run_on_other_data_numbers_them_as_the_first(sampler, posterior):
 def test_a_run_is_not_gone_on_with_in_another_numbering(posterior, tmp_path):
     loaded = Posterior.load(posterior.save(tmp_path / "run.npz"))
     other = {**DATA, "site": SITE.cat.reorder_categories(["south", "east", "north"])}
-    sampler = phx.compile(model, other, num_chains=2, mesh=ONE)
+    sampler = phx.compile(model, other, kernel=KERNEL, num_chains=2, mesh=ONE)
     with pytest.raises(ValueError, match=re.escape(
         "continue_run: site has the levels 'south', 'east', 'north' in this sampler's data, and the levels 'east', "
     )):  # fmt: skip
@@ -145,6 +148,7 @@ def test_sharded_data_have_names_too(posterior):
     assert means(by_hand, site=["south"]) == [-10]
 
 
+@pytest.mark.slow
 def test_calibration_with_a_compiled_sampler():
     def coin(side, y):
         odds = phx.sample("odds", dist.Normal(0.0, 1.0).expand([2]))
@@ -159,6 +163,7 @@ def test_calibration_with_a_compiled_sampler():
     assert ranks.ranks["odds"].shape == (2, 2)
 
 
+@pytest.mark.slow
 def test_given_names_stay_with_a_run(tmp_path):
     def pair(y):
         phx.sample("y", dist.Normal(phx.sample("w", dist.Normal(0.0, 1.0).expand([2])), 1.0), obs=y)
@@ -184,6 +189,7 @@ def test_given_names_stay_with_a_run(tmp_path):
         phx.mcmc(pair, data, dims=given["dims"], coords={"feature": ["a"]}, **options, **sizes)
 
 
+@pytest.mark.slow
 def test_given_names_stay_with_a_fit(tmp_path):
     def pair():
         phx.sample("w", dist.Normal(0.0, 1.0).expand([2]))

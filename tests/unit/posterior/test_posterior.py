@@ -51,6 +51,7 @@ def test_it_says_what_it_is():
     assert str(interrupted) == "Posterior(1 chain x 100 draws of no variables; 1 divergence; 83.5 s; interrupted)"
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_methods_hold(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

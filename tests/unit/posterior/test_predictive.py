@@ -59,7 +59,7 @@ MODELS = {
     "groups": (groups, {"group": GROUP, "y": np.ones(ROWS, int)}, "y"),
     "counts": (counts, {"n": np.full(6, 20), "k": np.full(6, 7)}, "k"),
 }
-QUICK = {("regression", "prior"), ("numpyro", "posterior")}
+QUICK = {("numpyro", "posterior")}
 AGREEMENTS = [
     pytest.param(model, kind, marks=[] if (model, kind) in QUICK else pytest.mark.slow)
     for model in MODELS
@@ -85,6 +85,7 @@ def drawn() -> Posterior:
 
 
 class TestPrior:
+    @pytest.mark.slow
     def test_every_variable_is_drawn_without_a_run(self, drawn):
         found = phx.predictive(regression, {"x": X}, num_draws=DRAWS, seed=3)
         expected = drawn.predictive({"x": X}, kind="prior", seed=3)
@@ -196,6 +197,7 @@ class TestPredictive:
         found = drawn_by_hand(model, {"y": np.zeros(7, np.float32)}, 2, 3).predictive()["y"]
         assert found.shape == (2, 3, 7) and len(np.unique(found)) == 42
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("rows", [pytest.param(ROWS, marks=pytest.mark.slow), ROWS - 1])
     def test_meshes_change_nothing(self, drawn, mesh_of, rows):
         data = {"x": X[:rows], "y": np.zeros(rows, np.float32)}
@@ -229,6 +231,7 @@ class TestWhichDraws:
         assert set(found) == {"y"} and found["y"].shape == (CHAINS, 40, ROWS)
         np.testing.assert_allclose(found["y"], every["y"][:, np.arange(40) * DRAWS // 40], rtol=1e-5, atol=1e-5)
 
+    @pytest.mark.slow
     def test_the_prior_has_as_many_as_are_asked_for(self, drawn):
         found = drawn.predictive(kind="prior", num_draws=DRAWS + 9, keep=["w", "y"])
         assert {name: v.shape for name, v in found.items()} == {

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.inputs.arguments import split_arguments
@@ -51,6 +52,7 @@ FAMILIES = {
     ),
     "walk": lambda mu, tau: dist.GaussianRandomWalk(tau, 3),
 }
+LONG = {"laplace", "logistic", "gumbel", "log-normal", "multivariate", "multivariate student", "walk"}
 
 
 def model_of(family):
@@ -75,7 +77,7 @@ def density(program, position, data):
 Y = {"y": np.array([0.3, -1.0, 2.0])}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", with_slow([*FAMILIES], LONG))
 @settings(max_examples=15, deadline=None)
 @given(
     weights=st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), min_size=3, max_size=3),

@@ -33,7 +33,7 @@ def numpyro_promotes():
         yield
 
 
-QUICK = {"scoped", "branches"}
+QUICK = {"branches"}
 CASES = [pytest.param(m, marks=[] if m.__name__ in QUICK else pytest.mark.slow, id=m.__name__) for m in models.MODELS]
 
 
@@ -278,6 +278,7 @@ def test_a_mask_and_a_plate_over_rows_on_devices():
     np.testing.assert_allclose(spread.log_density(position), whole.log_density(position), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [numpyro.sample, phx.sample])
 @pytest.mark.filterwarnings("ignore:init_to_uniform")  # it begins with the value
 def test_numpyro_infers_what_its_substitute_sets(sample):
@@ -322,6 +323,7 @@ def test_a_numpyro_model_runs_and_what_is_given_is_fixed():
     assert prior.record.passed == ("The model observes no data: these are draws from the prior.",)
 
 
+@pytest.mark.slow
 def test_random_modules_of_numpyros_are_inferred():
     """A network with priors on its weights: the log density is NumPyro's own."""
     x, y = np.linspace(-1.0, 1.0, 5, dtype=np.float32)[:, None], np.ones(5, np.float32)

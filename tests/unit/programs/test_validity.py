@@ -23,7 +23,7 @@ def observed(make, y: np.ndarray = Y):
 
 
 WRONG = [
-    (observed(lambda m, s: dist.Normal(m, -1.0)), "scale", 1, (), -1.0, "positive"),
+    pytest.param(observed(lambda m, s: dist.Normal(m, -1.0)), "scale", 1, (), -1.0, "positive", marks=pytest.mark.slow),
     (observed(lambda m, s: dist.Normal(m, s)), "scale", 1, (7,), -2.0, "positive"),
     (observed(lambda m, s: dist.Gamma(-1.5, jnp.exp(m))), "concentration", 1, (), -1.5, "positive"),
     (observed(lambda m, s: dist.Normal(m, s).to_event(1)), "scale", 1, (7,), -2.0, "positive"),

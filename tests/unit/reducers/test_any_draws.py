@@ -72,6 +72,7 @@ def reduced(kind, x, where, cuts):
     return {name: reducer.finalize(states[name]) for name, reducer in REDUCERS.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(runs())
 def test_reducers_say_what_float64_says(run):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow import with_slow
 
 from phalanx import reducers as R
 
@@ -46,7 +47,7 @@ def stretch(name, before, counts):
     return jax.device_get(compiled(name)(before, counts))
 
 
-@pytest.mark.parametrize("name", REDUCERS)
+@pytest.mark.parametrize("name", with_slow([*REDUCERS], {"ess of 3", "one draw", "thinned reservoir"}))
 @settings(max_examples=8, deadline=None)
 @given(cuts=st.lists(st.lists(st.integers(0, DRAWS), min_size=CHAINS, max_size=CHAINS), min_size=1, max_size=3))
 def test_the_same_however_a_run_is_cut(name, cuts):

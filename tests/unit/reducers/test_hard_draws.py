@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.reducers.effective_size import effective_size
@@ -51,8 +52,11 @@ def hard(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["outlier first", "outlier last", "sorted", "far", "two places", "to and fro", "far and whole", "all whole numbers",
-     "bool", "bfloat16", pytest.param("float16", marks=pytest.mark.slow)],
+    with_slow(
+        ["outlier first", "outlier last", "sorted", "far", "two places", "to and fro", "far and whole",
+         "all whole numbers", "bool", "bfloat16", "float16"],
+        {"outlier first", "far and whole", "bool", "bfloat16", "float16"},
+    ),
 )  # fmt: skip
 def test_moments_within_their_stated_error(name):
     x = hard(name)
@@ -131,7 +135,13 @@ def test_complex_draws_are_refused():
 
 
 @pytest.mark.parametrize(
-    "reducer", [pytest.param(R.rhat(), marks=pytest.mark.slow), R.ess(), R.thinned(R.rhat(), 2)], ids=repr
+    "reducer",
+    [
+        pytest.param(R.rhat(), marks=pytest.mark.slow),
+        pytest.param(R.ess(), marks=pytest.mark.slow),
+        R.thinned(R.rhat(), 2),
+    ],
+    ids=repr,
 )
 def test_constant_elements_are_told_from_those_that_are_not_finite_or_stuck(reducer):
     x = np.random.default_rng(0).normal(size=(64, 4, 5)).astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.reducers.effective_size import effective_size
@@ -76,8 +78,9 @@ def check(name, x, cut):
 SIZES = [1e-31, 1e-25, 1e-20, 1e-12, 1.0, 1e13, 1e20, 1e30, 5e37]
 
 
-@pytest.mark.parametrize("name", SQUARING)
-@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "kind, name", with_slow([*product(["float32", "bfloat16"], SQUARING)], {("bfloat16", "moments")})
+)
 def test_draws_of_every_size(name, kind):
     z = np.random.default_rng(0).normal(size=(DRAWS, CHAINS, len(SIZES))).clip(-3, 3)
     check(name, jnp.asarray(z * SIZES, kind), 60)

@@ -17,7 +17,9 @@ def words(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-@pytest.mark.parametrize("chains, draws", [(1, 10), (1, 1), (2, 3), (4, 100), (8, 3000), (256, 20)])
+@pytest.mark.parametrize(
+    "chains, draws", [(1, 10), (1, 1), (2, 3), (4, 100), pytest.param(8, 3000, marks=pytest.mark.slow), (256, 20)]
+)
 def test_four_pictures_whatever_the_sizes(tmp_path, chains, draws):
     paths = save_figures(make_posterior(chains, draws, variables={}), tmp_path / "figures")
     assert [path.name for path in paths] == ["traces.png", "ranks.png", "pairs.png", "energy.png"]
@@ -35,6 +37,7 @@ def test_constants_infinities_and_odd_names_can_be_drawn(tmp_path):
     assert len(save_figures(make_posterior(draws=50, variables=values), tmp_path)) == 4
 
 
+@pytest.mark.slow
 def test_pyplot_is_left_alone():
     script = (
         "import sys; from tests.unit.report.posteriors import make_posterior;"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from tests.unit.report.posteriors import make_posterior
 
 from phalanx.report import write_folder
 from phalanx.report.plots.style import new_figure
 
 
+@pytest.mark.slow
 def test_the_files_and_the_record(tmp_path):
     figures = {"mine": new_figure(2, 2)}
     files = write_folder(make_posterior(), tmp_path / "made", headline={"accuracy": 0.5}, figures=figures)

@@ -31,6 +31,7 @@ def posterior():
     return run(model, {"y": Y})
 
 
+@pytest.mark.slow
 def test_the_prior_and_replicates_are_those_of_the_model(posterior):
     draws = draw_from_model(posterior)
     assert draws.no_prior == draws.no_replicates == ""
@@ -47,6 +48,7 @@ def test_the_prior_and_replicates_are_those_of_the_model(posterior):
     assert picture.alt == "Pareto k of y"
 
 
+@pytest.mark.slow
 def test_rows_on_devices_are_observed_without_padding(mesh_of):
     mesh = mesh_of(2, 2)
     posterior = run(model, phx.shard({"y": Y}, mesh), mesh=mesh)
@@ -110,6 +112,7 @@ def test_leave_one_out_says_how_many_are_unreliable():
     assert words == "Not computed: it is large."
 
 
+@pytest.mark.slow
 def test_the_scales_of_the_metric_are_recorded():
     def scales():
         phx.sample("x", dist.Normal(0.0, jnp.array([0.1, 1.0, 10.0])))

@@ -79,7 +79,7 @@ def test_an_observation_of_the_wrong_shape():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("bad, value", [(np.nan, "nan"), (-np.inf, "-inf")])
+@pytest.mark.parametrize("bad, value", [pytest.param(np.nan, "nan", marks=pytest.mark.slow), (-np.inf, "-inf")])
 def test_a_log_density_that_is_not_finite_at_the_start_names_the_variables(bad, value):
     def broken():
         phx.sample("x", dist.Normal(0.0, 1.0))
@@ -121,6 +121,7 @@ def test_observations_outside_the_support():
             counts, {"y": np.array([1, -1, 2, -5])})  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite():
     def kinked():
         x = phx.sample("x", dist.Normal(0.0, 1.0))

@@ -80,6 +80,7 @@ def test_summary_record_and_verdict_say_what_was_moved(run):
     assert note in run.summary()._repr_html_()
 
 
+@pytest.mark.slow
 def test_files_containers_and_predictions_know_nothing_of_it(run, tmp_path):
     loaded = phx.Posterior.load(run.save(tmp_path / "run.npz"))
     assert loaded.record.centring == run.record.centring
@@ -103,6 +104,7 @@ def sampler():
     return phx.compile(hierarchy, {"y": Y, "s": SCALES}, kernel=phx.nuts(5, centring="auto"))
 
 
+@pytest.mark.slow
 def test_the_tuning_of_a_posterior_has_its_centring(sampler):
     first = sampler.run(0, **SHORT)
     again = sampler.run(1, tuning=first, num_warmup=0, num_samples=40, progress=False)
@@ -111,6 +113,7 @@ def test_the_tuning_of_a_posterior_has_its_centring(sampler):
     assert not np.array_equal(further.state.centring["theta"], first.state.centring["theta"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("was", "now"), [("auto", None), (None, "auto"), (["theta"], ["x"])])
 def test_tuning_of_other_positions_is_refused(was, now):
     def model(y, s):
@@ -133,6 +136,7 @@ def test_log_density_is_that_of_the_models_own_position(run):
     np.testing.assert_allclose(run.stats["log_density"], expected, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_variable_without_elements_is_left_alone():
     def model(y, s):
         hierarchy(y, s)
@@ -150,6 +154,7 @@ def test_messages_and_records_do_not_show_the_argument(sampler):
     assert "_phalanx" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_one_longer_run(sampler, tmp_path):
     whole = sampler.run(3, num_warmup=60, num_samples=100, progress=False)
     half = sampler.run(3, **SHORT)

@@ -36,6 +36,7 @@ def run(*arguments: str, cache: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.slow
 def test_every_core_is_used_unasked_and_programs_are_kept_between_processes(tmp_path):
     first = run(cache=str(tmp_path / "cache"))
     assert int(first.stdout.split()[0]) == max(n for n in (1, 2, 4) if n <= count_cores() and count_cores() % n == 0)
@@ -71,6 +72,7 @@ print(len(hits))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "axis, what, turned_off, read",
     [("chain", "mcmc", "", 5), ("data", "mcmc", "sums-compiled-afresh", 0), ("data", "fit", "", 0)],
@@ -128,6 +130,7 @@ def test_the_folder_of_the_cache_is_made_for_its_owner_alone(monkeypatch, tmp_pa
     assert (tmp_path / "above" / "cache").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_double_precision_where_the_user_enables_it():
     code = """
 import jax

@@ -63,6 +63,7 @@ def test_two_halves_are_one_run(name, thin):
     same(half.continue_run(30).continue_run(30), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nuts", "sgld"])
 def test_from_a_file_in_another_sampler(name, tmp_path):
     sizes = {**SIZES, "kernel": KERNELS[name]}
@@ -93,6 +94,7 @@ def test_on_another_number_of_devices(kernel, tmp_path):
         np.testing.assert_allclose(gone_on.draws[name], whole.draws[name], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_sharded_rows_and_their_padding(tmp_path):
     def rows(y):
         scale = phx.sample("scale", dist.HalfNormal(1.0))
@@ -127,6 +129,7 @@ def test_correlations_of_variables_that_are_sharded_elsewhere_are_refused():
         sampler.continue_run(half, 5)
 
 
+@pytest.mark.slow
 def test_reducers_go_on():
     of_the_same = {**SIZES, "kernel": phx.rwmh(step_size=0.5)}
     sizes = {**of_the_same, "keep": [], "reducers": {"m": phx.reducers.moments(), "r": phx.reducers.rhat()}}
@@ -140,6 +143,7 @@ def test_reducers_go_on():
     np.testing.assert_allclose(both.reduced["m"]["mean"].mean, both.draws["mean"].mean((0, 1)), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel", [phx.nuts(), pytest.param(phx.rwmh(step_size=0.5), marks=pytest.mark.slow)], ids=["nuts", "rwmh"]
 )
@@ -171,6 +175,7 @@ def test_until_goes_on():
     np.testing.assert_array_equal(more.draws["scale"][:, : first.num_draws], first.draws["scale"])
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused():
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5)}
     half = phx.mcmc(model, {"y": Y}, num_samples=10, **sizes)
@@ -235,6 +240,7 @@ def test_reducers_go_on_from_a_file(tmp_path):
     assert np.isfinite(both.reduced["q"]["mean"]).all()
 
 
+@pytest.mark.slow
 def test_a_change_that_is_small_beside_many_rows_is_refused():
     y = np.random.default_rng(0).normal(3.0, 1.0, 200_000).astype(np.float32)
 
@@ -302,6 +308,7 @@ class Total:
     total: Any
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", [pytest.param(Sum, marks=pytest.mark.slow), Total])
 def test_reducers_of_a_users_own_go_on_from_a_file(record, tmp_path):
     sum_of = phx.reducers.Reducer(
@@ -319,6 +326,7 @@ def test_reducers_of_a_users_own_go_on_from_a_file(record, tmp_path):
     np.testing.assert_allclose(both.reduced["sum"], both.draws["mean"].sum(1), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_kernel_with_a_state_of_its_own_goes_on_from_a_file(tmp_path):
     sizes = {**SIZES, "kernel": KERNELS["blackjax"]}
     phx.mcmc(model, {"y": Y}, num_samples=30, **sizes).save(tmp_path / "half.npz")
@@ -362,6 +370,7 @@ def test_until_looks_no_earlier_than_there_is_something_new(monkeypatch):
     assert len(looks) <= 3  # one look: the log density, and the variables until one is not good
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "nuts" else pytest.mark.slow) for name in KERNELS]
 )
@@ -393,6 +402,7 @@ def test_a_run_goes_on_from_any_block_as_if_it_had_not_stopped(name, tmp_path):
         assert both.record.num_samples == 80
 
 
+@pytest.mark.slow
 def test_a_run_that_stores_nothing_goes_on_from_any_block(tmp_path):
     parts = []
     sizes = {**SIZES, "keep": [], "reducers": {"m": phx.reducers.moments()}}
@@ -443,6 +453,7 @@ def test_thinning_goes_on_from_the_last_draw_kept():
         sampler.run(2, num_samples=4, **sizes).continue_run(1)
 
 
+@pytest.mark.slow
 def test_reducers_count_what_thinning_left_over():
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5), "keep": [], "reducers": {"m": phx.reducers.moments()}}
     half = phx.mcmc(model, {"y": Y}, seed=2, num_samples=20, thin=3, **sizes)
@@ -457,7 +468,7 @@ def test_a_sampler_thins_as_the_run_that_it_goes_on_with():
 
 
 @pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.slow), 1499, 2999])
-@pytest.mark.parametrize("name", ["x", "y", "group"])
+@pytest.mark.parametrize("name", [pytest.param("x", marks=pytest.mark.slow), "y", "group"])
 def test_one_number_that_differs_in_its_last_digit_is_refused(name, place, tmp_path, mesh_of):
     def regression(x, y, group):
         slope = phx.sample("slope", dist.Normal(0.0, 1.0))
@@ -480,6 +491,7 @@ def test_one_number_that_differs_in_its_last_digit_is_refused(name, place, tmp_p
         assert sampler.continue_run(posterior, 5, data=copies).num_draws == 10
 
 
+@pytest.mark.slow
 def test_a_run_in_another_floating_point_type_is_refused(tmp_path):
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5)}
     half = phx.mcmc(model, {"y": Y}, num_samples=5, **sizes)

@@ -205,7 +205,7 @@ def test_a_damaged_root_is_named(store):
 
 
 @given(st.data(), JSON, st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_entries_give_draws_or_one_error(whole, tmp_path_factory, data, value, as_text):
     store = shutil.copytree(whole[0], tmp_path_factory.mktemp("any") / "run.zarr")
     name = data.draw(st.sampled_from(sorted(json.loads((store / "zarr.json").read_text())["attributes"][OURS])))

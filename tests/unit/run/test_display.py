@@ -150,6 +150,7 @@ def test_waiting_counts_the_seconds_on_a_terminal():
     assert "compiling" in written.getvalue() and "0:00:01" in written.getvalue()
 
 
+@pytest.mark.slow
 def test_a_model_that_is_compiled_says_so(capsys, monkeypatch):
     monkeypatch.setattr("phalanx.run.progress.display.FIRST_WAIT", 0.0)
     one = phx.make_mesh(devices=jax.devices()[:1])

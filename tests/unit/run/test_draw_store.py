@@ -39,7 +39,8 @@ def model(y):
 
 
 def run(**options):
-    sampler = phx.compile(model, {"y": Y}, mesh=phx.make_mesh(chain=2), num_chains=4)
+    # No store depends on the kernel, and first trajectories of NUTS are long.
+    sampler = phx.compile(model, {"y": Y}, mesh=phx.make_mesh(chain=2), num_chains=4, kernel=phx.hmc(num_steps=4))
     block_length = sampler.executables.block_length
     block_length.learn(1, 0.04)  # blocks of some ten ticks, all of them
     block_length.learn = lambda ticks, seconds: None
@@ -66,7 +67,16 @@ INDICES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{}, {"thin": 3}, {"num_samples": 1}, {"until": phx.until(ess=20)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"thin": 3}, marks=pytest.mark.slow),
+        pytest.param({"num_samples": 1}, marks=pytest.mark.slow),
+        pytest.param({"until": phx.until(ess=20)}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_stored_draws_are_those_of_a_run_in_memory(tmp_path, options):
     expected, stored = run(**options), run(**options, store=tmp_path / "run.zarr")
     assert_equal(stored, expected)
@@ -104,6 +114,7 @@ def test_arrays_are_in_the_order_of_the_run_however_they_are_listed(tmp_path, mo
     assert list(second.stats) == list(first.stats)
 
 
+@pytest.mark.slow
 def test_a_run_under_way_is_read_and_holds_no_draws_in_memory(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(draw_store, "SECONDS", 0.0)
     seen, held = [], []
@@ -133,6 +144,7 @@ def test_other_programs_read_it(tmp_path, whole):
     assert tree["posterior"].sizes == {"chain": 4, "draw": 90, "mean_dim_0": 2}
 
 
+@pytest.mark.slow
 def test_a_stored_posterior_is_saved_converted_and_continued(tmp_path, whole):
     stored = run(store=tmp_path / "run.zarr")
     assert_equal(phx.Posterior.load(stored.save(tmp_path / "run.npz")), whole)
@@ -148,6 +160,7 @@ class Lost(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_run_that_is_lost_again_and_again_ends_with_the_same_draws(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(zarr_folder, "CHUNK_BYTES", 200)
     choose = random.Random(3)
@@ -297,6 +310,7 @@ def test_names_that_differ_by_case_have_two_folders_where_a_file_system_ignores_
     assert stored["s"] == "s" and stored["S"].startswith("S%") and stored["t"] == "t"
 
 
+@pytest.mark.slow
 def test_a_store_is_never_overwritten_and_options_are_checked(tmp_path):
     run(store=tmp_path / "run.zarr")
     for checkpoint in (None, tmp_path / "new"):

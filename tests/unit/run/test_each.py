@@ -65,6 +65,7 @@ def test_a_warm_up_at_a_fixed_step_size_records_no_draws():
         np.testing.assert_allclose(together.mean[number], alone.mean, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_data_sets_need_not_divide_over_the_devices(mesh_of):
     data = regressions(5)
     data["y"][4, 0] = np.inf  # copies of it fill the devices up
@@ -78,6 +79,7 @@ def test_data_sets_need_not_divide_over_the_devices(mesh_of):
     assert uneven.stats["num_steps"].shape == (5, 4, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -98,6 +100,7 @@ def test_a_data_set_has_the_draws_of_a_run_of_its_own(kernel):
         assert_same(phx.mcmc(line, own, kernel=alone, seed=5 + number, **SIZES), posteriors.of(number))
 
 
+@pytest.mark.slow
 def test_data_sets_of_several_lengths_have_the_draws_of_their_own_rows():
     data = table({"a": 3, "b": 9, "c": 5, "d": 4})
     posteriors = run_each(line, data, each="subject", **SIZES)
@@ -126,6 +129,7 @@ def test_a_bad_data_set_is_named_and_spoils_no_other():
         posteriors.of(2)
 
 
+@pytest.mark.slow
 def test_verdicts_and_summaries_are_those_of_each_posterior():
     posteriors = run_each(line, regressions(3), each={"x": 0, "y": 0}, num_warmup=200, num_samples=300, progress=False)
     for name, row in posteriors.verdicts().iterrows():
@@ -135,11 +139,13 @@ def test_verdicts_and_summaries_are_those_of_each_posterior():
         np.testing.assert_allclose(found, one.summary().drop("log_density").to_numpy())
 
 
+@pytest.mark.slow
 def test_the_posterior_of_a_data_set_knows_its_data():
     posteriors = run_each(line, table({"a": 3, "b": 9, "c": 5, "d": 4}), each="subject", **SIZES)
     assert posteriors.of("c").log_likelihood()["y"].shape == (4, 20, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [None, []])
 def test_reducers_have_a_result_for_each_data_set(keep):
     reducers = {"moments": phx.reducers.moments(), "r_hat": phx.reducers.rhat()}
@@ -158,6 +164,7 @@ def test_another_call_compiles_nothing():
     assert run_each(line, {"x": data["x"], "y": data["y"] + 1}, seed=1, **options).timing.compilations == 0
 
 
+@pytest.mark.slow
 def test_an_argument_may_be_a_number_for_each_data_set():
     def successes(n, k):
         phx.sample("k", dist.Binomial(n, phx.sample("p", dist.Beta(1.0, 1.0))), obs=k)
@@ -275,12 +282,20 @@ def vectors(x, y):
     )
 
 
-@pytest.mark.parametrize(("model", "of_rows"), [(plates, {"fit"}), (factors, set()), (vectors, set())])
+@pytest.mark.parametrize(
+    ("model", "of_rows"),
+    [
+        pytest.param(plates, {"fit"}, marks=pytest.mark.slow),
+        (factors, set()),
+        pytest.param(vectors, set(), marks=pytest.mark.slow),
+    ],
+)
 def test_a_model_with_terms_by_row_is_accepted(model, of_rows):
     sets = DataSets.of(model, table({"a": 3, "b": 9, "c": 1}), "subject")
     assert check_ragged(model, with_real_rows(model, sets.most), sets) == of_rows
 
 
+@pytest.mark.slow
 def test_the_data_of_a_run_are_those_at_its_call():
     data = {name: values.astype(np.float32) for name, values in regressions(3).items()}
     posteriors = run_each(line, data, each={"x": 0, "y": 0}, **SIZES)
@@ -339,6 +354,7 @@ def test_an_argument_without_an_axis_is_named(x, kind):
         DataSets.of(line, {"x": x, "y": np.ones(3)}, {"x": 0})
 
 
+@pytest.mark.slow
 def test_initial_values_are_those_of_each_data_set():
     init = {"slope": np.arange(4, dtype=np.float32)}
     options = {**SIZES, "num_warmup": 0, "num_samples": 1, "init": init}

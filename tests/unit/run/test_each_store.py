@@ -22,7 +22,7 @@ from phalanx.store.zarr_reading import root_of, write_entries
 
 pytest.importorskip("zarr")
 SETS, CHAINS, DRAWS = 5, 4, 90
-SIZES = {"num_warmup": 60, "num_samples": DRAWS, "seed": 3, "progress": False}
+SIZES = {"kernel": phx.hmc(num_steps=4), "num_warmup": 60, "num_samples": DRAWS, "seed": 3, "progress": False}
 NAMES = ["s", "t/u", "v", "w", "x"]
 
 
@@ -113,6 +113,7 @@ def test_plain_readers_find_the_data_set_of_a_chain_and_no_draws_of_one_that_fai
     assert np.isnan(slope.sel(chain="t/u/0").values).all()
 
 
+@pytest.mark.slow
 def test_no_data_set_is_far_ahead_of_another(tmp_path, monkeypatch):
     """A data set of long trajectories keeps the draws of the others out of memory: they wait for it."""
     rest, slots = [], []
@@ -174,6 +175,7 @@ def test_a_damaged_entry_of_the_data_sets_is_refused(folder, tmp_path, each):
         read(copy)
 
 
+@pytest.mark.slow
 def test_data_sets_called_by_intervals_are_called_so_in_a_store(tmp_path):
     data = {name: values for name, values in table().items() if name != "set"} | {"x": np.arange(SETS * 6.0)}
     groups = pd.cut(np.repeat(np.arange(SETS) + 0.5, 6), range(SETS + 1))

@@ -168,6 +168,7 @@ def test_a_second_call_is_of_what_is_read_then():
     assert found == [(False, 1, True), (False, 1, False), (True, 1, True), (True, 0, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.int64, marks=pytest.mark.slow), np.float32])
 def test_a_second_call_is_of_what_is_in_an_array_then(dtype):
     offset, y = np.zeros(5, dtype), np.arange(5.0)

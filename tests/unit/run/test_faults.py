@@ -35,6 +35,7 @@ HOLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hole", HOLES.values(), ids=HOLES)
 def test_regions_without_a_density_are_not_entered_and_said(hole):
     def holey():
@@ -110,7 +111,7 @@ def file_in_its_place(folder):
     folder.write_text("")
 
 
-@pytest.mark.parametrize("harm", [folder_is_lost, file_in_its_place])
+@pytest.mark.parametrize("harm", [folder_is_lost, pytest.param(file_in_its_place, marks=pytest.mark.slow)])
 def test_a_folder_that_is_lost_during_a_run_is_said_and_loses_no_draw(tmp_path, harm):
     folder, harmed = tmp_path / "run", []
 
@@ -172,6 +173,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_and_has_room_again(small_disk):
     filler, phases = small_disk / "filler", []
 

@@ -51,6 +51,7 @@ def agree(found, expected):
     np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_values_for_all_chains_and_for_each(sampler):
     each = np.array([-1.0, 0.0, 1.0, 50.0])
     values = {"mean": each, "scale": 2.0, "share": [0.2, 0.3, 0.5], "below": 1.5}
@@ -60,6 +61,7 @@ def test_values_for_all_chains_and_for_each(sampler):
     assert posterior.record.init == "values (mean, scale, share, below)"
 
 
+@pytest.mark.slow
 def test_what_is_not_given_is_drawn_as_before(sampler):
     random, posterior = begun(sampler, None)
     found, _ = begun(sampler, {"mean": 3.0})
@@ -107,6 +109,7 @@ def test_a_function_of_a_key_is_called_with_each_chains_own(sampler, init):
     assert np.abs(found["mean"] - 100).max() < 7
 
 
+@pytest.mark.slow
 def test_the_prior(sampler):
     found, posterior = begun(sampler, "prior")
     other, again = begun(sampler, "prior", seed=1)
@@ -148,6 +151,7 @@ def test_what_does_not_fit_is_refused(sampler, init, error, message):
         sampler.run(0, init=init)
 
 
+@pytest.mark.slow
 def test_a_value_for_each_chain_is_never_taken_for_an_element_of_a_vector():
     """Where there are as many chains as elements, all chains would begin at one point."""
 
@@ -177,6 +181,7 @@ def test_other_values_compile_nothing(sampler):
     agree(next(stream)["mean"][:, 0], 8.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", ["values", pytest.param("prior", marks=pytest.mark.slow)])
 def test_rows_that_are_spread_and_padded(init, mesh_of):
     y = np.arange(14.0).reshape(7, 2)
@@ -191,6 +196,7 @@ def test_rows_that_are_spread_and_padded(init, mesh_of):
     agree(found[4], effect if init == "values" else found[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [phx.hmc(3), pytest.param(phx.nuts(), marks=pytest.mark.slow)], ids=["hmc", "nuts"])
 def test_how_warm_up_went_is_kept(kernel, tmp_path):
     sizes: dict[str, Any] = {"num_chains": 4, "num_warmup": 60, "num_samples": 5}
@@ -203,6 +209,7 @@ def test_how_warm_up_went_is_kept(kernel, tmp_path):
     np.testing.assert_array_equal(again.warmup["step_size"], told["step_size"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel",
     [pytest.param(phx.nuts(), marks=pytest.mark.slow), phx.hmc(num_steps=4), phx.rwmh(0.5)],
@@ -243,6 +250,7 @@ def test_superchains_that_cannot_be_are_refused(wrong, kind, words, sampler):
         sampler.run(0, init=wrong())
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_tuning_of_another():
     data, sizes = {"y": np.ones(5)}, {"num_chains": 4, "progress": False, "kernel": phx.hmc(3)}
     first = phx.mcmc(level, data, **sizes, num_warmup=200, num_samples=20)

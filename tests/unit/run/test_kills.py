@@ -30,12 +30,14 @@ def expected(kills):
     return kills.arrays_of(kills.run(None, **SHORT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [5, pytest.param(40, marks=pytest.mark.slow)])
 def test_killed_runs_end_with_the_draws_of_one_that_is_not(kills, expected, tmp_path, count):
     found = kills.kills(count, tmp_path, expected, **SHORT)
     assert found["kills"] == count and set(found["runs"]) == {"same"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_damaged_saves_are_found_and_the_one_before_is_used(kills, expected, tmp_path, count):
     found = kills.damages(count, tmp_path, expected, seed=count, **SHORT)

@@ -28,6 +28,7 @@ def model(y):
     phx.sample("y", dist.Normal(mean, noise), obs=y)
 
 
+@pytest.mark.slow
 def test_shapes_of_draws_and_statistics():
     posterior = phx.mcmc(model, {"y": Y}, **FAST)
     assert {name: draws.shape for name, draws in posterior.draws.items()} == dict.fromkeys(
@@ -71,6 +72,7 @@ def test_deterministic_values_are_stored_by_default_but_for_large_ones(capsys):
     assert "the deterministic value 'long' has 10,001 elements, and its draws are not stored" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_keep_chooses_what_is_stored():
     assert list(phx.mcmc(model, {"y": Y}, keep=["ratio", "mean"], **FAST).draws) == ["ratio", "mean"]
     posterior = phx.mcmc(model, {"y": Y}, keep=["ratio", "mean", "noise"], **FAST)
@@ -126,6 +128,7 @@ def test_other_data_of_the_same_shape_run_on_the_same_program():
         sampler.run(0, {"y": 1})
 
 
+@pytest.mark.slow
 def test_a_given_step_size_is_kept_and_none_is_tuned():
     kept = phx.mcmc(model, {"y": Y}, **{**FAST, "kernel": phx.hmc(num_steps=4, step_size=0.05)})
     tuned = phx.mcmc(model, {"y": Y}, **{**FAST, "kernel": phx.hmc(num_steps=4, initial_step_size=0.05)})
@@ -133,6 +136,7 @@ def test_a_given_step_size_is_kept_and_none_is_tuned():
     assert (tuned.stats["step_size"] != np.float32(0.05)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel, target",
     [(phx.hmc(num_steps=5), 0.8), pytest.param(phx.rwmh(), 0.234, marks=pytest.mark.slow)],

@@ -22,6 +22,7 @@ KERNELS = {"nuts": phx.nuts(), "hmc": phx.hmc(4, step_size=0.5), "rwmh": phx.rwm
 SIZES = {"num_chains": 8, "num_warmup": 50, "num_samples": 120, "progress": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n if n == "nuts" else pytest.param(n, marks=pytest.mark.slow) for n in KERNELS])
 @pytest.mark.parametrize("thin", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_reduced_is_what_stored_draws_say(name, thin):
@@ -74,6 +75,7 @@ def test_reduced_is_the_same_on_any_mesh(chains, data):
     assert reduced[0].count == reduced[1].count == 960
 
 
+@pytest.mark.slow
 def test_stretches_add_up(monkeypatch):
     whole = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES).reduced["m"]["x"]
     monkeypatch.setattr("phalanx.run.host.reducer_state.MOST_DRAWS", 7)
@@ -83,6 +85,7 @@ def test_stretches_add_up(monkeypatch):
     np.testing.assert_allclose(parts.variance, whole.variance, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_second_run_compiles_nothing():
     for compilations in (3, 0):
         run = phx.mcmc(
@@ -186,7 +189,7 @@ def test_tiles_fill_a_cache_and_nearly_divide_the_lanes():
     assert tile_of(4, 2048) == 4
 
 
-@pytest.mark.parametrize("tile", ["2", "3"])
+@pytest.mark.parametrize("tile", [pytest.param("2", marks=pytest.mark.slow), "3"])
 def test_a_state_that_all_lanes_share_is_counted_once_in_tiles(tile, monkeypatch):
     monkeypatch.setenv("PHALANX_TILE", tile)
     reducers = {"h": R.histogram(np.linspace(-4.0, 4.0, 5)), "m": R.moments()}
@@ -204,6 +207,7 @@ def test_tiles_of_no_lanes_or_too_many_are_refused(monkeypatch):
             phx.mcmc(model, keep=[], reducers={"m": R.moments()}, mesh=one, **SIZES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [phx.rwmh(0.8), pytest.param(phx.nuts(step_size=0.4), marks=pytest.mark.slow)])
 def test_stored_draws_are_the_same_in_tiles(kernel, monkeypatch):
     # in warm-up draws are recorded in tiles, too; few iterations, so that rounding does not send trajectories apart
@@ -234,6 +238,7 @@ def test_what_needs_draws_says_so():
     assert "phx.reducers.rhat() and phx.reducers.ess()" in run.verdict().findings[0].advice
 
 
+@pytest.mark.slow
 def test_a_reducer_that_fails_takes_no_draw_with_it():
     def fail(state):
         raise RuntimeError("no result")
@@ -247,6 +252,7 @@ def test_a_reducer_that_fails_takes_no_draw_with_it():
     assert "reducers['mine'] failed" in str(run.verdict())
 
 
+@pytest.mark.slow
 def test_groups_of_chains_that_started_apart_are_refused():
     asked = {"keep": [], "reducers": {"r": R.rhat(superchains=2)}, "kernel": phx.rwmh(0.8), **SIZES}
     with pytest.raises(ValueError, match=r"these chains start separately.*init=phx\.superchains\(2\)"):
@@ -256,6 +262,7 @@ def test_groups_of_chains_that_started_apart_are_refused():
     assert np.isfinite(phx.mcmc(model, init=phx.superchains(2), **asked).reduced["r"]["x"]).all()
 
 
+@pytest.mark.slow
 def test_a_run_that_stores_no_draw_ends_with_a_verdict():
     asked = {"r": R.rhat(), "e": R.ess()}
     run = phx.mcmc(model, keep=[], reducers=asked, kernel=phx.rwmh(0.8), **SIZES)

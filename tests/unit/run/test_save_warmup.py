@@ -70,6 +70,7 @@ def test_by_default_they_are_discarded_and_keeping_them_changes_no_draw(whole):
     assert all(values.shape == (4, 60) for values in whole.warmup_stats.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kernel=st.sampled_from(list(FIXED)), num_chains=st.sampled_from([2, 6]), num_warmup=st.integers(1, 70),
@@ -102,6 +103,7 @@ def test_step_sizes_are_those_of_the_rounds(whole):
         assert (steps[0, begin:end] == np.float32(step)).all()  # none in a round of a search for a step size
 
 
+@pytest.mark.slow
 def test_partially_centred_positions_are_kept_on_the_scale_of_the_model():
     y = np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32)
 
@@ -157,7 +159,7 @@ class Lost(Exception):
     pass
 
 
-@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("stored", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_that_is_lost_again_and_again_ends_with_the_same(whole, tmp_path, stored):
     if stored:
         pytest.importorskip("zarr")

@@ -66,6 +66,7 @@ def continue_all(name, kept, folder):
     print("all equal")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize(
     "name", [name if name == "nuts, centring" else pytest.param(name, marks=pytest.mark.slow) for name in KERNELS]

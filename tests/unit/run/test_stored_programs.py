@@ -59,6 +59,7 @@ def run(kernel="rwmh", **options):
     return phx.mcmc(model, kernel=KERNELS[kernel], mesh=MESH, **{**SHORT, **options})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [pytest.param("nuts", marks=pytest.mark.slow), "rwmh"])
 @pytest.mark.parametrize(
     "options", [{}, {"keep": [], "reducers": {"m": phx.reducers.moments()}}], ids=["stored", "reduced"]
@@ -128,6 +129,7 @@ def test_a_damaged_file_is_not_read(files, place, bits):
     assert file.read(MESH) is None
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_written_anew(files, compiled):
     first = run()
     (path,) = files.iterdir()
@@ -162,6 +164,7 @@ def test_what_changes_programs_changes_the_file(name, value, files, monkeypatch)
     assert StoredPrograms.of(("a key",)) == before
 
 
+@pytest.mark.slow
 def test_other_models_and_sizes_have_other_files(files, compiled, monkeypatch):
     for scale, tile in (1.0, ""), (2.0, ""), (2.0, "1"), (2.0, ""):
         monkeypatch.setenv("PHALANX_TILE", tile)
@@ -186,6 +189,7 @@ def test_a_function_of_the_user_is_in_no_key(files):
     assert StoredPrograms.of((np.zeros(2000),)) is None
 
 
+@pytest.mark.slow
 def test_a_kernel_of_the_user_is_compiled_in_every_process(files, compiled):
     blackjax = pytest.importorskip("blackjax")
     kernel = phx.from_blackjax(lambda log_density: blackjax.mala(log_density, 0.1))
@@ -194,6 +198,7 @@ def test_a_kernel_of_the_user_is_compiled_in_every_process(files, compiled):
     assert len(compiled) == 2 and not list(files.iterdir())
 
 
+@pytest.mark.slow
 def test_programs_that_call_lapack_are_compiled_in_every_process_if_jax_cannot_load_it(files, compiled, monkeypatch):
     """A process that read them, and lowered no such call itself, would crash."""
 
@@ -213,6 +218,7 @@ def many(y):
     phx.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
+@pytest.mark.slow
 def test_runs_on_many_data_sets_are_read(files, compiled):
     def draws(data, **options):
         options = {"kernel": KERNELS["rwmh"], "mesh": MESH, "each": {"y": 0}, **SHORT, **options}
@@ -236,6 +242,7 @@ class Shifted(dist.Normal):
         return super().sample(key, sample_shape) + 1.0
 
 
+@pytest.mark.slow
 def test_particles_are_read_unless_a_distribution_is_a_users(files, compiled):
     def particles(prior):
         def one(y):

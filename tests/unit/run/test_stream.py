@@ -32,6 +32,7 @@ def test_blocks_are_the_draws_of_a_run():
     np.testing.assert_array_equal(np.concatenate([block["x"] for block in blocks], axis=1), whole.draws["x"])
 
 
+@pytest.mark.slow
 def test_reducers_know_all_draws_so_far(monkeypatch):
     monkeypatch.setattr(streaming, "STREAM_DRAWS", 100)
     counts = [
@@ -79,6 +80,7 @@ def test_a_run_that_needs_too_much_on_a_device_is_refused(monkeypatch):
         phx.mcmc(model, num_samples=100, **OPTIONS)
 
 
+@pytest.mark.slow
 def test_data_that_are_in_memory_already_are_not_asked_for_again(monkeypatch):
     from phalanx.run.compile import memory_estimate
 
@@ -95,6 +97,7 @@ def test_data_that_are_in_memory_already_are_not_asked_for_again(monkeypatch):
     phx.compile(rows, data, mesh=one, **compiled_in(OPTIONS))
 
 
+@pytest.mark.slow
 def test_deterministic_variables_are_planned_for():
     def squared():
         phx.deterministic("table", phx.sample("x", dist.Normal(0.0, 1.0)) * np.ones((3, 5), np.float32))

@@ -58,6 +58,7 @@ class Lost(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks(kind, tmp_path):
     expected = {block.first: block for block in stream(kind)}
@@ -85,6 +86,7 @@ def test_a_stream_that_is_lost_again_and_again_yields_the_same_blocks(kind, tmp_
     assert min(more) == 195 and next(iter(more.values())).first == 195
 
 
+@pytest.mark.slow
 def test_the_block_that_was_left_is_yielded_again(tmp_path):
     expected = {block.first: block for block in stream("stored")}
     assert any(block.first == 80 for block in stream("stored", tmp_path / "s", seconds=1e9))
@@ -93,6 +95,7 @@ def test_the_block_that_was_left_is_yielded_again(tmp_path):
     equal(found, {first: block for first, block in expected.items() if first >= 80})
 
 
+@pytest.mark.slow
 def test_ctrl_c_yields_what_was_made_once(tmp_path):
     expected = np.concatenate([block["x"] for block in stream("stored")], axis=1)
 
@@ -109,6 +112,7 @@ def test_ctrl_c_yields_what_was_made_once(tmp_path):
     assert [block.first for block in blocks[1:]] == list(np.cumsum([block["x"].shape[1] for block in blocks])[:-1])
 
 
+@pytest.mark.slow
 def test_runs_and_streams_differ(tmp_path):
     next(stream("stored", tmp_path / "s"))
     options = {"num_chains": 4, "num_warmup": 40, "thin": 2, "seed": 3, "num_samples": 390, "progress": False}
@@ -147,6 +151,7 @@ def killed(folder, kill, seconds):
     return process.returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_kill_9_and_sigterm(tmp_path, kills):
     choose = random.Random(kills)

@@ -71,6 +71,7 @@ def moments(rows):
     return len(rows), rows.sum(0) / max(len(rows), 1), np.square(rows - rows.mean(0)).sum(0) if len(rows) else 0.0
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     shape=st.sampled_from([(1, 1), (8, 1), (2, 4), (4, 2)]),

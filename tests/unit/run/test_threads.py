@@ -13,6 +13,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+import pytest
 
 import phalanx as phx
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
@@ -52,6 +53,7 @@ def job(number: int, seed: int) -> Callable[[], np.ndarray]:
     return run
 
 
+@pytest.mark.slow
 def test_models_in_threads_draw_what_they_draw_alone():
     """Two threads run the same model."""
     jobs = [job(number, number) for number in range(THREADS)] + [job(0, 0)]
@@ -63,6 +65,7 @@ def test_models_in_threads_draw_what_they_draw_alone():
     np.testing.assert_allclose(together[0], together[-1], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_fits_and_ensembles_run_beside_the_main_thread():
     """Neither installs a handler of signals there."""
 

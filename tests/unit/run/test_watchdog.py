@@ -110,6 +110,7 @@ def test_a_silent_run_has_no_thread():
     assert watched(silent) is silent
 
 
+@pytest.mark.slow
 def test_chains_and_fits_are_watched_in_every_phase_and_leave_no_thread(capsys, monkeypatch):
     def model():
         phx.sample("x", dist.Normal(0.0, 1.0))

@@ -34,7 +34,14 @@ def box():
     phx.sample("m", dist.Uniform(middle - 0.5, middle + 0.5))
 
 
-@pytest.mark.parametrize("guide, words", [(point, "at one point"), (half, "from 0 to inf"), (box, "from somewhere to")])
+@pytest.mark.parametrize(
+    "guide, words",
+    [
+        (point, "at one point"),
+        pytest.param(half, "from 0 to inf", marks=pytest.mark.slow),
+        pytest.param(box, "from somewhere to", marks=pytest.mark.slow),
+    ],
+)
 def test_such_a_fit_is_not_good_and_its_evidence_not_reliable(guide, words):
     fit = phx.fit(model, guide, Y, num_steps=400, progress=False)
     (found,) = [finding for finding in fit.verdict().findings if finding.topic == "support"]
@@ -43,6 +50,7 @@ def test_such_a_fit_is_not_good_and_its_evidence_not_reliable(guide, words):
     assert any("support" in finding.topic for finding in fit.posterior(10).record.findings)
 
 
+@pytest.mark.slow
 def test_what_covers_the_posterior_is_told_apart():
     wide = phx.importance(model, lambda: phx.sample("m", dist.StudentT(4.0, 0.25, 0.8)), Y)
     assert wide.verdict().good and wide.evidence().reliable
@@ -57,6 +65,7 @@ BOUNDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(BOUNDS)), st.sampled_from(sorted(BOUNDS)))
 def test_nothing_is_said_where_draws_of_the_model_are_in_the_guides_support(one, other):

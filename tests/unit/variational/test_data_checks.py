@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.distributions import constraints
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.density.data_check import DataCheck
@@ -68,9 +69,10 @@ WAYS = {
     "iterable": lambda data: {"data": backwards(data), "num_rows": ROWS},
 }
 CASES = [(pair, way) for pair in PAIRS for way in WAYS]
+QUICK = {("likelihood", "batches"), ("likelihood", "iterable")}
 
 
-@pytest.mark.parametrize(("pair", "way"), CASES)
+@pytest.mark.parametrize(("pair", "way"), with_slow(CASES, {*CASES} - QUICK))
 def test_codes_of_no_group_are_refused(pair, way):
     program, beside = PAIRS[pair]
     with pytest.raises(ValueError, match=r"\[g\]: 3 is outside 0\.\.2, in .*it is g\["):
@@ -78,6 +80,7 @@ def test_codes_of_no_group_are_refused(pair, way):
     assert phx.fit(program, beside, **WAYS[way](rows()), **SHORT).steps == 8
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.integers(-GROUPS - 1, GROUPS), min_size=1, max_size=ROWS), st.sampled_from([1, 2, 4, 8]))
 def test_a_fit_to_batches_ends_where_a_code_is_outside_and_nowhere_else(codes, size):
@@ -116,6 +119,7 @@ def test_what_is_said_to_be_meant_is_left_alone():
     assert phx.fit(clipped, None, phx.batches(rows(GROUPS), 2), **SHORT).steps == 8
 
 
+@pytest.mark.slow
 def test_batches_spread_over_devices_are_looked_at_on_one(mesh_of):
     mesh = mesh_of(chain=1, data=2)
     with pytest.raises(ValueError, match="data: batch"):
@@ -123,6 +127,7 @@ def test_batches_spread_over_devices_are_looked_at_on_one(mesh_of):
     assert phx.fit(of_rows, amortised, phx.batches(rows(), 4), mesh=mesh, **SHORT).steps == 8
 
 
+@pytest.mark.slow
 def test_held_out_rows_and_new_rows_are_looked_at():
     fit = phx.fit(of_rows, amortised, phx.batches(rows(), 2), **SHORT)
     assert fit.row_bounds(rows()).elbo.shape == (ROWS,)
@@ -142,6 +147,7 @@ def test_a_proposal_is_looked_at():
         phx.importance(of_rows, proposal, rows(GROUPS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_predictions_for_a_group_that_was_never_seen_are_refused(sharded, mesh_of):
     mesh = mesh_of(chain=1, data=2)
@@ -231,7 +237,12 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 @pytest.mark.parametrize(
     ("pair", "way"),
-    [("mean field", "all rows"), ("program", "all rows"), ("likelihood", "batches"), ("amortised", "iterable")],
+    [
+        pytest.param("mean field", "all rows", marks=pytest.mark.slow),
+        pytest.param("program", "all rows", marks=pytest.mark.slow),
+        pytest.param("likelihood", "batches", marks=pytest.mark.slow),
+        ("amortised", "iterable"),
+    ],
 )
 def test_values_that_cannot_be_are_refused(pair, way, what):
     (program, beside), (data, words) = COUNTED[pair], WRONG[what]
@@ -240,7 +251,7 @@ def test_values_that_cannot_be_are_refused(pair, way, what):
     assert phx.fit(program, beside, **WAYS[way](COUNTS), **SHORT).steps == 8
 
 
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("what", with_slow([*WRONG], {"y"}))
 def test_values_of_new_rows_are_looked_at(what):
     data, words = WRONG[what]
     fit = phx.fit(counted_rows, row_guide, phx.batches(COUNTS, 2), **SHORT)
@@ -254,6 +265,7 @@ def test_values_of_new_rows_are_looked_at(what):
             refused()
 
 
+@pytest.mark.slow
 def test_what_a_parameter_has_a_say_in_is_left_to_the_density():
     def narrowed(y):
         phx.sample("y", dist.Normal(0.0, phx.param("scale", -1.0) ** 2), obs=y)
@@ -276,6 +288,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(sorted(FAMILIES)),
@@ -314,6 +327,7 @@ def by_branch(g, y, flag):
     phx.sample("y", dist.Normal(a[code], 1.0), obs=y)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(st.lists(st.integers(-1, GROUPS), min_size=ROWS, max_size=ROWS), st.booleans())
 def test_branches_that_data_choose_are_looked_at(codes, flag):
@@ -331,7 +345,7 @@ def test_branches_that_data_choose_are_looked_at(codes, flag):
         phx.fit(by_branch, guide, data(fits), training=watched, num_steps=1, progress=False)
 
 
-@pytest.mark.parametrize("dims", [0, 1])
+@pytest.mark.parametrize("dims", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_what_is_masked_may_be_anything(dims):
     def masked(y, known):
         rate = phx.sample("rate", dist.Gamma(2.0, 1.0))
@@ -343,6 +357,7 @@ def test_what_is_masked_may_be_anything(dims):
         phx.maximize(masked, {**data, "known": COUNTS["y"] >= 0})
 
 
+@pytest.mark.slow
 def test_discrete_variables_and_directions_need_no_bijection_where_the_guide_is_a_program():
     def mixture(y):
         z = phx.sample("z", dist.Bernoulli(0.3))

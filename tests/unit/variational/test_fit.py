@@ -28,6 +28,7 @@ def mean_field():
     return phx.fit(regression, phx.guides.mean_field(regression), DATA, progress=False)
 
 
+@pytest.mark.slow
 def test_a_full_rank_guide_becomes_the_posterior(full_rank):
     """The path-derivative gradient has no noise there: what is left is rounding."""
     tril = full_rank.params["scale_tril"]
@@ -38,6 +39,7 @@ def test_a_full_rank_guide_becomes_the_posterior(full_rank):
     assert verdict.good, verdict
 
 
+@pytest.mark.slow
 def test_the_evidence_is_the_evidence(full_rank):
     found = full_rank.evidence()
     assert found.log_evidence == pytest.approx(EVIDENCE, abs=1e-3)
@@ -164,6 +166,7 @@ def test_a_wrong_name_is_answered_with_a_near_one(full_rank):
     assert list(table.columns[:3]) == ["chain", "draw", "w[0]"] and len(table) == 3
 
 
+@pytest.mark.slow
 def test_a_fit_from_a_file_is_drawn_from_by_no_steps(full_rank, tmp_path):
     read = phx.Fit.load(full_rank.save(tmp_path / "fit"))
     with pytest.raises(ValueError, match="init=fit, num_steps=0"):
@@ -182,6 +185,7 @@ def test_a_fit_from_a_file_is_drawn_from_by_no_steps(full_rank, tmp_path):
     assert "no steps" in again.report(tmp_path / "again.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_of_no_steps_a_guide_that_is_solved_is_the_one_given():
     solved = phx.fit(regression, phx.guides.laplace(), DATA, progress=False)
     init = {"loc": solved.params["loc"] + 1.0}
@@ -211,6 +215,7 @@ def test_a_point_where_the_model_can_be_is_a_guide():
     assert "support" in [finding.topic for finding in fit.verdict().findings]
 
 
+@pytest.mark.slow
 def test_a_report_is_a_page_like_that_of_a_run(full_rank, mean_field, tmp_path):
     text = full_rank.report(tmp_path / "fit.html", names="w", beside=mean_field.posterior(200)).read_text("utf-8")
     assert "k-hat" in text and full_rank.verdict().headline in text
@@ -222,6 +227,7 @@ def test_a_report_is_a_page_like_that_of_a_run(full_rank, mean_field, tmp_path):
         full_rank.report(tmp_path / "fit.html", names=["v"])
 
 
+@pytest.mark.slow
 def test_chains_begin_at_draws_of_a_fit(full_rank):
     posterior = phx.mcmc(
         regression, DATA, init=full_rank, kernel=phx.hmc(5), num_warmup=10, num_samples=10, progress=False
@@ -265,6 +271,7 @@ def test_a_full_covariance_of_many_coordinates_is_learned_at_the_default_rate():
     assert bounds[-100:].mean() > -0.5 and bounds.min() > 3.0 * bounds[0]
 
 
+@pytest.mark.slow
 def test_a_support_may_depend_on_another_variable():
     """It is known while the model is traced alone; a fit has to ask for it there."""
 

@@ -60,6 +60,7 @@ class Lost(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("until", [None, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_fit_that_is_lost_again_and_again_ends_with_the_same_parameters(straight, tmp_path, until, monkeypatch):
     monkeypatch.setattr(BackgroundWriter, "is_idle", True)  # every block is saved
@@ -84,6 +85,7 @@ def test_a_fit_that_is_lost_again_and_again_ends_with_the_same_parameters(straig
         same(go(tmp_path / "fit"), expected)  # returns what the folder holds
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_the_fit(straight, tmp_path):
     def press(report):
         if report.done > 100:
@@ -94,6 +96,7 @@ def test_ctrl_c_saves_the_fit(straight, tmp_path):
     same(go(tmp_path / "fit"), straight)
 
 
+@pytest.mark.slow
 def test_permanent_saves_are_made_at_their_steps(straight, tmp_path):
     same(go(tmp_path / "fit", seconds=1e9, every=70), straight)
     kept = sorted((tmp_path / "fit").glob("save-*-at-*.json"))
@@ -111,6 +114,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_save_before_a_damaged_one_is_used(straight, folder, tmp_path):
     outcomes = []
     for copy in damaged_copies(folder, tmp_path / "copy", 14):
@@ -124,6 +128,7 @@ def test_the_save_before_a_damaged_one_is_used(straight, folder, tmp_path):
     assert any("the save before it is used" in outcome for outcome in outcomes)
 
 
+@pytest.mark.slow
 def test_other_fits_are_refused(folder, tmp_path):
     with pytest.raises(
         ValueError, match=r"^fit: checkpoint='.*' holds another fit: num_steps is 3000 there, and 9 here"
@@ -186,6 +191,7 @@ def alone(tmp_path_factory):
     return ended(tmp_path_factory.mktemp("alone") / "fit")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, kills", [(signal.SIGKILL, 1), (signal.SIGTERM, 1), pytest.param(
     signal.SIGKILL, 20, marks=pytest.mark.slow)])  # fmt: skip
 def test_a_process_that_is_killed(alone, tmp_path, kind, kills):

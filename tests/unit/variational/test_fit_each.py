@@ -85,6 +85,7 @@ def test_a_data_set_has_the_fit_of_its_own(guide):
         assert fits.elbo[number] == pytest.approx(np.mean(alone.losses.elbo[-30:]), abs=1.0)
 
 
+@pytest.mark.slow
 def test_each_data_set_ends_when_its_own_guide_has_settled(monkeypatch):
     data = {name: np.resize(values, (32, 8)) for name, values in regressions(4).items()}
     lanes, place, made, block = [], LanePrograms.arrays, [], LanePrograms.block
@@ -100,6 +101,7 @@ def test_each_data_set_ends_when_its_own_guide_has_settled(monkeypatch):
         assert_same(phx.fit(line, phx.guides.mean_field(), own, seed=1 + number, **options), fits.of(number))
 
 
+@pytest.mark.slow
 def test_data_sets_of_several_lengths_have_the_fits_of_their_own_rows():
     data = table({"a": 3, "b": 9, "c": 5, "d": 4})
     fits = fit_each(line, phx.guides.mean_field(), data, each="subject", **QUICK)
@@ -109,6 +111,7 @@ def test_data_sets_of_several_lengths_have_the_fits_of_their_own_rows():
         assert_same(phx.fit(line, phx.guides.mean_field(), own, seed=number, **QUICK), fits.of(name))
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 2**32 - 1))
 def test_any_division_gives_the_fits_of_its_parts(sizes, seed):
@@ -123,6 +126,7 @@ def test_any_division_gives_the_fits_of_its_parts(sizes, seed):
     assert_same(alone, fits.of(number))
 
 
+@pytest.mark.slow
 def test_a_guide_that_takes_rows_is_refused_where_lengths_differ():
     data = table({"a": 3, "b": 9})
     with pytest.raises(ValueError, match="amortised takes 'x', 'y', and the data sets differ"):
@@ -131,6 +135,7 @@ def test_a_guide_that_takes_rows_is_refused_where_lengths_differ():
     assert not equal.failed
 
 
+@pytest.mark.slow
 def test_parameters_of_the_model_by_maximum_likelihood():
     def model(x, y):
         scale = phx.param("scale", 1.0, dist.constraints.positive)
@@ -148,6 +153,7 @@ def test_parameters_of_the_model_by_maximum_likelihood():
         fits.sample()
 
 
+@pytest.mark.slow
 def test_a_bad_data_set_is_named_and_spoils_no_other():
     def counts(x, y):
         rate = phx.sample("rate", dist.LogNormal(0.0, 1.0))
@@ -177,6 +183,7 @@ def test_a_bad_data_set_is_named_and_spoils_no_other():
         fit_each(counts, phx.guides.mean_field(), data, each=AXES, **QUICK)
 
 
+@pytest.mark.slow
 def test_a_data_set_that_cannot_begin_spoils_no_other():
     def model(y):
         mean = phx.sample("mean", dist.Normal(0.0, 5.0))
@@ -192,6 +199,7 @@ def test_a_data_set_that_cannot_begin_spoils_no_other():
         phx.fit(model, phx.guides.mean_field(), {"y": np.ones((3, 4))}, each={"y": 0}, init={"width": 2.0}, **QUICK)
 
 
+@pytest.mark.slow
 def test_discrete_variables_of_a_guide_that_is_a_program():
     def model(x, y):
         on = phx.sample("on", dist.Bernoulli(0.5))
@@ -205,6 +213,7 @@ def test_discrete_variables_of_a_guide_that_is_a_program():
     assert fits.params["p"][0] > 0.9 and fits.params["p"][1] < 0.1
 
 
+@pytest.mark.slow
 def test_summaries_are_those_of_the_draws():
     fits = fit_each(line, phx.guides.mean_field(), table({"a": 3, "b": 9}), each="subject", **QUICK)
     found = fits.summary("slope", prob=0.5, n=200, seed=3)
@@ -219,6 +228,7 @@ def test_summaries_are_those_of_the_draws():
     assert "2 data sets" in repr(fits) and "not settled" in repr(fits)
 
 
+@pytest.mark.slow
 def test_another_call_compiles_nothing_and_options_are_those_of_a_fit():
     data, options = regressions(4), {"each": AXES, "optimizer": optax.adam(0.05), "init": {"slope": 0.5}, **QUICK}
     fit_each(line, phx.guides.mean_field(), data, **options)

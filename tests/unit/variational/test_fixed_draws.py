@@ -22,6 +22,7 @@ def mean_field():
     return phx.fit(regression, phx.guides.mean_field(), DATA, **HELD)
 
 
+@pytest.mark.slow
 def test_of_a_normal_the_answer_is_the_exact_one(mean_field):
     """The second moments of the draws are right, so nothing is left of their noise but rounding."""
     scale = 1.0 / np.sqrt(np.diag(np.linalg.inv(COVARIANCE)))
@@ -31,6 +32,7 @@ def test_of_a_normal_the_answer_is_the_exact_one(mean_field):
     assert len(mean_field.losses.elbo) == len(mean_field.losses.error) == mean_field.steps
 
 
+@pytest.mark.slow
 def test_losses_verdict_and_evidence_are_as_of_every_fit(mean_field):
     gap = 0.5 * (np.sum(np.log(np.diag(np.linalg.inv(COVARIANCE)))) - np.linalg.slogdet(np.linalg.inv(COVARIANCE))[1])
     found = mean_field.evidence()
@@ -39,6 +41,7 @@ def test_losses_verdict_and_evidence_are_as_of_every_fit(mean_field):
     assert "scales off" in [finding.topic for finding in mean_field.verdict().findings]
 
 
+@pytest.mark.slow
 def test_another_seed_and_other_data_compile_nothing(mean_field):
     for seed, data in ((1, DATA), (0, {"x": X[::-1].copy(), "y": Y + 1.0})):
         again = phx.fit(regression, phx.guides.mean_field(), data, seed=seed, **HELD)
@@ -79,6 +82,7 @@ def pair_of(fit, chunk):
     return FixedDraws.of(fit.pair, chunk)
 
 
+@pytest.mark.slow
 def test_draws_have_the_moments_that_they_stand_for(mean_field):
     fixed = pair_of(mean_field, 8)
     draws = jax.jit(fixed.hold)(np.uint32(0), np.uint32(0), np.int32(5))
@@ -110,6 +114,7 @@ def test_the_bound_does_not_depend_on_how_draws_are_cut(mean_field):
     np.testing.assert_array_equal(gradient, slope)
 
 
+@pytest.mark.slow
 def test_draws_that_are_kept_to():
     fit = phx.fit(regression, phx.guides.mean_field(), DATA, until=False, num_particles=30, **HELD)
     assert not fit.settled and "kept to 30 fixed draws" in fit.unsettled
@@ -169,6 +174,7 @@ def test_other_words_are_no_optimizer():
         phx.fit(regression, by_hand, DATA, optimizer="bfgs", progress=False)
 
 
+@pytest.mark.slow
 def test_a_draw_without_a_density_is_an_error_that_keeps_what_was_begun_with():
     def model():
         x = phx.sample("x", dist.Normal(0.0, 10.0))

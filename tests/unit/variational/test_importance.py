@@ -31,6 +31,7 @@ def learned(y):
     phx.sample("mean", dist.Normal(phx.param("share", 0.1) * y, 0.75))
 
 
+@pytest.mark.slow
 def test_evidence_and_draws_are_those_of_the_posterior():
     weighted = phx.importance(model, wide, Y)
     evidence = weighted.evidence()
@@ -42,11 +43,13 @@ def test_evidence_and_draws_are_those_of_the_posterior():
     assert abs(draws.std() - math.sqrt(0.5)) < 5 * math.sqrt(0.5 / 2 / effective)
 
 
+@pytest.mark.slow
 def test_a_proposal_that_is_too_narrow_is_said_to_be():
     verdict = phx.importance(model, narrow, Y).verdict()
     assert not verdict.good and "heavy weights" in verdict.headline
 
 
+@pytest.mark.slow
 def test_parameters_are_those_of_a_fit_or_given():
     fit = phx.fit(model, learned, Y, objective=phx.guides.forward_kl(), progress=False)
     weighted = phx.importance(model, learned, Y, init=fit)
@@ -67,6 +70,7 @@ def test_to_learn_where_there_is_nothing_to_learn_says_what_to_call():
         phx.fit(model, wide, Y, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "counts", [dist.Binomial(4, 0.3), pytest.param(dist.BetaBinomial(1.0, 2.0, 4), marks=pytest.mark.slow)]
 )
@@ -77,6 +81,7 @@ def test_a_proposal_of_counts_runs(counts):
     assert phx.importance(program, program).evidence().log_evidence == pytest.approx(0.0, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_it_is_the_same_from_a_file(tmp_path):
     weighted = phx.importance(model, wide, Y)
     weighted.save(tmp_path / "weighted.npz")
@@ -84,6 +89,7 @@ def test_it_is_the_same_from_a_file(tmp_path):
     np.testing.assert_array_equal(weighted.posterior(10).draws["mean"], weighted.posterior(10).draws["mean"])
 
 
+@pytest.mark.slow
 def test_a_density_that_is_no_number_is_told_from_none():
     """Of draws above one, which have no density, nothing is lost; where it cannot be computed nobody knows what is."""
 
@@ -103,6 +109,7 @@ def test_a_density_that_is_no_number_is_told_from_none():
     assert "no number" in unknown.verdict().headline and not unknown.evidence().reliable
 
 
+@pytest.mark.slow
 def test_weights_that_are_nearly_equal_have_no_tail_to_be_afraid_of():
     def posterior(y):
         phx.sample("y", dist.Normal(phx.sample("w", dist.Normal(0.0, 1.0)), 1.0), obs=y)

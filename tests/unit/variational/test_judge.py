@@ -25,6 +25,7 @@ def banana():
     phx.sample("b", dist.Normal(0.7 * a**2, 0.7))
 
 
+@pytest.mark.slow
 def test_a_tail_beside_the_draws_is_seen():
     """Resampled draws have .7 to .8 of the standard deviation of b, with weights that look reliable."""
     for seed in range(3):
@@ -63,6 +64,7 @@ def test_the_sd_of_a_heavy_tail_is_not_known_from_exact_draws(name):
     assert sum(found) >= 24 if name in HEAVY else sum(found) <= 1
 
 
+@pytest.mark.slow
 def test_a_heavy_tail_is_never_good():
     # the sd of Pathfinder's draws is .5 to .66, and .94 in truth: seed 0 was called good
     def model():
@@ -81,6 +83,7 @@ def two_modes(share, distance):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "distance"), [(0.5, 10.0), pytest.param(0.1, 8.0, marks=pytest.mark.slow)])
 def test_a_mode_without_draws_is_found_and_named(share, distance):
     fit = phx.fit(two_modes(share, distance), phx.guides.laplace(), progress=False)
@@ -88,6 +91,7 @@ def test_a_mode_without_draws_is_found_and_named(share, distance):
     assert finding.topic == "missed modes" and "x = " in finding.problem and not fit.evidence().reliable
 
 
+@pytest.mark.slow
 def test_a_mode_of_little_mass_is_none():
     fit = phx.fit(two_modes(1e-4, 10.0), phx.guides.laplace(), {}, init={"x": -5.0}, progress=False)
     verdict = fit.verdict()
@@ -114,6 +118,7 @@ def named(variable, words):
     return {"dims": {variable: "entry"}, "coords": {"entry": words}}
 
 
+@pytest.mark.slow
 def test_findings_and_pictures_name_entries_as_tables_do():
     scale = jnp.array([[1.0, 0.9], [0.9, 1.0]])
     fit = phx.fit(

@@ -49,6 +49,7 @@ def test_it_finds_the_least_squares(fitted):
     assert fitted.steps == fitted.timing.gradient_evaluations == 2000
 
 
+@pytest.mark.slow
 def test_there_is_no_posterior(fitted):
     for ask in (fitted.posterior, fitted.evidence, fitted.sample, fitted.covariance, lambda: fitted.report("x.html")):
         with pytest.raises(ValueError, match="maximum likelihood and has no guide to draw from"):
@@ -66,6 +67,7 @@ def test_its_verdict_says_what_it_is_and_it_can_be_kept(fitted, tmp_path):
     np.testing.assert_array_equal(again.params["w"], fitted.params["w"])
 
 
+@pytest.mark.slow
 def test_rows_over_data_and_weights_over_model(mesh_of):
     alone = phx.fit(of_network, None, DATA, **SHORT)
     mesh = mesh_of(1, 2, 4)
@@ -76,6 +78,7 @@ def test_rows_over_data_and_weights_over_model(mesh_of):
     assert pieces == {"w": {(4, 2)}, "v": {(2,)}}
 
 
+@pytest.mark.slow
 def test_a_few_rows_at_a_time():
     drawn = phx.fit(of_network, None, DATA, batch_size=8, **SHORT)
     assert np.isfinite(drawn.losses.elbo).all() and drawn.losses.elbo.std() > 0

@@ -20,6 +20,7 @@ def mean_field():
     )
 
 
+@pytest.mark.slow
 def test_of_a_normal_it_is_exact(mean_field):
     found = mean_field.covariance()
     assert found.names == ("w[a]", "w[b]", "w[c]")
@@ -35,6 +36,7 @@ def test_of_what_is_computed_from_variables_too(mean_field):
     np.testing.assert_allclose(found.matrix[0, 1:], COVARIANCE.sum(0), rtol=2e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_has_none_is_refused(mean_field):
     with pytest.raises(ValueError, match="the model has no variable 'z'; it has 'total', 'w'"):
         mean_field.covariance("z")

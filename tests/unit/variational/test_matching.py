@@ -56,6 +56,7 @@ def normal():
     phx.sample("y", dist.Normal(0.5 * x[0], 0.5))
 
 
+@pytest.mark.slow
 def test_a_normal_posterior_is_found_in_a_few_steps():
     fit = phx.fit(normal, phx.guides.full_rank(), **MATCHED)
     assert fit.settled and fit.timing.gradient_evaluations <= 8 * 300 and fit.failed == 0
@@ -110,6 +111,7 @@ def heavy_tails():
     phx.sample("x", dist.StudentT(6.0, jnp.array([1.0, -2.0]), 3.0).to_event(1))
 
 
+@pytest.mark.slow
 def test_the_error_of_the_bound_is_that_of_pairs():
     """Both of a pair say nearly the same of the bound, so that they are one draw; and one alone tells no error."""
     fit = phx.fit(heavy_tails, phx.guides.full_rank(), num_steps=3000, until=False, **MATCHED)

@@ -19,6 +19,7 @@ def counts(y):
     phx.sample("y", dist.Poisson(rate), obs=y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_it_is_the_mode_of_the_density_as_it_is_written(devices, mesh_of):
     """(2 - 1 + 12) / (1 + 3), and not that of the logarithm of the rate."""
@@ -28,6 +29,7 @@ def test_it_is_the_mode_of_the_density_as_it_is_written(devices, mesh_of):
     assert found.log_density == pytest.approx(float(phx.log_joint(counts)({"rate": 3.25}, y=Y)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_many_coordinates_of_different_scales():
     scales = np.logspace(-2, 2, 40)
 
@@ -37,6 +39,7 @@ def test_many_coordinates_of_different_scales():
     np.testing.assert_allclose(phx.maximize(model).values["x"], scales, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_init_chooses_among_modes():
     def two():
         x = phx.sample("x", dist.Normal(0.0, 10.0))
@@ -46,6 +49,7 @@ def test_init_chooses_among_modes():
         assert phx.maximize(two, init={"x": start}).values["x"] == pytest.approx(np.sign(start) * 3.0, abs=0.05)
 
 
+@pytest.mark.slow
 def test_where_there_is_none_it_is_refused():
     def funnel():
         scale = phx.sample("scale", dist.HalfCauchy(1.0))
@@ -82,6 +86,7 @@ def test_among_many_coordinates_one_that_runs_away_is_seen():
         phx.maximize(plateau)
 
 
+@pytest.mark.slow
 def test_one_of_many_maxima_side_by_side_is_found():
     """The product of two vectors stays the same where one grows and the other shrinks, or both are turned."""
     truth = np.outer([1.0, -2.0, 0.5], [1.5, 1.0]).astype(np.float32)
@@ -95,6 +100,7 @@ def test_one_of_many_maxima_side_by_side_is_found():
     assert found.unchecked and found.at_bounds == ()
 
 
+@pytest.mark.slow
 def test_laplace_is_exact_for_a_normal():
     covariance = np.array([[1.0, 0.8], [0.8, 1.0]], np.float32)
 
@@ -111,12 +117,14 @@ def test_laplace_is_exact_for_a_normal():
     assert fit.verdict().good
 
 
+@pytest.mark.slow
 def test_a_kink_is_a_maximum():
     found = phx.maximize(lambda: phx.sample("x", dist.Laplace(np.array([0.0, 1.0, -2.0], np.float32), 1.0)))
     np.testing.assert_allclose(found.values["x"], [0.0, 1.0, -2.0], atol=2e-3)
     assert found.log_density == pytest.approx(-3 * np.log(2.0), abs=0.01) and found.at_bounds == ()
 
 
+@pytest.mark.slow
 def test_a_lasso_has_kinks_and_smooth_coordinates():
     """With orthogonal columns, the least-squares coefficients are drawn towards zero by as much, and stop there."""
     x = np.linalg.qr(np.random.default_rng(0).normal(size=(50, 3)))[0].astype(np.float32)
@@ -129,6 +137,7 @@ def test_a_lasso_has_kinks_and_smooth_coordinates():
     np.testing.assert_allclose(phx.maximize(lasso, {"x": x, "y": y}).values["b"], [2.0, 0.0, -1.0], atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("distribution", "end"), [(dist.HalfNormal(1.0), 0.0), (dist.Beta(2.0, 1.0), 1.0), (dist.Exponential(2.0), 0.0)]
 )
@@ -138,6 +147,7 @@ def test_a_maximum_at_the_edge_of_a_support_is_there(distribution, end):
     assert found.log_density == pytest.approx(float(distribution.log_prob(abs(end - 1e-6))), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_beside_a_coordinate_at_the_edge_others_are_found():
     def model():
         scale = phx.sample("scale", dist.HalfNormal(1.0))
@@ -147,6 +157,7 @@ def test_beside_a_coordinate_at_the_edge_others_are_found():
     assert found.at_bounds == ("scale",) and found.values["x"] == pytest.approx(3.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_what_runs_away_is_named():
     x = np.linspace(-2.0, 2.0, 20).astype(np.float32)
 
@@ -165,6 +176,7 @@ def test_what_runs_away_is_named():
         phx.maximize(plateau)
 
 
+@pytest.mark.slow
 def test_coefficients_that_run_away_together_are_named():
     x = np.random.default_rng(3).normal(size=(30, 2)).astype(np.float32)
     y = (x @ np.array([1.0, -2.0], np.float32) > 0).astype(np.int32)
@@ -177,6 +189,7 @@ def test_coefficients_that_run_away_together_are_named():
         phx.maximize(separable, {"x": pd.DataFrame(x, columns=["age", "dose"]), "y": y})
 
 
+@pytest.mark.slow
 def test_a_plateau_beside_a_large_log_density_is_none():
     def model(y):
         far = phx.sample("far", dist.ImproperUniform(dist.constraints.real, (), ()))

@@ -55,6 +55,7 @@ def gradients(fit):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("shared", marks=pytest.mark.slow), "amortised"])
 def test_the_gradient_is_that_of_all_rows_in_expectation(name):
     """Each coordinate is off by 4.5 standard errors with probability 7e-6."""

@@ -34,6 +34,7 @@ NEW = {"site": pd.Categorical(["south", "east"]), "y": np.array([-10.0, 0.0], np
 SHUFFLED = {"site": pl.Series([LEVELS[code] for code in SITE], dtype=pl.Enum(LEVELS[::-1])), "y": Y}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [False, True])
 def test_rows_held_out_and_rows_that_are_new(batches):
     watched = phx.training(every=40, held_out=SHUFFLED)

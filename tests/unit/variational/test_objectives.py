@@ -64,6 +64,7 @@ def test_the_score_function_is_unbiased_beside_reparameterised_variables():
     assert abs(bounds.mean() - float(exact_bound(constrain(fit.free)))) < 4.5 * bounds.std() / np.sqrt(DRAWS)
 
 
+@pytest.mark.slow
 def test_a_discrete_guide_becomes_the_posterior():
     fit = phx.fit(mixture, of_both, {"y": 1.0}, num_particles=32, progress=False)
     marginal = WEIGHTS * np.exp(dist.Normal(MEANS, np.sqrt(1.25)).log_prob(1.0))
@@ -85,6 +86,7 @@ def test_importance_weighted_bounds_rise_to_the_evidence():
     assert evidence - bounds[-1][0] < 0.5 * (evidence - bounds[0][0])
 
 
+@pytest.mark.slow
 def test_the_doubly_reparameterised_gradient_is_that_of_the_bound():
     fit = phx.fit(regression, by_hand, DATA, **{**SHORT, "num_steps": 300})
 
@@ -112,6 +114,7 @@ def test_the_forward_divergence_knows_the_variances():
     np.testing.assert_allclose(fit.params["loc"], mean, atol=0.2 * np.sqrt(covariance.max()))
 
 
+@pytest.mark.slow
 def test_an_objective_of_ones_own():
     own = phx.guides.objective(lambda log_p, log_q, draws: jnp.mean(log_q - log_p), path=True)
     mine = phx.fit(regression, by_hand, DATA, objective=own, **SHORT)

@@ -243,6 +243,7 @@ def log_normal(x, loc, scale):
     return -0.5 * ((x - loc) / scale) ** 2 - math.log(scale) - 0.5 * math.log(2 * math.pi)
 
 
+@pytest.mark.slow
 def test_weighted_bounds_come_near_the_likelihood(latent):
     """To four standard errors of the logarithm of a mean of 4,000 weights: fails in 1 of 16,000 cases a row."""
     x = np.array([0.0, 1.0, -2.0], np.float32)
@@ -255,6 +256,7 @@ def test_weighted_bounds_come_near_the_likelihood(latent):
     assert (np.abs(bounds.elbo - log_w.mean(0)) < 4 * math.sqrt(2 / 4000) * log_w.std(0)).all()
 
 
+@pytest.mark.slow
 def test_bounds_of_rows_in_float64():
     x = RANDOM.normal(size=16)
     with jax.enable_x64(True):
@@ -303,6 +305,7 @@ def test_bounds_of_rows_need_rows_that_are_apart(latent):
         phx.fit(shared, guide, data, **options).row_bounds(data)
 
 
+@pytest.mark.slow
 def test_by_maximum_likelihood_bounds_are_the_likelihood(whole):
     bounds = whole[0].row_bounds(HELD_OUT, 7)
     expected = dist.CategoricalLogits(NETWORK.apply(whole[0].params["net"], HELD_OUT["x"])).log_prob(HELD_OUT["y"])
@@ -370,17 +373,28 @@ def folder(tmp_path_factory):
     [
         ({"seed": 1}, "seed is 0 there, and 1 here"),
         ({"data": phx.batches(DATA, 16)}, "batch_size is 8 there, and 16 here"),
-        ({"data": rows(seed=1)}, "it differs in the data, or the order of their batches"),
-        ({"data": phx.batches({**DATA, "x": X + 1.0}, 8)}, "it differs in the data, or the order of their batches"),
+        pytest.param(
+            {"data": rows(seed=1)}, "it differs in the data, or the order of their batches", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"data": phx.batches({**DATA, "x": X + 1.0}, 8)},
+            "it differs in the data, or the order of their batches",
+            marks=pytest.mark.slow,
+        ),
         ({"held_out": {**HELD_OUT, "x": -HELD_OUT["x"]}}, "it differs in the held-out rows"),
         ({"model": sine}, "it differs in the model. Give"),
         ({"optimizer": optax.adam(2e-2)}, "it differs in the optimizer (its kind, its rate"),
-        (
+        pytest.param(
             {"optimizer": optax.adam(optax.cosine_decay_schedule(1e-2, 9))},
             "it differs in the optimizer (its kind, its rate",
+            marks=pytest.mark.slow,
         ),
-        ({"optimizer": optax.sgd(0.1), "model": sine}, "it differs in the model and in the optimizer (its kind"),
-        ({"optimizer": 1e-2}, "it differs in the optimizer (its kind, its rate"),
+        pytest.param(
+            {"optimizer": optax.sgd(0.1), "model": sine},
+            "it differs in the model and in the optimizer (its kind",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"optimizer": 1e-2}, "it differs in the optimizer (its kind, its rate", marks=pytest.mark.slow),
         ({"matmul_precision": "bfloat16"}, "matmul_precision is float32 there, and bfloat16 here"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -399,6 +413,7 @@ def test_a_checkpoint_of_the_same_fit_written_anew_is_gone_on_with(folder):
     assert kept(folder, model=another_name, optimizer=optax.adam(1e-2), num_steps=3, held_out=None).steps == 3
 
 
+@pytest.mark.slow
 def test_what_of_a_checkpoint_could_not_be_compared_is_said(tmp_path, monkeypatch):
     shift = np.float32(2.0)
 
@@ -416,6 +431,7 @@ def test_what_of_a_checkpoint_could_not_be_compared_is_said(tmp_path, monkeypatc
         kept(tmp_path / "old", held_out=None, num_steps=3)
 
 
+@pytest.mark.slow
 def test_guides_objectives_and_particles_are_told_apart(tmp_path):
     def begin(guide=amortised, objective=None, particles=2):
         data = phx.batches({"x": X[:, 0]}, 16)
@@ -494,6 +510,7 @@ def test_every_damage_of_a_checkpoint_is_one_clear_error_or_changes_nothing(tmp_
     assert refused > 10
 
 
+@pytest.mark.slow
 def test_another_guide_is_all_that_is_named(tmp_path):
     def begin(guide, **options):
         return kept(tmp_path / "fit", local, guide, phx.batches({"x": X[:, 0]}, 16), None, **options)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 from scipy.stats import multivariate_normal
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.learning.ascent import MEMORY, Climb
@@ -23,8 +26,10 @@ def dense(diagonal, steps, changes):
     return covariance
 
 
-@pytest.mark.parametrize("size", [1, 3, 40])
-@pytest.mark.parametrize("filled", [0, 1, MEMORY])
+@pytest.mark.parametrize(
+    "filled, size",
+    with_slow([*product([0, 1, MEMORY], [1, 3, 40])], {(0, 1), (1, 40), (MEMORY, 3), (MEMORY, 40)}),
+)
 def test_the_covariance_is_that_of_bfgs(size, filled):
     rng = np.random.default_rng(size + 10 * filled)
     root = rng.normal(size=(size, size)) / np.sqrt(size) + np.eye(size)
@@ -56,6 +61,7 @@ def test_the_diagonal_keeps_the_secant_of_an_axis():
     np.testing.assert_allclose(found[0], 0.25, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_path_on_a_normal_ends_at_the_normal():
     precision = np.array([[2.0, 0.9, 0.0], [0.9, 1.0, 0.3], [0.0, 0.3, 4.0]], np.float32)
     mean = np.array([1.0, -2.0, 0.5], np.float32)

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.distributions import constraints
+from tests.slow import with_slow
 from tests.unit.variational.models import DATA, by_hand, regression
 
 import phalanx as phx
@@ -56,7 +57,7 @@ GUIDES = {
 }
 
 
-@pytest.mark.parametrize("guide, message", GUIDES.values(), ids=GUIDES)
+@pytest.mark.parametrize("guide, message", with_slow(GUIDES, {"range"}))
 def test_a_guide_that_does_not_fit_the_model(guide, message):
     with pytest.raises(ValueError, match=message):
         phx.fit(scale_model, guide, progress=False)
@@ -94,6 +95,7 @@ def test_a_model_without_latent_variables(guide):
         phx.fit(lambda y: phx.sample("y", dist.Normal(0.0, 1.0), obs=y), guide, {"y": np.ones(3)}, progress=False)
 
 
+@pytest.mark.slow
 def test_an_initial_value_outside_of_its_constraint():
     def guide():
         phx.sample("s", dist.LogNormal(phx.param("loc", 0.0), phx.param("scale", -1.0, constraints.positive)))
@@ -122,7 +124,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("options, kind, message", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("options, kind, message", with_slow(OPTIONS, {"line search"}))
 def test_options_that_are_none(options, kind, message):
     with pytest.raises(kind, match=message):
         phx.fit(regression, **{"guide": phx.guides.mean_field(), "data": DATA, "progress": False, **options})
@@ -192,6 +194,7 @@ def bounded_by_another():
     phx.sample("w", dist.Uniform(0.0, phx.sample("s", dist.HalfNormal(1.0))))
 
 
+@pytest.mark.slow
 def test_supports_with_bounds_that_are_computed_are_named_by_kind():
     guide = guide_of(s=log_normal, w=lambda loc: dist.Normal(loc, 0.1))
     with pytest.raises(ValueError, match="of the model's Uniform, interval, where"):
@@ -200,7 +203,10 @@ def test_supports_with_bounds_that_are_computed_are_named_by_kind():
     assert fit.record.latents["w"] == "interval ()"
 
 
-@pytest.mark.parametrize("count, message", [(-1, "Delta has draws outside of .* Poisson"), (0.5, "outside of .* Poi")])
+@pytest.mark.parametrize(
+    "count, message",
+    [pytest.param(-1, "Delta has draws outside of .* Poisson", marks=pytest.mark.slow), (0.5, "outside of .* Poi")],
+)
 def test_a_point_outside_of_a_support(count, message):
     def model():
         phx.sample("n", dist.Poisson(2.0))
@@ -229,6 +235,7 @@ def test_a_fit_of_one_failed_step_has_a_bound_that_is_no_number():
     assert "ELBO nan" in repr(fit) and not fit.settled
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_names_the_step_and_the_variable_and_keeps_what_was_learned():
     """The first steps are fine: the guide has to grow until some of its draws go where there is no density."""
 
@@ -262,6 +269,7 @@ def plain():
     phx.sample("x", dist.Normal(0.0, 1.0))
 
 
+@pytest.mark.slow
 def test_what_a_reducer_of_draws_from_a_fit_cannot_do():
     fit = phx.fit(plain, phx.guides.laplace(), progress=False)
     with pytest.raises(ValueError, match="these chains start separately"):
@@ -277,6 +285,7 @@ def test_what_a_reducer_of_draws_from_a_fit_cannot_do():
     assert "reducers['mine'] failed" in str(posterior.verdict())
 
 
+@pytest.mark.slow
 def test_initial_values_of_another_shape_name_the_variable():
     def three(y):
         b = phx.sample("b", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
@@ -372,6 +381,7 @@ def unbounded_inside(y):
     phx.sample("y", dist.Laplace(0.0, p + 0.1).expand([3]).to_event(1), obs=y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -387,6 +397,7 @@ def test_a_parameter_that_a_latent_variable_takes_out_of_bounds_is_named(program
         phx.fit(program, phx.guides.mean_field(init_scale=4.0), {"y": np.ones(3)}, optimizer=optimizer, progress=False)
 
 
+@pytest.mark.slow
 def test_a_parameter_of_a_guide_without_a_constraint_is_named():
     def guide():
         phx.sample("m", dist.Normal(phx.param("loc", 0.0), phx.param("scale", 0.4) + 0.1))
@@ -395,6 +406,7 @@ def test_a_parameter_of_a_guide_without_a_constraint_is_named():
         phx.fit(normals, guide, {"y": np.ones(3)}, optimizer=optax.sgd(0.9), num_particles=2, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [10.0, pytest.param(optax.sgd(1e4), marks=pytest.mark.slow)])
 def test_a_rate_that_is_too_large_is_blamed(optimizer):
     def counts(y):
@@ -460,6 +472,7 @@ def test_more_directions_than_coordinates():
     assert phx.fit(normals, phx.guides.low_rank(), data, num_steps=0, progress=False).params["factor"].shape == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_more_steps_than_asked_for(tmp_path):
     watched = phx.training(every=5, checkpoint=tmp_path / "fit")
     of = {"guide": phx.guides.mean_field(), "data": {"y": np.ones(3)}, "training": watched, "progress": False}

@@ -59,6 +59,7 @@ def fit():
     return phx.fit(regression, phx.guides.laplace(), DATA, progress=False)
 
 
+@pytest.mark.slow
 def test_the_density_of_normals_is_the_models(fit):
     noise = jnp.array([0.5, -1.0, 2.0])
     found, values = total_of(phx.reparameterize(regression, fit), {"noise": noise}, DATA)

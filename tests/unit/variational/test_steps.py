@@ -19,6 +19,7 @@ from phalanx.variational.methods import step
 SHORT = {"num_steps": 30, "until": False, "progress": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("particles", [1, 4])
 @pytest.mark.parametrize(
     "bound, guide, rows",
@@ -37,6 +38,7 @@ def test_steps_that_draw_their_own_numbers_and_that_are_no_branches_are_the_same
     np.testing.assert_allclose(one.losses.elbo, other.losses.elbo, rtol=1e-4)  # they are rounded differently
 
 
+@pytest.mark.slow
 def test_the_density_along_the_path_is_that_of_the_draw():
     pair = phx.fit(regression, phx.guides.full_rank(), DATA, **SHORT).pair
     assert pair is not None
@@ -79,6 +81,7 @@ def steps_of(count, objective=None, guide=None):
     return step.Steps(pair, objective or phx.guides.elbo(), None, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count, expected", [(8, True), (4, True), (7, False), (2, False), (1, False)])
 def test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise(count, expected):
     steps = steps_of(count)
@@ -89,6 +92,7 @@ def test_particles_of_a_mean_field_come_in_pairs_of_opposite_noise(count, expect
         np.testing.assert_array_equal(noise[0::2], -noise[1::2])
 
 
+@pytest.mark.slow
 def test_those_of_objectives_that_are_no_averages_and_of_other_guides_do_not():
     assert not steps_of(8, phx.guides.importance_weighted(4)).is_antithetic
     assert not steps_of(8, phx.guides.forward_kl()).is_antithetic
@@ -96,6 +100,7 @@ def test_those_of_objectives_that_are_no_averages_and_of_other_guides_do_not():
     assert not steps_of(8, guide=phx.guides.full_rank()).is_antithetic
 
 
+@pytest.mark.slow
 def test_pairs_leave_no_noise_in_the_means_gradients_of_a_normal_posterior_and_no_bias_in_those_of_widths():
     steps = steps_of(8)
     loc, scale = np.array([1.0, -0.5, 0.25], np.float32), np.array([0.5, 1.0, 2.0], np.float32)

@@ -9,6 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 import optax
 import pytest
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.learning import compiled
@@ -57,7 +58,7 @@ def assert_equal(one, other):
 
 @pytest.mark.parametrize("options", [
     {}, pytest.param({"guide": phx.guides.full_rank(), "until": None}, marks=pytest.mark.slow),
-    {"each": {"y": 0}, "y": np.stack([Y, Y + 1])},
+    pytest.param({"each": {"y": 0}, "y": np.stack([Y, Y + 1])}, marks=pytest.mark.slow),
 ], ids=["mean field", "full rank", "each"])  # fmt: skip
 def test_a_fit_that_an_earlier_process_compiled_is_read(options, files):
     first, second = fitted(**options), fitted(**options)
@@ -77,6 +78,7 @@ SLOW = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -93,12 +95,13 @@ def test_what_changes_a_fit_compiles_it_anew(change, files, monkeypatch):
 
 def test_other_numbers_run_the_same_programs(files, monkeypatch):
     fitted()
-    for change in ({"y": Y + 1}, {"seed": 1}, {"optimizer": 0.2}):
+    for change in ({"y": Y + 1, "seed": 1}, {"optimizer": 0.2}):
         changed = fitted(**change)
         assert changed.timing.compilations == 0
         assert_equal(changed, without_files(monkeypatch, **change))
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_compiled_anew(files):
     first = fitted()
     for path in files.iterdir():
@@ -116,9 +119,14 @@ class Shifted(dist.Normal):
         return super().sample(key, sample_shape) + 1.0
 
 
-@pytest.mark.parametrize("options", [
-    {"model": model_of(prior=Shifted)}, {"guide": lambda y: phx.sample("mean", dist.Normal(phx.param("m", 0.0), 1.0))},
-], ids=["distribution", "guide"])  # fmt: skip
+def drawn(y):
+    phx.sample("mean", dist.Normal(phx.param("m", 0.0), 1.0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    with_slow({"distribution": {"model": model_of(prior=Shifted)}, "guide": {"guide": drawn}}, {"guide"}),
+)
 def test_code_of_the_user_is_traced_in_every_process(options, files):
     assert fitted(**options).timing.compilations == fitted(**options).timing.compilations > 0
     assert not list(files.iterdir())

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import random
 from numpyro.distributions import constraints
+from tests.slow import with_slow
 
 import phalanx as phx
 from phalanx.variational.guides.guide_and_model import for_steps
@@ -70,6 +71,7 @@ def test_every_batch_is_seen_once_and_one_program_is_compiled():
     assert seen == list(range(8)) and fit.steps == 8 and fit.timing.compilations == 0
 
 
+@pytest.mark.slow
 def test_a_list_begins_anew_and_an_iterator_ends_the_fit(capsys):
     assert phx.fit(model, guide, batches(), num_rows=ROWS, **{**SHORT, "num_steps": 20}).steps == 20
     fit = phx.fit(model, guide, iter(batches()), num_rows=ROWS)
@@ -97,7 +99,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("change, message", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("change, message", with_slow(BAD, {"more", "names"}))
 def test_a_batch_unlike_the_first_ends_the_fit_which_keeps_what_it_has(change, message):
     given = batches()
     given[2] = change(given[2])
@@ -116,6 +118,7 @@ def test_a_reader_that_fails_is_told_of():
     assert len(raised.value.fit.losses.elbo) == 3 and np.isfinite(raised.value.fit.params["loc"]).all()
 
 
+@pytest.mark.slow
 def test_what_needs_all_rows_is_refused_and_the_rest_is_there(tmp_path):
     fit = phx.fit(model, guide, batches(), num_rows=ROWS, **SHORT)
     for call in (fit.evidence, fit.covariance):

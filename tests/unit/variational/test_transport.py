@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.slow import with_slow
 from tests.unit.variational.models import StartAt
 
 import phalanx as phx
@@ -57,13 +58,10 @@ def learned(family, seed=0):
     return moved
 
 
-SLOW = "inverse autoregressive"
-names = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == SLOW else []) for name in FAMILIES]
-)
+SLOW = {"flow", "inverse autoregressive"}
 
 
-@names
+@pytest.mark.parametrize("name", with_slow([*FAMILIES], {"full_rank", "low_rank", *SLOW}))
 def test_a_guide_is_a_transform_of_noise(name):
     family = FAMILIES[name]
     params = learned(family)
@@ -81,7 +79,7 @@ def test_a_guide_is_a_transform_of_noise(name):
     np.testing.assert_allclose(log_prob, standard_log_prob(noise) - log_det, rtol=1e-3, atol=1e-3)
 
 
-@names
+@pytest.mark.parametrize("name", with_slow([*FAMILIES], SLOW))
 def test_nothing_moves_where_nothing_changes(name):
     family = FAMILIES[name]
     params = learned(family)

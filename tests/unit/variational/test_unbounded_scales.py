@@ -12,6 +12,7 @@ import optax
 import pytest
 from jax import lax
 from numpyro.distributions import constraints
+from tests.slow import with_slow
 
 import phalanx as phx
 
@@ -133,7 +134,7 @@ def test_a_scale_of_a_guide_without_a_constraint_is_refused(guide):
     )
 
 
-@pytest.mark.parametrize("model, y, message", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("model, y, message", with_slow(MODELS, {"hierarchy"}))
 def test_a_latent_variable_on_the_real_line_is_refused(model, y, message):
     refused(model, MEAN_FIELD, message, y)
 
@@ -144,6 +145,7 @@ def test_a_parameter_of_the_model_is_refused():
     refused(of_chance, None, "its probs .*constraints.unit_interval", (Y > 0).astype(int))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
 def test_transformed_values_are_taken(transform):
     taken(plain, guide_of(transform))
@@ -151,7 +153,7 @@ def test_transformed_values_are_taken(transform):
     taken(likelihood_of(transform), None)
 
 
-@pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
+@pytest.mark.parametrize("prior", with_slow(PRIORS, {*PRIORS} - {"truncated"}))
 def test_variables_that_are_positive_are_taken(prior):
     taken(model_of(same, prior), MEAN_FIELD)
 
@@ -162,6 +164,7 @@ def test_parameters_that_are_positive_are_taken(constraint):
     taken(likelihood_of(same, 1.0, constraint), None)
 
 
+@pytest.mark.slow
 def test_values_that_may_be_any_number_are_taken():
     taken(model_of(same, of=lambda v: dist.Normal(v, 1.0)), MEAN_FIELD)
     taken(model_of(same, of=lambda v: dist.Bernoulli(logits=v)), MEAN_FIELD, (Y > 0).astype(int))
@@ -187,6 +190,6 @@ def test_a_rate_that_moves_every_parameter_too_far_is_refused(optimizer, monkeyp
     )
 
 
-@pytest.mark.parametrize("optimizer", SLOW.values(), ids=SLOW)
+@pytest.mark.parametrize("optimizer", with_slow(SLOW, {"sgd"}))
 def test_other_rates_are_taken(optimizer):
     taken(plain, MEAN_FIELD, optimizer=optimizer)

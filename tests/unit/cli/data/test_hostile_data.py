@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.slow import with_slow
 from tests.unit.store.test_hostile_files import ARRAYS
 
 from phalanx.cli.data.data_file import read_data
@@ -157,7 +158,7 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("arguments, words", ARGUMENTS.values(), ids=ARGUMENTS)
+@pytest.mark.parametrize("arguments, words", with_slow(ARGUMENTS, {"draws of 10^30"}))
 def test_arguments(phalanx, tmp_path, arguments, words):
     (tmp_path / "models.py").write_text(MODEL)
     status, _, err = phalanx("sample", "models.py:coin", *arguments)

@@ -87,7 +87,7 @@ def test_agrees_with_numpyro(model):
         np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", [masked, blocked], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("model", [pytest.param(masked, marks=pytest.mark.slow), blocked], ids=lambda m: m.__name__)
 def test_rows_that_are_padded_on_a_mesh_have_no_term(model, mesh_of):
     expected = by_numpyro(model)
     found = posterior_of(model, phx.shard(DATA, mesh_of(2, 4))).log_likelihood()
@@ -102,7 +102,7 @@ def test_batches_change_nothing(monkeypatch):
     np.testing.assert_array_equal(posterior_of(regression).log_likelihood()["y"], expected)
 
 
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_reducers_accumulate_densities_that_are_not_stored(sharded, mesh_of, monkeypatch):
     monkeypatch.setattr("phalanx.posterior.criticism.model_at_draws.BATCH_BYTES", 4 * ROWS * 3)
     moments, expected = phx.reducers.moments(), by_numpyro(masked)

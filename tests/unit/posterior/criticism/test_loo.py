@@ -99,6 +99,7 @@ class TestNumbers:
         assert found.elpd == pytest.approx(expected.elpd_loo, rel=1e-5)
         np.testing.assert_allclose(found.pareto_k["y"], expected.pareto_k, atol=1e-4)
 
+    @pytest.mark.slow
     def test_a_run_that_stores_no_draws(self, mesh_of, monkeypatch):
         monkeypatch.setattr("phalanx.posterior.criticism.loo._efficiency", lambda draws: 1.0)  # a reducer has no ESS
 
