@@ -20,7 +20,6 @@ os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 import jax
 import jaxtyping
 import pytest
-from jax._src import compiler
 from jaxtyping import install_import_hook
 from tests.type_checked import TYPE_CHECKED
 
@@ -38,25 +37,10 @@ for drawn in ("Axes", "Figure"):  # matplotlib takes long to import, and its typ
     setattr(builtins, drawn, Any)
 install_import_hook(TYPE_CHECKED, "tests.type_checked.checked")
 
-# Imported after the hook, so that their types are checked.
-from phalanx.mesh.compatibility.jax_internals import PLAIN  # noqa: E402
-from phalanx.run.compile import stored_programs  # noqa: E402
+from phalanx.run.compile import stored_programs  # noqa: E402, only now, so that its types are checked
 
 # Tests replace parts of Phalanx, which the keys of stored programs cannot know. Their own tests name a folder.
 stored_programs.folder = lambda: None
-
-compile_options = compiler.get_compile_options
-
-
-def quick_compile_options(*args: Any, env_options_overrides: dict[str, Any] | None = None, **kwargs: Any) -> Any:
-    """Return XLA's options, with its older fusion, which compiles in half the time, where the tests compile quickly."""
-    if "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ:
-        env_options_overrides = {**PLAIN, **(env_options_overrides or {})}
-    return compile_options(*args, env_options_overrides=env_options_overrides, **kwargs)
-
-
-if PLAIN:  # later releases of JAX lack the option
-    compiler.get_compile_options = quick_compile_options
 
 # Traces leave millions of objects, which the collector would walk through again and again: a tenth of the time.
 gc.set_threshold(100_000, 20, 100)

@@ -42,7 +42,7 @@ class ModelOnMesh:
         return tuple(sharding.spec() for sharding in self.arguments.shardings)
 
     def place_arrays(self) -> tuple[Array, ...]:
-        """Return the data's arrays on the mesh: sharded arrays are not moved, others are copied to every device."""
+        """Return the data's arrays on the mesh: those of `phx.shard` stay where they are, others go to every device."""
         return tuple(
             to_devices(array, NamedSharding(self.mesh, spec))
             for array, spec in zip(self.arguments.arrays, self.array_specs(), strict=True)

@@ -74,8 +74,8 @@ class State(NamedTuple):
         num_steps: leapfrogs of the draw done; 0 for a lane whose draw is about to start.
         acceptance: sum of acceptance probabilities over them.
         key, next_key: the keys of this draw and of the next, as words.
-        words: random words for the next leapfrog. Like `normals` they are drawn one tick early, as an argument of the
-            next tick: XLA would otherwise compute them again in every operation that it fuses them into.
+        words: random words for the next leapfrog. Like `normals` they are made at the end of the tick before, and kept
+            here: XLA would otherwise compute them again in every operation that it fuses them into.
         normals: standard normals for the momentum of the next draw to start.
         kinetic: half their sum of squares, the kinetic energy of that momentum.
     """

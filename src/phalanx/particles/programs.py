@@ -120,7 +120,7 @@ class ParticleBlocks:
             return tile.value(position), nothing
 
         total, gradient = self._tiled(evaluate, position)
-        lanes = blocks.machine.init(Point(position.T, total, gradient.T), first, keys, target)
+        lanes = blocks.adapter.init(Point(position.T, total, gradient.T), first, keys, target)
         rows = blocks.recorder.first(lanes.at, target) if blocks.kernel.learns_moments else ()
         return Settled(ChainState(lanes, SinceKept.none(blocks.count)), rows)
 

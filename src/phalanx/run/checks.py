@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import jax
@@ -52,7 +53,7 @@ OF_A_RUN = (
 
 
 def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """Wrap a function, so that a call with unknown arguments raises an error that says where they belong."""
+    """Wrap a function, so that a call with unknown arguments raises an error that shows how to pass them."""
     signature = inspect.signature(function)
     name = f"phx.{function.__name__}"
 
@@ -68,9 +69,10 @@ def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Param
                     f"sampler.run(...), since changing them does not recompile: sampler = {name}(model, data), then "
                     f"sampler.run({', '.join(f'{given}=...' for given in of_a_run)})."
                 ) from None
+            before_data = list(takewhile(lambda given: given != "data", signature.parameters))
             raise TypeError(
                 f"{name}: {error}. The data go in one dict, by the names of the model's arguments, as in "
-                f"{name}(model, {{'x': x, 'y': y}}); after it come options by name, such as "
+                f"{name}({', '.join(before_data)}, {{'x': x, 'y': y}}); after it come options by name, such as "
                 f"{'num_chains=4' if name == 'phx.compile' else 'seed=0'}."
             ) from None
         return function(*args, **kwargs)

@@ -135,7 +135,7 @@ class Engine:
             self.arrays = self.arrays_with(centring)
             self.centring = centring
 
-    def located(self, arrays: tuple[Array, ...], position: Vector) -> AtPositions:
+    def evaluated_at(self, arrays: tuple[Array, ...], position: Vector) -> AtPositions:
         """Return the log density, its gradient and residuals at host positions `(position, coordinate)`, by batches."""
         count, (batch, num_chains, _) = len(position.parts[0]), self.blocks.batch_shapes().parts[0].shape
         rows = batch * num_chains
@@ -143,7 +143,7 @@ class Engine:
         for first in range(0, count, rows):
             chosen = np.minimum(np.arange(first, first + rows), count - 1)
             part = jax.tree.map(lambda x, at=chosen: x[at].reshape(batch, num_chains, -1), position)
-            found.append(self.executables.located(arrays, part))
+            found.append(self.executables.evaluated_at(arrays, part))
         log_density, gradient, residuals = jax.tree.map(
             lambda *parts: np.concatenate([part.reshape(rows, *part.shape[2:]) for part in parts])[:count], *found
         )
@@ -159,10 +159,10 @@ class Engine:
         layout = self.blocks.layout
         snapshot = layout.fetched(self.executables.snapshot(chains))
         at = snapshot.lanes.at
-        found = self.located(self.arrays, layout.of_whole(at.position, zero=True))
+        found = self.evaluated_at(self.arrays, layout.of_whole(at.position, zero=True))
         moved = {**at.position, **recentred(found.residuals, centring, layout.dtype)}
         self.use_centring(centring)
-        there = self.located(self.arrays, layout.of_whole(moved, zero=True))
+        there = self.evaluated_at(self.arrays, layout.of_whole(moved, zero=True))
         at = at._replace(position=moved, log_density=there.log_density, gradient=there.gradient.by_variable())
         snapshot = snapshot._replace(lanes=snapshot.lanes._replace(at=at))
         return self.executables.restore(
@@ -184,26 +184,26 @@ class Engine:
         ticks = int(min(self.executables.block_length.ticks, goal.ticks))
         later = state.tuning if goal.later is None else goal.later
         order = block_arguments(goal.draws, ticks, _thin(state), ahead=goal.ahead, later=later)
-        state, ticks = self._moved(state, order, accumulates)
+        state, ticks = self._run_block(state, order, accumulates)
         if state.in_warm_up:
             return state._replace(warmup=state.warmup.more(ticks))
         return state._replace(sampling=state.sampling.more(ticks))
 
     def rested(self, state: RunState, accumulates: bool) -> RunState:
-        """Return the state with chains at rest, as the program that makes the draws computes it.
+        """Return the state after a tick without active lanes, which leaves all positions.
 
-        One tick without active lanes computes their random words and kinetic energies anew, which the programs that
-        place chains may round differently. Kernels that make whole draws do not need it.
+        So random words and kinetic energies of chains at rest are, to the last bit, those of the program that makes the
+        draws; the programs that place chains may round differently. Kernels that make whole draws do not need it.
         """
         if self.blocks.kernel.machine.makes_whole_draws:
             return state
         order = block_arguments(
             np.zeros(self.blocks.num_chains), 1, _thin(state), later=state.tuning, at_least_one=True
         )
-        rested, _ = self._moved(state._replace(sinks=None), order, accumulates)
+        rested, _ = self._run_block(state._replace(sinks=None), order, accumulates)
         return rested._replace(sinks=state.sinks)
 
-    def _moved(self, state: RunState, order: BlockArguments, accumulates: bool) -> tuple[RunState, int]:
+    def _run_block(self, state: RunState, order: BlockArguments, accumulates: bool) -> tuple[RunState, int]:
         began = time.perf_counter()
         program = self.executables.accumulate if accumulates else self.executables.record
         assert program is not None

@@ -78,7 +78,7 @@ class Run:
         self._acceptance = math.nan
 
     def begin(self, initial: Initial, arguments: RunArguments, centring: Centrings | None = None) -> None:
-        """Find initial positions, then warm up; a centring belongs to the tuning with which the kernel begins."""
+        """Find initial positions, then warm up; `centring` is that under which a given tuning was learned."""
         engine = self.engine
         num_chains = self.engine.blocks.num_chains
         engine.use_centring({} if centring is None else centring)

@@ -389,7 +389,7 @@ class Sampler:
         if init is None and groups and blocks.num_chains >= MANY_CHAINS and blocks.num_chains % groups == 0:
             init = superchains(groups)
         initial = initial_of(init, blocks.target, blocks.num_chains, seed, prior)
-        initial.check_moves(blocks.machine.is_of_one_chain)
+        initial.check_moves(blocks.adapter.is_of_one_chain)
         self.executables.reducing.reductions.check_superchains(initial.superchains)
         return initial
 

@@ -136,8 +136,8 @@ class Tree(NamedTuple):
     Attributes:
         moving_end, fixed_end: the end being extended, and the other.
         energy: at the start of the trajectory.
-        sample, sample_error: the draw so far, and its energy less that of the start. At depth 0 that is the start, and
-            `sample` is not yet set.
+        sample, sample_error: the draw so far, and its energy less that of the start. At depth 0 `sample` is that of an
+            earlier trajectory, and `join_subtree` takes the start instead.
         log_weight: log of the sum of exp(-error) over the tree.
         depth: doublings done.
         step_size: of this trajectory; one step size from its start to its end.

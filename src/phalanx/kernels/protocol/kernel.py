@@ -69,7 +69,8 @@ class LaneState(NamedTuple):
 
     Attributes:
         draw: number of the draw under way, `(lanes,)`.
-        at: the point at which the draw under way begins, kept until it ends, so that the draw can be repeated.
+        at: the point at which the draw under way begins, which is the draw before; kept until the draw ends, so that it
+            can be repeated.
         kernel_state: further state of the machine: vectors as `Vector`, all else as arrays `(..., lanes)`.
 
     Example:

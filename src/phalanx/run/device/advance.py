@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class BlockArguments(NamedTuple):
-    """Length of a block. Fields are arrays, their shapes, or their partitions.
+    """What a block is to do. Fields are arrays, their shapes, or their partitions.
 
     Attributes:
         ticks: maximal number of ticks.
@@ -127,13 +127,13 @@ class Advance:
         chains: ChainState,
         sinks: SinkState,
     ) -> Advanced:
-        machine = self.blocks.machine
+        adapter = self.blocks.adapter
 
         def body(now: Advanced) -> Advanced:
             (lane_state, since), (count, states), ticks = now
             active = count < order.draws + order.ahead
             tuned = self._by_lane(tuning, order, count)
-            lane_state, done, info = machine.step(lane_state, active, keys, target, tuned)
+            lane_state, done, info = adapter.step(lane_state, active, keys, target, tuned)
             done &= active
             since = since.after(done, info)
             kept = since.draws >= order.thin

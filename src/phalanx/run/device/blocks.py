@@ -43,9 +43,6 @@ from phalanx.run.find_finite_start import Given, climbed, finite_start, is_far
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Shaped
 
-# The fields of these records are Any, since they hold arrays, their shapes, or their partitions.
-
-
 BLOCK_BYTES = 4 * 2**20
 """Memory of a process's devices for the draws of a block; exceeded only if one draw of each chain takes more."""
 
@@ -53,7 +50,10 @@ BLOCK_DRAWS = 512
 """Maximal number of draws of each chain in a block."""
 
 BATCH_ROWS = 256
-"""Positions of all chains that one call of `Blocks.located` evaluates; more if there are more chains."""
+"""Positions of all chains that one call of `Blocks.evaluated_at` evaluates; more if there are more chains."""
+
+
+# The fields of these records are Any, since they hold arrays, their shapes, or their partitions.
 
 
 class InitResult(NamedTuple):
@@ -138,7 +138,7 @@ class Blocks:
         return self.target.sites.layout
 
     @cached_property
-    def machine(self) -> KernelAdapter:
+    def adapter(self) -> KernelAdapter:
         """Adapter of the kernel's machine."""
         return KernelAdapter(self.kernel.machine)
 
@@ -168,7 +168,7 @@ class Blocks:
 
     @rolled_hashes()
     def begin(self, seed: Array, arrays: Sequence[Array], given: Given) -> InitResult:
-        """Return every chain at an initial position with finite log density."""
+        """Search an initial position for every chain; `finite` says where the log density there is finite."""
         target = self.lanes(arrays)
         keys = self.keys(seed)
 
@@ -202,7 +202,7 @@ class Blocks:
 
     def _started(self, target: LaneTarget, at: Point, keys: Keys) -> tuple[ChainState, Any]:
         """Return chains at positions, and rows from which a metric learns."""
-        lanes = self.machine.init(at, jnp.int32(INITIAL_POSITION + 1), keys, target)
+        lanes = self.adapter.init(at, jnp.int32(INITIAL_POSITION + 1), keys, target)
         rows = self.recorder.first(lanes.at, target) if self.kernel.learns_moments else ()
         return ChainState(lanes, SinceKept.none(self.count)), rows
 
@@ -216,7 +216,7 @@ class Blocks:
         """Return the log density at one position for each chain, `(chain, coordinate)`."""
         return self.lanes(arrays).value(position.T)
 
-    def located(self, arrays: Sequence[Array], positions: Vector) -> AtPositions:
+    def evaluated_at(self, arrays: Sequence[Array], positions: Vector) -> AtPositions:
         """Return the log density, its gradient and residuals at positions for each chain, `(batch, chain, ...)`."""
 
         def one(position: Vector) -> AtPositions:
@@ -242,11 +242,11 @@ class Blocks:
 
     def snapshot(self, chains: ChainState) -> ChainState:
         """Return the chains at the starts of their current draws, in a form that depends on no mesh."""
-        return chains._replace(lanes=self.machine.snapshot(chains.lanes))
+        return chains._replace(lanes=self.adapter.snapshot(chains.lanes))
 
     def restore(self, seed: Array, arrays: Sequence[Array], chains: ChainState) -> ChainState:
         """Invert `snapshot`: return chains that make the same draws."""
-        return chains._replace(lanes=self.machine.restore(chains.lanes, self.keys(seed), self.lanes(arrays)))
+        return chains._replace(lanes=self.adapter.restore(chains.lanes, self.keys(seed), self.lanes(arrays)))
 
     def lanes(self, arrays: Sequence[Array], chains: Int[Array, "lanes"] | None = None) -> LaneTarget:
         """Return the target for all lanes of this device, or for those with some of its chains."""
@@ -354,18 +354,18 @@ class Blocks:
         return bool(first_centring(self.target.program))
 
     def batch_specs(self) -> Vector:
-        """Return the partition of the positions that `located` takes."""
+        """Return the partition of the positions that `evaluated_at` takes."""
         return Vector(self.layout.specs(None, CHAIN), self.layout)
 
     def batch_shapes(self) -> Vector:
-        """Return the shapes of the positions that `located` takes, on all devices: some for each chain."""
+        """Return the shapes of the positions that `evaluated_at` takes, on all devices: some for each chain."""
         batch = max(1, BATCH_ROWS // self.num_chains)
         of_groups = self.layout.whole_lengths
         shapes = (jax.ShapeDtypeStruct((batch, self.num_chains, size), self.layout.dtype) for size in of_groups)
         return Vector(tuple(shapes), self.layout)
 
-    def located_specs(self) -> AtPositions:
-        """Return the partition of the result of `located`."""
+    def evaluated_specs(self) -> AtPositions:
+        """Return the partition of the result of `evaluated_at`."""
         names = first_centring(self.target.program)
         by_name = {name: Residuals(*[self.target.sharding(name).spec(None, CHAIN)] * 3) for name in names}
         return AtPositions(PartitionSpec(None, CHAIN), self.batch_specs(), by_name)
@@ -420,14 +420,14 @@ class Blocks:
             gradient = self.layout.vector(zeros if self.kernel.machine.uses_gradient else {})
             at = Point(self.layout.vector(zeros), Total(height, height), gradient)
             keys = self.keys(jnp.uint32(0))
-            return self.machine.init(at, jnp.int32(INITIAL_POSITION + 1), keys, self.lanes(arrays))
+            return self.adapter.init(at, jnp.int32(INITIAL_POSITION + 1), keys, self.lanes(arrays))
 
         return self._on_device(start, self._arrays)
 
     @cached_property
     def snapshot_shapes(self) -> Snapshot:
         """Shapes of the result of `snapshot` on one device."""
-        return self._on_device(self.machine.snapshot, self._lane_state)
+        return self._on_device(self.adapter.snapshot, self._lane_state)
 
     @property
     def _arrays(self) -> PyTree:

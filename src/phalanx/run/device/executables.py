@@ -47,14 +47,14 @@ class Executables:
         blocks: functions of the run.
         reducing: sink that reduces draws.
         begin: finds initial positions.
-        record, no_records: advances chains and records their draws; makes empty records. None if draws are neither
-            stored nor used for tuning.
+        record: advances chains and records their draws; None if draws are neither stored nor used for tuning.
+        no_records: makes the empty records with which `record` begins.
         sums: adds up recorded draws; None without `record`.
         constrain: computes the stored variables of recorded draws; None without stored draws.
         reduce: passes recorded draws to reducers; None without stored draws or without reducers.
-        accumulate, empty: advances chains, and counts and reduces their draws; makes empty states. None if draws are
-            stored.
-        locate: finds residuals and gradients at positions; None without partially centred variables.
+        accumulate: advances chains, and counts and reduces their draws; None if draws are stored.
+        empty: makes the empty states with which `accumulate` begins.
+        evaluate_at: finds residuals and gradients at positions; None without partially centred variables.
         count: number of programs compiled ahead of time.
         bytes_on_device: memory of the largest program on each device; 0 if the backend does not report it.
         matmul_precision: precision of matrix products.
@@ -73,7 +73,7 @@ class Executables:
     reduce: Compiled | None = None
     accumulate: Compiled | None = None
     empty: Compiled | None = None
-    locate: Compiled | None = None
+    evaluate_at: Compiled | None = None
     count: int = 0
     bytes_on_device: int = 0
     matmul_precision: str = "float32"
@@ -134,11 +134,11 @@ class Executables:
             found = program(tuple(arrays), placed)
         return jax.tree.map(to_host, found).in_double()
 
-    def located(self, arrays: Sequence[Array], positions: Vector) -> AtPositions:
-        """Return the result of `Blocks.located` on the host."""
-        assert self.locate is not None
+    def evaluated_at(self, arrays: Sequence[Array], positions: Vector) -> AtPositions:
+        """Return the result of `Blocks.evaluated_at` on the host."""
+        assert self.evaluate_at is not None
         placed = jax.tree.map(to_devices, positions, shardings(self.blocks.target.mesh, self.blocks.batch_specs()))
-        return jax.tree.map(to_host, self.locate(tuple(arrays), placed))
+        return jax.tree.map(to_host, self.evaluate_at(tuple(arrays), placed))
 
     @property
     def snapshot(self) -> Callable[..., Any]:
@@ -309,8 +309,8 @@ def _lowered(reducing: Reducing, arrays: Sequence[Array], tiles: Tiles) -> Itera
     if rows is not None:
         yield "sums", lowering.sums(rows), {}
     if blocks.is_centred:
-        locate = blocks.jit(blocks.located, (data, blocks.batch_specs()), blocks.located_specs())
-        yield "locate", locate.lower(arrays, blocks.batch_shapes()), {}
+        evaluate_at = blocks.jit(blocks.evaluated_at, (data, blocks.batch_specs()), blocks.evaluated_specs())
+        yield "evaluate_at", evaluate_at.lower(arrays, blocks.batch_shapes()), {}
 
 
 def block_arguments(

@@ -76,26 +76,23 @@ class RowLayout:
 
         return joined(0), joined(1) if self.parts == 2 else Vector((), self.position)
 
-    def statistics(self, rows: Sequence[Array] | Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the statistics in rows on the host by name; those in two floats as float64."""
+    def statistics(self, columns: Float[np.ndarray, "*rows columns"]) -> dict[str, Any]:
+        """Return the statistics in their columns on the host by name; those in two floats as float64."""
         return {
-            name: self.total(rows, name).in_double() if name in TOTALS else self._column(rows, number)
+            name: self.total(columns, name).in_double() if name in TOTALS else columns[..., number]
             for number, name in enumerate(self.stats)
         }
 
-    def total(self, rows: Sequence[Array] | Sequence[np.ndarray], name: str) -> Total:
-        """Return a statistic in two floats."""
+    def total(self, columns: Float[np.ndarray, "*rows columns"], name: str) -> Total:
+        """Return a statistic in two floats, given the columns of statistics."""
         fine = len(self.stats) + self.totals.index(name)
-        return Total(self._column(rows, self.stats.index(name)), self._column(rows, fine))
+        return Total(columns[..., self.stats.index(name)], columns[..., fine])
 
     def columns(self, stats: Mapping[str, Any]) -> list[Array]:
         """Return the columns of statistics on a device: the inverse of `statistics`."""
         totals = {name: x if isinstance(x := stats[name], Total) else Total.of(x) for name in self.totals}
         whole = [totals[name].coarse if name in totals else stats[name] for name in self.stats]
         return [*whole, *(total.fine for total in totals.values())]
-
-    def _column(self, rows: Sequence[Array] | Sequence[np.ndarray], number: int) -> Any:
-        return rows[0][..., self.start_of_stats + number]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from jax import Array
 from phalanx.density.target import Target
 from phalanx.mesh.chains import HeldChains
 from phalanx.programs.centring import CENTRING
-from phalanx.run.host.recorded import HostBlock, fetch_held
+from phalanx.run.host.recorded import BlockStats, fetch_held
 from phalanx.run.state import LateCopy, Stored
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class DrawBuffer:
         self,
         stored: Stored,
         values: Mapping[str, Array],
-        block: HostBlock,
+        block: BlockStats,
         counts: Integer[np.ndarray, "chains"],
         divergences: int,
     ) -> Stored:
@@ -102,7 +102,7 @@ class DrawBuffer:
         Args:
             stored: the draws before.
             values: values `(slot, chain, ...)` of the variables on the devices, by the names of `Blocks.constrain`.
-            block: the block, with statistics.
+            block: statistics of the block.
             counts: number of its draws, of each of all chains.
             divergences: number of divergent ones.
         """
@@ -114,7 +114,7 @@ class DrawBuffer:
         def copy() -> None:
             filled = block.filled
             of_variables = dict(values)
-            stored_stats = block.stats
+            stored_stats = block.by_name
             indices = DrawIndices.of(filled, self.held.part(known) - block.known)
             needed = int((known + counts).max())
             if (jacobian := of_variables.pop(CENTRING, None)) is not None:

@@ -20,26 +20,22 @@ from phalanx.run.device.advance import SinkState
 from phalanx.run.device.recorder import RowLayout
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int, Integer, Shaped
+    from jaxtyping import Bool, Float, Integer, Shaped
 
 
 @dataclass(frozen=True)
 class HostBlock:
-    """Recorded draws of a block, of all chains or of those that this process holds.
+    """Recorded draws of a block, of all chains or of some.
 
     Attributes:
         rows: arrays `(slot, chain, device, column)`, one for each group of coordinates.
         count: draws of each of these chains; later slots are empty.
         layout: layout of a row.
-        known: number of each chain's first draws that are those of blocks before, which the sinks still hold.
-        first: number of slots before the first one in `rows`.
     """
 
     rows: list[Float[np.ndarray, "slots chains _devices _columns"]]
     count: Integer[np.ndarray, "chains"]
     layout: RowLayout
-    known: Integer[np.ndarray, "chains"] | int = 0
-    first: int = 0
 
     @classmethod
     def fetched(cls, sinks: SinkState, layout: RowLayout, groups: int | None = None, every: int = 1) -> HostBlock:
@@ -58,6 +54,39 @@ class HostBlock:
             rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
         return cls(rows, count, layout)
 
+    @property
+    def filled(self) -> Bool[np.ndarray, "slots chains"]:
+        """True for slots with a draw."""
+        return np.arange(len(self.rows[0]))[:, None] < self.count
+
+    def sample(self) -> Sample:
+        """Return the draws in order of chains, which does not depend on the devices."""
+        filled = self.filled.T
+        layout = self.layout
+        rows = [np.swapaxes(part, 0, 1)[filled] for part in self.rows]
+        position, gradient = layout.whole_vectors(rows)
+        log_density = np.asarray(layout.total(rows[0][:, 0, layout.start_of_stats :], "log_density").in_double())
+        return Sample(position.parts, gradient.parts, log_density, np.nonzero(filled)[0])
+
+
+@dataclass(frozen=True)
+class BlockStats:
+    """Statistics of a block's recorded draws, of the chains that this process holds; positions stay on the devices.
+
+    Attributes:
+        columns: `(slot, chain, column)`.
+        count: slots of each of these chains up to its last draw; later ones are empty.
+        known: draws of each chain that earlier blocks have delivered; the sinks keep them for reducers.
+        first: number of slots before the first one in `columns`.
+        layout: layout of a row.
+    """
+
+    columns: Float[np.ndarray, "slots chains columns"]
+    count: Integer[np.ndarray, "chains"]
+    known: Integer[np.ndarray, "chains"]
+    first: int
+    layout: RowLayout
+
     @classmethod
     def held(
         cls,
@@ -66,88 +95,87 @@ class HostBlock:
         counts: Integer[np.ndarray, "all_chains"],
         held: HeldChains,
         known: Integer[np.ndarray, "all_chains"] | None = None,
-    ) -> HostBlock:
-        """Return the recorder's draws of the chains that this process holds.
+    ) -> BlockStats:
+        """Return the statistics of the chains that this process holds.
 
         Args:
             sinks: state of the recorder.
             layout: layout of its rows.
             counts: draws of each of all chains.
             held: the chains that this process holds.
-            known: draws of each of all chains that are those of blocks before; None for none.
+            known: draws of each of all chains that earlier blocks have delivered; None for none.
         """
-        count, (recorded,), rows = held.part(counts), sinks.states, []
+        count = held.part(counts)
         before = np.zeros_like(count) if known is None else held.part(known)
         first = int(before.min())
-        for array, width in zip(recorded, layout.widths, strict=True):
-            fetched = fetch_held(array, slice(first, int(count.max())), held)
-            rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
-        return cls(rows, count - first, layout, before - first, first)
+        (rows,) = sinks.states
+        columns = fetch_held(rows[0], slice(first, int(count.max())), held, slice(layout.start_of_stats, None))
+        return cls(columns, count - first, before - first, first, layout)
 
     @cached_property
     def filled(self) -> Bool[np.ndarray, "slots chains"]:
         """True for slots with a draw of this block."""
-        slot = np.arange(len(self.rows[0]))[:, None]
+        slot = np.arange(len(self.columns))[:, None]
         return (slot >= self.known) & (slot < self.count)
 
     @property
     def slots(self) -> slice:
-        """Slots that `rows` has."""
-        return slice(self.first, self.first + len(self.rows[0]))
-
-    @property
-    def numbers(self) -> Int[np.ndarray, "slots chains"]:
-        """Number of the draw in each slot, counted by chain within the block."""
-        return np.broadcast_to(np.arange(len(self.filled))[:, None], self.filled.shape)
+        """Slots that `columns` has."""
+        return slice(self.first, self.first + len(self.columns))
 
     @cached_property
-    def stats(self) -> dict[str, Float[np.ndarray, "slots chains"]]:
+    def by_name(self) -> dict[str, Float[np.ndarray, "slots chains"]]:
         """Statistics by name."""
-        return self.layout.statistics([self.rows[0][:, :, 0]])
-
-    def sample(self) -> Sample:
-        """Return the draws in order of chains, which does not depend on the devices."""
-        filled = self.filled.T
-        layout = self.layout
-        rows = [np.swapaxes(part, 0, 1)[filled] for part in self.rows]
-        position, gradient = layout.whole_vectors(rows)
-        log_density = np.asarray(layout.total([rows[0][:, 0]], "log_density").in_double())
-        return Sample(position.parts, gradient.parts, log_density, np.nonzero(filled)[0])
+        return self.layout.statistics(self.columns)
 
 
-def fetch_slots(array: Shaped[Array, "all_slots *shape"], slots: slice) -> Shaped[np.ndarray, "slots *shape"]:
-    """Return some slots of a sharded array, without copying the others to the host."""
+def fetch_slots(
+    array: Shaped[Array, "all_slots *shape"], slots: slice, columns: slice = slice(None)
+) -> Shaped[np.ndarray, "slots *some"]:
+    """Return some slots of a sharded array, and some of its last axis, without copying the others on the host."""
     if not array.is_fully_addressable:
-        return to_host(array)[slots]
-    whole = np.empty((_length(slots), *array.shape[1:]), array.dtype)
+        return to_host(array)[slots][..., columns]
+    whole = np.empty(_shape(array, slots, columns), array.dtype)
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
-            whole[(slice(None), *shard.index[1:])] = np.asarray(shard.data)[slots]
+            _part(whole, shard.index[1:], columns)[...] = np.asarray(shard.data)[slots][..., columns]
     return whole
 
 
 def fetch_held(
-    array: Shaped[Array, "all_slots all_chains *shape"], slots: slice, held: HeldChains
-) -> Shaped[np.ndarray, "slots held *shape"]:
-    """Return some slots of the chains that this process holds, copied from its own devices."""
+    array: Shaped[Array, "all_slots all_chains *shape"], slots: slice, held: HeldChains, columns: slice = slice(None)
+) -> Shaped[np.ndarray, "slots held *some"]:
+    """Return some slots, and some of the last axis, of the chains that this process holds, from its own devices."""
     if held.is_whole:
-        return fetch_slots(array, slots)
+        return fetch_slots(array, slots, columns)
     if held.is_shared:  # rows of a chain may lie in several processes
         assert isinstance(array.sharding, NamedSharding)
         array = jax.jit(_identity, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec(None, CHAIN)))(array)
-    own = np.empty((_length(slots), len(held.numbers), *array.shape[2:]), array.dtype)
+    own = np.empty(_shape(array, slots, columns, len(held.numbers)), array.dtype)
     known = set[str]()
     for shard in array.addressable_shards:
         if (where := str(shard.index)) not in known:  # other devices have copies
             known.add(where)
             first = int(np.searchsorted(held.numbers, shard.index[1].start or 0))
             chains = slice(first, first + shard.data.shape[1])
-            own[(slice(None), chains, *shard.index[2:])] = np.asarray(shard.data)[slots]
+            _part(own, (chains, *shard.index[2:]), columns)[...] = np.asarray(shard.data)[slots][..., columns]
     return own
 
 
-def _length(slots: slice) -> int:
-    return slots.stop - (slots.start or 0)
+def _part(
+    array: Shaped[np.ndarray, "slots *some"], index: tuple[slice, ...], columns: slice
+) -> Shaped[np.ndarray, "slots *part"]:
+    """Return a shard's part of an array that has these columns of the last axis, which is whole where some are left."""
+    return array[(slice(None), *index)] if columns == slice(None) else array[(slice(None), *index[:-1])]
+
+
+def _shape(array: Array, slots: slice, columns: slice, chains: int | None = None) -> tuple[int, ...]:
+    """Return the shape of some slots and columns of an array, with another number of chains if it is given."""
+    shape = [len(range(array.shape[0])[slots]), *array.shape[1:]]
+    shape[1] = shape[1] if chains is None else chains
+    if columns != slice(None):
+        shape[-1] = len(range(shape[-1])[columns])
+    return tuple(shape)
 
 
 def _identity(array: Array) -> Array:
@@ -163,10 +191,10 @@ class BlockTotals(NamedTuple):
     accepted: float
 
     @classmethod
-    def of(cls, block: HostBlock, held: HeldChains) -> BlockTotals:
+    def of(cls, block: BlockStats, held: HeldChains) -> BlockTotals:
         """Return the totals, given each process's draws; all processes must call it together."""
         filled = block.filled & held.owned
-        stats = block.stats
+        stats = block.by_name
         sums = [stats[name][filled].sum(dtype=np.float64) for name in ("num_steps", "diverging", "acceptance_rate")]
         draws, steps, divergences, accepted = map(float, held.total(np.array([filled.sum(), *sums], np.float64)))
         return cls(int(draws), int(steps), int(divergences), accepted)

@@ -74,7 +74,8 @@ class Window(NamedTuple):
         every = self.every
         for recorded in self.left:
             block = HostBlock.fetched(recorded, layout, self.groups, self.every_chain)
-            numbers = (made[None] + block.numbers).T[block.filled.T]
+            slots = np.broadcast_to(np.arange(len(block.filled))[:, None], block.filled.shape)
+            numbers = (made[None] + slots).T[block.filled.T]
             parts = (*parts, _kept(Part(block.sample(), numbers), every))
             made = made + block.count
         while _numbers(parts) > MOST_NUMBERS:

@@ -15,7 +15,7 @@ from phalanx.run.device.recorder import Rows
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.draw_store import DrawStore
-from phalanx.run.host.recorded import BlockTotals, HostBlock
+from phalanx.run.host.recorded import BlockStats, BlockTotals
 from phalanx.run.phases.phase import BlockGoal, PhaseProgress
 from phalanx.run.state import RunState
 from phalanx.run.until import FIRST, StoppingWatch
@@ -101,12 +101,13 @@ class StorePhase:
 
     def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block, whose draws each process has stored for the chains that it holds."""
-        state = self._moved(state)  # those of the block before, copied to the host while the devices made this one
+        # those of the block before, copied to the host while the devices made this one
+        state = self._without_stored(state)
         assert state.sinks is not None
         blocks = self._engine.blocks
         counts = to_host(state.sinks.count)
         known = state.stored.counts - self._start if self._reduces else np.zeros_like(counts)
-        block = HostBlock.held(state.sinks, blocks.row_layout, counts, blocks.held, known)
+        block = BlockStats.held(state.sinks, blocks.row_layout, counts, blocks.held, known)
         # processes exchange totals before the next program begins, which may sum over devices
         totals = BlockTotals.of(block, blocks.held)
         mean_steps = state.mean_steps
@@ -136,13 +137,13 @@ class StorePhase:
         if state.stopped or self._watch is None:
             return state
         if state.stored.count >= state.next_look:
-            state = self._moved(state)
+            state = self._without_stored(state)
         held = self._engine.blocks.held
         read = self._store.read if self._store is not None else lambda: of_all_chains(*state.stored.whole, held)
         met, next_look = self._watch.look(state.stored.count, state.next_look, read)
         return state._replace(stopped=met, next_look=next_look)
 
-    def _moved(self, state: RunState) -> RunState:
+    def _without_stored(self, state: RunState) -> RunState:
         """Return the state without the draws that every chain has, if there is a store for them."""
         return state if self._store is None else self._store.take(state)
 

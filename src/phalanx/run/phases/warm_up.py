@@ -24,7 +24,7 @@ from phalanx.programs.centring import Centrings, recentred
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
-from phalanx.run.host.recorded import HostBlock
+from phalanx.run.host.recorded import BlockStats
 from phalanx.run.host.window import Window
 from phalanx.run.phases.phase import BlockGoal, PhaseProgress, acceptance_rates
 from phalanx.run.state import RunState, Stored, WarmingState
@@ -171,7 +171,7 @@ class WarmUpPhase:
         sinks = state.sinks
         assert warming is not None and sinks is not None and engine.executables.constrain is not None
         counts = np.full(blocks.num_chains, warming.filled)
-        block = HostBlock.held(sinks, blocks.row_layout, counts, blocks.held)
+        block = BlockStats.held(sinks, blocks.row_layout, counts, blocks.held)
         values = engine.executables.constrain(engine.arrays, sinks.states[0])
         return DrawBuffer(blocks.target, blocks.held, total, total).with_block(stored, values, block, counts, 0)
 
@@ -355,11 +355,11 @@ def recentring_of(engine: Engine, sample: Sample) -> Recentring:
     chosen = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
     sample = jax.tree.map(lambda values: values[chosen], sample)
     position = Vector(tuple(sample.position), layout)
-    found = engine.located(engine.arrays, position)
+    found = engine.evaluated_at(engine.arrays, position)
     centring = {name: learn_centring(*of, before=engine.centring[name]) for name, of in found.residuals.items()}
     values = {**position.by_variable(), **recentred(found.residuals, centring, layout.dtype)}
     position = layout.of_whole(values, zero=True)
-    there = engine.located(engine.arrays_with(centring), position)
+    there = engine.evaluated_at(engine.arrays_with(centring), position)
     moved = sample._replace(position=position.parts, gradient=there.gradient.parts)
     # the chains themselves are located, too, before and after
     evaluations = 2 * (len(chosen) + engine.blocks.num_chains)

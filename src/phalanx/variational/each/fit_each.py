@@ -29,7 +29,7 @@ from phalanx.variational.compiled_fit import run_to_end
 from phalanx.variational.data_checks import DataChecks
 from phalanx.variational.drawing import MOST_DRAWS
 from phalanx.variational.each.fits import Fits, chosen_names
-from phalanx.variational.each.learning import LearningOfSets, SetsCourse
+from phalanx.variational.each.learning import LearningOfSets, SetsProgress
 from phalanx.variational.each.programs import LanePrograms
 from phalanx.variational.guides.guide_and_model import Pair, alignment_of
 from phalanx.variational.methods.optimizer import steps_of
@@ -61,7 +61,7 @@ class CompiledSets:
 
     programs: LanePrograms
     method: LearningOfSets
-    loop: Loop[SetsCourse]
+    loop: Loop[SetsProgress]
     failed: Mapping[int, str]
     falls: bool
     notices: tuple[str, ...]
@@ -93,7 +93,7 @@ class CompiledSets:
         notices = (*on_sets.notices, *data_checks.unseen(pair.problem.arguments))
         return cls(programs, method, loop, failed, falls, notices)
 
-    def learn(self, options: FitOptions) -> tuple[SetsCourse, dict[int, str]]:
+    def learn(self, options: FitOptions) -> tuple[SetsProgress, dict[int, str]]:
         """Run the method; return what it has learned, and why data sets have failed, by number.
 
         Raises:
@@ -102,15 +102,15 @@ class CompiledSets:
         loop = self.loop
         count = self.programs.on_sets.sets.count
         run_to_end(loop, self.notices, options)
-        course = self.method.outcome(loop.state)
+        sets_progress = self.method.outcome(loop.state)
         reason = f"its loss, or the loss's gradient, was not finite for {PATIENCE} steps, one after the other."
-        failed = {**self.failed, **dict.fromkeys(course.gave_up, reason)}
+        failed = {**self.failed, **dict.fromkeys(sets_progress.gave_up, reason)}
         if len(failed) == count:
             raise ValueError(
                 f"each: none of the {count:,} data sets can be fitted; of the first, {failed[0]} Run phx.fit on it "
                 f"alone to see more."
             )
-        return course, failed
+        return sets_progress, failed
 
 
 def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitOptions) -> Fits:
@@ -123,10 +123,10 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
     compiled = CompiledSets.of(pair, on_sets, options)
     learning = time.perf_counter()
     started = datetime.now().isoformat(timespec="seconds")
-    course, failed = compiled.learn(options)
+    sets_progress, failed = compiled.learn(options)
     stopped = compiled.loop.stopped
     whole = {
-        number: why_unsettled(course.settling[number], int(course.steps[number]), compiled.falls, stopped)
+        number: why_unsettled(sets_progress.settling[number], int(sets_progress.steps[number]), compiled.falls, stopped)
         for number in range(on_sets.sets.count)
         if number not in failed
     }
@@ -134,18 +134,18 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
         compile=learning - began,
         warmup=0.0,
         sampling=time.perf_counter() - learning,
-        gradient_evaluations=int(course.steps.sum()) * options.num_particles,
+        gradient_evaluations=int(sets_progress.steps.sum()) * options.num_particles,
         compilations=compiled.programs.compiler.count,
     )
     result = _Result(
-        guide, course, compiled.programs, list(failed), whole, timing, started, stopped is not None, options
+        guide, sets_progress, compiled.programs, list(failed), whole, timing, started, stopped is not None, options
     )
     sets = on_sets.sets.names
     return Fits(
         params=result.params,
-        elbo=blanked(course.elbo, result.failed),
-        error=blanked(course.error, result.failed),
-        steps=course.steps,
+        elbo=blanked(sets_progress.elbo, result.failed),
+        error=blanked(sets_progress.error, result.failed),
+        steps=sets_progress.steps,
         sets=sets,
         failed={sets[number]: reason for number, reason in sorted(failed.items())},
         unsettled={sets[number]: why for number, why in whole.items() if why},
@@ -173,7 +173,7 @@ class _Result:
     """Parameters, bounds and draws of all data sets, and the fit of one."""
 
     guide: Any
-    course: SetsCourse
+    sets_progress: SetsProgress
     programs: LanePrograms
     failed: Sequence[int]
     unsettled: Mapping[int, str]
@@ -194,7 +194,7 @@ class _Result:
 
     @property
     def _ends(self) -> dict[str, Any]:
-        return self.course.free if self.options.averages else self.course.last
+        return self.sets_progress.free if self.options.averages else self.sets_progress.last
 
     @cached_property
     def params(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class _Result:
     @cached_property
     def _last(self) -> dict[str, Any]:
         """Parameters after the last steps, by data set."""
-        return self._values_of(self.course.last)
+        return self._values_of(self.sets_progress.last)
 
     def record(self, pair: Pair, seed: int) -> RunRecord:
         """Return the record of a guide beside a model."""
@@ -224,18 +224,18 @@ class _Result:
         """Return the fit of one data set, with its own rows alone."""
         data = self.on_sets.sets.one(number, padded=False)
         options = self.options
-        course = self.course
+        progress = self.sets_progress
         pair = pair_of(self.on_sets.of_user, self.guide, data, self.programs.pair.problem.mesh, None, None)
         free, params = (jax.tree.map(lambda leaf: leaf[number], of) for of in (self._ends, self.params))
         last = jax.tree.map(lambda leaf: leaf[number], self._last) if options.averages else None
         return Fit(
             params,
-            course.losses(number),
+            progress.losses(number),
             self.timing,
             self.record(pair, (options.seed + number) % 2**32),
             self.unsettled[number],
-            int(course.steps[number]),
-            int(course.failed[number]),
+            int(progress.steps[number]),
+            int(progress.failed[number]),
             free=free,
             pair=pair,
             arrays=pair.problem.place_arrays(),

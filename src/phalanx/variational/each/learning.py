@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
     made: StepBounds
 
 
-class SetsCourse(NamedTuple):
+class SetsProgress(NamedTuple):
     """State of the fits of many data sets.
 
     Attributes:
@@ -131,18 +131,18 @@ class LearningOfSets:
     settling: Settling
     _block_length: BlockLength = field(default_factory=BlockLength)
 
-    def init(self, start: SetsCourse) -> SetsCourse:
+    def init(self, start: SetsProgress) -> SetsProgress:
         """Return the state to begin with."""
         return start
 
     def begin(
         self, free: dict[str, Any], sets: np.ndarray, arrays: tuple[Array, ...], without: frozenset[int]
-    ) -> SetsCourse:
+    ) -> SetsProgress:
         """Return the state of lanes of these data sets at initial parameters; those in `without` do not move."""
         count = len(self.seeds)
         moves = (np.arange(len(sets)) < count) & ~np.isin(sets, list(without))
         of_sets = jax.tree.map(lambda leaf: to_host(leaf)[:count].copy(), free)
-        return SetsCourse(
+        return SetsProgress(
             0,
             jax.vmap(self.steps.begin)(free),
             sets,
@@ -158,93 +158,93 @@ class LearningOfSets:
             np.full(count, np.nan),
         )
 
-    def step(self, state: SetsCourse, say: Callable[[str], None]) -> Iterator[SetsCourse]:
+    def step(self, state: SetsProgress, say: Callable[[str], None]) -> Iterator[SetsProgress]:
         """Make a block of steps, and compare the windows that have ended."""
-        course = state
+        progress = state
         began = time.perf_counter()
-        rules = [course.settling[number] for number in course.sets]
-        ends = min(rule.end_of(course.step) for rule, moves in zip(rules, course.moves, strict=True) if moves)
-        most = min(self._block_length.ticks, room_of(len(rules)), ends - course.step)
+        rules = [progress.settling[number] for number in progress.sets]
+        ends = min(rule.end_of(progress.step) for rule, moves in zip(rules, progress.moves, strict=True) if moves)
+        most = min(self._block_length.ticks, room_of(len(rules)), ends - progress.step)
         rates = np.array([self.rate * rule.rate for rule in rules], np.float32)
-        anew = np.array([rule.window.begin == course.step for rule in rules])
-        order = LaneOrder(np.int32(most), course.moves, rates, anew)
-        lanes, made = self.programs.block(self.steps, course.state, self.seeds[course.sets], course.arrays, order)
-        steps = course.steps.copy()
-        steps[course.sets[course.moves]] += most
-        bounds = (*course.bounds, Bounds(course.step, course.sets, made))
-        course = course._replace(step=course.step + most, state=lanes, steps=steps, bounds=bounds)
-        yield course
+        anew = np.array([rule.window.begin == progress.step for rule in rules])
+        order = LaneOrder(np.int32(most), progress.moves, rates, anew)
+        lanes, made = self.programs.block(self.steps, progress.state, self.seeds[progress.sets], progress.arrays, order)
+        steps = progress.steps.copy()
+        steps[progress.sets[progress.moves]] += most
+        bounds = (*progress.bounds, Bounds(progress.step, progress.sets, made))
+        progress = progress._replace(step=progress.step + most, state=lanes, steps=steps, bounds=bounds)
+        yield progress
         self._block_length.learn(most, time.perf_counter() - began)
-        yield self._with_fewer_lanes(self._without_ended(self._compared(course)))
+        yield self._with_fewer_lanes(self._without_ended(self._compared(progress)))
 
-    def done(self, state: SetsCourse) -> bool:
+    def done(self, state: SetsProgress) -> bool:
         """Return whether no data set moves any more."""
         return not state.moves.any()
 
-    def report(self, state: SetsCourse) -> SetsReport:
+    def report(self, state: SetsProgress) -> SetsReport:
         """Return the progress."""
         moving = int(state.moves.sum())
         return SetsReport("fitting", state.step, self.settling.num_steps, len(self.seeds), moving)
 
-    def stop(self, state: SetsCourse, reason: Stop) -> str:
+    def stop(self, state: SetsProgress, reason: Stop) -> str:
         """Return a line about a fit that was stopped."""
         made = f"{state.step:,} of {self.settling.num_steps:,} steps"
         return f"Interrupted: returning what was learned in {made}." if reason is Stop.INTERRUPTED else ""
 
-    def outcome(self, course: SetsCourse) -> SetsCourse:
+    def outcome(self, progress: SetsProgress) -> SetsProgress:
         """Return the state with the parameters to return of data sets that were stopped: the best averages."""
-        moving = np.flatnonzero(course.moves)
+        moving = np.flatnonzero(progress.moves)
         if not len(moving):
-            return course
-        rules = [course.settling[number] for number in course.sets[moving]]
+            return progress
+        rules = [progress.settling[number] for number in progress.sets[moving]]
         enough = np.array([max((rule.window.end - rule.window.begin) // 2, 1) for rule in rules])
-        averaged = to_host(course.state.averaged)[moving] >= enough
+        averaged = to_host(progress.state.averaged)[moving] >= enough
         never = ~averaged & ~np.array([rule.compared for rule in rules])
-        found = course.free
-        for lanes, best in ((moving[averaged], course.state.mean), (moving[never], course.state.free)):
-            found = _with(found, course.sets[lanes], _lanes_of(best, lanes))
-        elbo = course.elbo.copy()
-        error = course.error.copy()
-        for number in course.sets[moving]:
-            if np.isnan(elbo[number]) and course.step:
-                elbo[number], error[number] = course.losses(number).mean
-        last = _with(course.last, course.sets[moving], _lanes_of(course.state.free, moving))
-        return course._replace(free=found, last=last, elbo=elbo, error=error)
+        found = progress.free
+        for lanes, best in ((moving[averaged], progress.state.mean), (moving[never], progress.state.free)):
+            found = _with(found, progress.sets[lanes], _lanes_of(best, lanes))
+        elbo = progress.elbo.copy()
+        error = progress.error.copy()
+        for number in progress.sets[moving]:
+            if np.isnan(elbo[number]) and progress.step:
+                elbo[number], error[number] = progress.losses(number).mean
+        last = _with(progress.last, progress.sets[moving], _lanes_of(progress.state.free, moving))
+        return progress._replace(free=found, last=last, elbo=elbo, error=error)
 
-    def _compared(self, course: SetsCourse) -> SetsCourse:
+    def _compared(self, progress: SetsProgress) -> SetsProgress:
         """Return the state after the ends of windows, given their averages and those of the two windows before."""
-        rules = [course.settling[number] for number in course.sets]
-        ended = np.array([rule.window.end == course.step for rule in rules]) & course.moves
+        rules = [progress.settling[number] for number in progress.sets]
+        ended = np.array([rule.window.end == progress.step for rule in rules]) & progress.moves
         lanes = np.flatnonzero(ended)
-        numbers = course.sets[ended]
+        numbers = progress.sets[ended]
         if not len(lanes):
-            return course
-        free = _with(course.free, numbers, _lanes_of(course.state.mean, lanes))
-        last = _with(course.last, numbers, _lanes_of(course.state.free, lanes))
+            return progress
+        free = _with(progress.free, numbers, _lanes_of(progress.state.mean, lanes))
+        last = _with(progress.last, numbers, _lanes_of(progress.state.free, lanes))
         changes = np.full((2, len(lanes)), np.inf)
-        quartiles = course.quartiles
+        quartiles = progress.quartiles
         if self.settling.stops:
-            now = self._quartiles(course, lanes)
+            now = self._quartiles(progress, lanes)
             none = np.full((len(self.seeds), *now.shape[1:]), np.nan, now.dtype)
             quartiles = tuple(none if then is None else then for then in quartiles)
             found = np.stack([change_between(then[numbers], now) for then in quartiles]) / TOLERANCE
             begun = np.stack([np.isfinite(then[numbers]).any((1, 2)) for then in quartiles])
             changes = np.where(begun, found, np.inf)
             quartiles = _with(quartiles[0], numbers, now), _with(quartiles[1], numbers, quartiles[0][numbers])
-        settling = list(course.settling)
-        elbo = course.elbo.copy()
-        error = course.error.copy()
+        settling = list(progress.settling)
+        elbo = progress.elbo.copy()
+        error = progress.error.copy()
         for lane, number, change, across in zip(lanes, numbers, *changes, strict=True):
             rule = settling[number]
-            made = _bounds_of(course, lane, rule.window.begin)
-            settling[number] = rule.look(course.step, made.elbo, float(change), float(across))
+            made = _bounds_of(progress, lane, rule.window.begin)
+            settling[number] = rule.look(progress.step, made.elbo, float(change), float(across))
             elbo[number], error[number] = made.mean
-        return course._replace(
+        return progress._replace(
             settling=tuple(settling), free=free, last=last, quartiles=quartiles, elbo=elbo, error=error
         )
 
     def _quartiles(
-        self, course: SetsCourse, lanes: Int[np.ndarray, "ended"]
+        self, progress: SetsProgress, lanes: Int[np.ndarray, "ended"]
     ) -> Float[np.ndarray, "ended 3 coordinate"]:
         """Return the quartiles of the guides of some lanes, by a program for so many lanes, or up to four times more.
 
@@ -254,48 +254,48 @@ class LearningOfSets:
         while size < len(lanes):
             size *= FEWER
         filled = np.resize(lanes, size)
-        mean = course.state.mean
-        arrays = course.arrays
-        if size < len(course.sets):
+        mean = progress.state.mean
+        arrays = progress.arrays
+        if size < len(progress.sets):
             mean = jax.tree.map(lambda leaf: to_host(leaf)[filled], mean)
-            arrays = self.programs.arrays(course.sets[filled])
+            arrays = self.programs.arrays(progress.sets[filled])
         else:
-            filled = np.arange(len(course.sets))
-        count = draws_to_compare(jax.tree.map(lambda leaf: leaf[0], course.free))
-        found = self.programs.quartiles(count, mean, self.seeds[course.sets[filled]], arrays)
-        return found[: len(lanes)] if size < len(course.sets) else found[lanes]
+            filled = np.arange(len(progress.sets))
+        count = draws_to_compare(jax.tree.map(lambda leaf: leaf[0], progress.free))
+        found = self.programs.quartiles(count, mean, self.seeds[progress.sets[filled]], arrays)
+        return found[: len(lanes)] if size < len(progress.sets) else found[lanes]
 
-    def _without_ended(self, course: SetsCourse) -> SetsCourse:
+    def _without_ended(self, progress: SetsProgress) -> SetsProgress:
         """Return the state where data sets that have settled, or gave up, do not move."""
-        gave_up = (to_host(course.state.failing) >= PATIENCE) & course.moves
-        settled = np.array([course.settling[number].settled for number in course.sets])
-        over = course.step >= self.settling.num_steps
-        failed = course.failed.copy()
-        failed[course.sets[course.moves]] = to_host(course.state.failed)[course.moves]
-        return course._replace(
-            moves=course.moves & ~(gave_up | settled | over),
+        gave_up = (to_host(progress.state.failing) >= PATIENCE) & progress.moves
+        settled = np.array([progress.settling[number].settled for number in progress.sets])
+        over = progress.step >= self.settling.num_steps
+        failed = progress.failed.copy()
+        failed[progress.sets[progress.moves]] = to_host(progress.state.failed)[progress.moves]
+        return progress._replace(
+            moves=progress.moves & ~(gave_up | settled | over),
             failed=failed,
-            gave_up=course.gave_up | {int(number) for number in course.sets[gave_up]},
+            gave_up=progress.gave_up | {int(number) for number in progress.sets[gave_up]},
         )
 
-    def _with_fewer_lanes(self, course: SetsCourse) -> SetsCourse:
+    def _with_fewer_lanes(self, progress: SetsProgress) -> SetsProgress:
         """Return the state without the lanes that have ended, if few still move."""
-        moving = np.flatnonzero(course.moves)
+        moving = np.flatnonzero(progress.moves)
         count = self.programs.lanes_for(len(moving))
-        if not len(moving) or count * FEWER > len(course.sets):
-            return course
+        if not len(moving) or count * FEWER > len(progress.sets):
+            return progress
         kept = np.resize(moving, count)
-        state = jax.tree.map(lambda leaf: to_host(leaf)[kept], course.state)
-        sets = course.sets[kept]
+        state = jax.tree.map(lambda leaf: to_host(leaf)[kept], progress.state)
+        sets = progress.sets[kept]
         arrays = self.programs.arrays(sets)
-        return course._replace(state=state, sets=sets, moves=np.arange(count) < len(moving), arrays=arrays)
+        return progress._replace(state=state, sets=sets, moves=np.arange(count) < len(moving), arrays=arrays)
 
 
-def _bounds_of(course: SetsCourse, lane: int, begin: int) -> Losses:
+def _bounds_of(progress: SetsProgress, lane: int, begin: int) -> Losses:
     """Return the bounds of a lane's data set since a step at which a block began."""
-    number = course.sets[lane]
+    number = progress.sets[lane]
     found = []
-    for block in reversed(course.bounds):
+    for block in reversed(progress.bounds):
         if block.first < begin:
             break
         own = lane if lane < len(block.sets) and block.sets[lane] == number else np.argmax(block.sets == number)

@@ -43,7 +43,7 @@ COMPARED, NUMBERS = 256, 2**22
 T = TypeVar("T")
 
 
-class Course(NamedTuple):
+class FitProgress(NamedTuple):
     """State of a fit by steps.
 
     Attributes:
@@ -143,21 +143,21 @@ class Stochastic:
             identity = key_of(pair, "quartiles", count)
             self._quartiles = self.compiler(quartiles_of(pair, count), *arguments, rarely=True, identity=identity)
 
-    def init(self, start: dict[str, Any]) -> Course:
+    def init(self, start: dict[str, Any]) -> FitProgress:
         """Return the state at these parameters, or that of a checkpoint, once the block is compiled."""
-        course = Course(all_to_devices(self.begins(start), self._layout), self.settling, (), start)
+        progress = FitProgress(all_to_devices(self.begins(start), self._layout), self.settling, (), start)
         self._begun = start if sum(leaf.size for leaf in jax.tree.leaves(start)) <= NUMBERS else None
         self.watch = None
         if self.training is not None or self.policy is not None:
-            what = self.steps, course.state, self.seed, self.arrays, self.rate, self.compiler
+            what = self.steps, progress.state, self.seed, self.arrays, self.rate, self.compiler
             self.watch = FitWatch(self.training, self.policy, self.settling, *what)
-            course = self._resumed(course, self.watch)
+            progress = self._resumed(progress, self.watch)
         if self.stream is not None:
-            self.stream.skip_to(self.first_batch + course.step)
+            self.stream.skip_to(self.first_batch + progress.step)
         self._block.wait()
-        return course
+        return progress
 
-    def step(self, state: Course, say: Callable[[str], None]) -> Iterator[Course]:
+    def step(self, state: FitProgress, say: Callable[[str], None]) -> Iterator[FitProgress]:
         """Make a block of steps; evaluate, log and save if that is due, and compare windows if one has ended."""
         first = state.step
         began = time.perf_counter()
@@ -166,43 +166,43 @@ class Stochastic:
         most = most if self.watch is None else int(min(most, self.watch.until_next(first)))
         rate = np.float32(self.rate * state.settling.rate)
         order = StepOrder(np.int32(most), rate, np.bool_(first == window.begin))
-        course = state
+        progress = state
         if self.stream is None:
-            reached, made = self._block(course.state, self.seed, self.arrays, order)
+            reached, made = self._block(progress.state, self.seed, self.arrays, order)
             made = jax.tree.map(lambda part: np.asarray(part)[:most], made)
         else:
-            for course in self._one_by_one(state, most, order, self.stream):
-                yield course
-            reached = course.state
-            made = _joined(course.fresh)
-        course = course._replace(state=reached, made=(*course.made, made), fresh=(), rate=state.settling.rate)
-        yield course
+            for progress in self._one_by_one(state, most, order, self.stream):
+                yield progress
+            reached = progress.state
+            made = _joined(progress.fresh)
+        progress = progress._replace(state=reached, made=(*progress.made, made), fresh=(), rate=state.settling.rate)
+        yield progress
         self._block_length.learn(most, seconds := time.perf_counter() - began)
         if self.watch is not None:
             self.watch.learned(np.asarray(made.bound), seconds)
         if int(reached.failing) >= PATIENCE:
             blame = Blame(self.steps, reached, self.seed, self.arrays, self._begun, self.rate)
-            raise FitError(str(blame), course.free)
+            raise FitError(str(blame), progress.free)
         step = first + most
         if self.stream is not None and (word := self.stream.word()):
             say(word)
         if step == window.end:
-            course = self._compared(course, step)
-            yield course
+            progress = self._compared(progress, step)
+            yield progress
         if self.watch is None:
             return
         if self.watch.is_look(step, self._num_steps):
-            self.watch.look(reached, course.made, course.windows)
-        elif self.done(course):
-            self.watch.save(reached, course.made, course.windows)
+            self.watch.look(reached, progress.made, progress.windows)
+        elif self.done(progress):
+            self.watch.save(reached, progress.made, progress.windows)
         else:
-            self.watch.save_if_due(reached, course.made, course.windows)
+            self.watch.save_if_due(reached, progress.made, progress.windows)
 
-    def done(self, state: Course) -> bool:
+    def done(self, state: FitProgress) -> bool:
         """Return whether all steps are made, or the guide no longer changes."""
         return state.step >= self._num_steps or state.settling.settled
 
-    def stop(self, state: Course, reason: Stop) -> str:
+    def stop(self, state: FitProgress, reason: Stop) -> str:
         """Check the last batches, and save the state."""
         if reason is not Stop.TIME:
             self._settle(state, 0)
@@ -213,7 +213,7 @@ class Stochastic:
         why = "Interrupted" if reason is Stop.INTERRUPTED else "The data ended"
         return f"{why}: returning what was learned in {state.step:,} of {self._num_steps:,} steps."
 
-    def outcome(self, state: Course, stopped: Stop | None) -> FitOutcome:
+    def outcome(self, state: FitProgress, stopped: Stop | None) -> FitOutcome:
         """Return averages over the last window of steps, the last step, or the best parameters that were evaluated."""
         step = state.step
         last = dict(state.state.free)
@@ -237,7 +237,7 @@ class Stochastic:
             unsettled=why_unsettled(state.settling, state.step, self.falls, stopped),
         )
 
-    def report(self, state: Course) -> FitReport:
+    def report(self, state: FitProgress) -> FitReport:
         """Return the progress of the fit, with bounds averaged over the last block."""
         made = state.made[-1]
         watched: dict[str, Any] = {}
@@ -263,7 +263,7 @@ class Stochastic:
             **watched,
         )
 
-    def _learning_rate(self, state: Course) -> float | None:
+    def _learning_rate(self, state: FitProgress) -> float | None:
         """Return the rate of the last step; None if the optimiser does not show it."""
         if self.steps.optimizer is None:
             return None
@@ -283,71 +283,72 @@ class Stochastic:
     def _num_steps(self) -> int:
         return self.settling.num_steps
 
-    def _resumed(self, course: Course, watch: FitWatch) -> Course:
+    def _resumed(self, progress: FitProgress, watch: FitWatch) -> FitProgress:
         """Return the state of the checkpoint, if there is one."""
-        state, made, windows = watch.resume(course.state, self._block.made[1], course.windows)
-        course = course._replace(state=state, made=tuple(made), **windows._asdict())
-        if course.averaged is not None:
-            course = course._replace(free=course.averaged)
-        elif course.step and self.training is not None:
-            course = course._replace(free=course.best_average)
-        window = course.settling.window
-        if course.step == window.end > window.begin and not course.settling.settled and self.training is None:
-            course = self._compared(course, course.step)  # saved after the last step of a window
-        if course.step > self._num_steps:
+        state, made, windows = watch.resume(progress.state, self._block.made[1], progress.windows)
+        progress = progress._replace(state=state, made=tuple(made), **windows._asdict())
+        if progress.averaged is not None:
+            progress = progress._replace(free=progress.averaged)
+        elif progress.step and self.training is not None:
+            progress = progress._replace(free=progress.best_average)
+        window = progress.settling.window
+        if progress.step == window.end > window.begin and not progress.settling.settled and self.training is None:
+            progress = self._compared(progress, progress.step)  # saved after the last step of a window
+        if progress.step > self._num_steps:
             warn(
-                f"fit: the fit in the checkpoint has made {course.step:,} steps, more than num_steps="
+                f"fit: the fit in the checkpoint has made {progress.step:,} steps, more than num_steps="
                 f"{self._num_steps:,}; it is returned as it is, with all of them. Give a larger num_steps to continue, "
                 f"or another folder to start again.",
                 stacklevel=4,
             )
-        return course
+        return progress
 
-    def _one_by_one(self, course: Course, most: int, order: StepOrder, stream: Stream) -> Iterator[Course]:
+    def _one_by_one(self, progress: FitProgress, most: int, order: StepOrder, stream: Stream) -> Iterator[FitProgress]:
         """Make steps, one for each batch, without waiting: the host reads the next batch while the devices compute."""
-        first = course.step
+        first = progress.step
         for number in range(most):
-            batch = self._read(course, stream.take)
-            state, made = self._block(course.state, self.seed, batch, order)
-            course = course._replace(state=state, fresh=(*course.fresh, made))
-            yield course
+            batch = self._read(progress, stream.take)
+            state, made = self._block(progress.state, self.seed, batch, order)
+            progress = progress._replace(state=state, fresh=(*progress.fresh, made))
+            yield progress
             order = order._replace(anew=np.bool_(False))
             if first + number + 1 < self._num_steps:
                 stream.look_ahead()
-        self._settle(course, first + most < self._num_steps)  # except the batch that was read ahead
+        self._settle(progress, first + most < self._num_steps)  # except the batch that was read ahead
 
-    def _settle(self, course: Course, still: int) -> None:
+    def _settle(self, progress: FitProgress, still: int) -> None:
         """Raise if model or guide does not accept the data of a batch; the latest `still` batches are not checked."""
         if (stream := self.stream) is not None:
-            self._read(course, lambda: stream.settle(still))
+            self._read(progress, lambda: stream.settle(still))
 
-    def _read(self, course: Course, read: Callable[[], T]) -> T:
+    def _read(self, progress: FitProgress, read: Callable[[], T]) -> T:
         try:
             return read()
         except EndOfData:
             raise
         except Exception as error:
             raise FitError(
-                f"fit: after {course.step:,} steps the next batch failed: {error} The error's .fit is the fit before.",
-                course.best_average,
+                f"fit: after {progress.step:,} steps the next batch failed: {error} The error's .fit is the fit "
+                f"before.",
+                progress.best_average,
             ) from error
 
-    def _compared(self, course: Course, step: int) -> Course:
+    def _compared(self, progress: FitProgress, step: int) -> FitProgress:
         """Return the state after the end of a window, given its average and those of the two windows before."""
-        state = course.state
-        settling = course.settling
+        state = progress.state
+        settling = progress.settling
         free = state.mean if state.averages else state.free
         change = inf
         across = inf
-        quartiles = course.quartiles
+        quartiles = progress.quartiles
         if settling.stops:
             # wait: devices could start its sums and those of the next steps in different orders, and deadlock
             now = np.asarray(self._quartiles(state.mean, self.seed, self.arrays))
             change, across = (_tolerances(then, now) for then in quartiles)
             quartiles = now, quartiles[0]
-        bounds = np.concatenate([made.bound for made in course.made])
+        bounds = np.concatenate([made.bound for made in progress.made])
         settling = settling.look(step, bounds[settling.window.begin : step], change, across)
-        return course._replace(settling=settling, free=free, averaged=free, quartiles=quartiles)
+        return progress._replace(settling=settling, free=free, averaged=free, quartiles=quartiles)
 
 
 def draws_to_compare(free: Params) -> int:
