@@ -102,7 +102,7 @@ SIZES: dict[str, Callable[[Module], int]] = {
 
 SHAPES: dict[str, tuple[Callable[[Module], Places], int]] = {
     "places that the formatter skips": (unformatted, 0),
-    "assignments of a tuple to a tuple": (packed, 140),
+    "assignments of a tuple to a tuple": (packed, 139),
     "functions that only forward": (forwarding, 205),
     f"functions of more than {LONG} lines of code": (long, 0),
 }

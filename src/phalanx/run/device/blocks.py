@@ -317,7 +317,7 @@ class Blocks:
         """Return the partition of chains at their initial positions."""
         chains = PartitionSpec(CHAIN)
         rows = self.recorder.specs if self.kernel.learns_moments else ()
-        return InitResult(self.chain_specs(), rows, chains, chains, chains, self._group_spec)
+        return InitResult(self.chain_specs(), rows, chains, chains, chains, self.group_spec)
 
     def given_specs(self) -> Given:
         """Return the partition of initial values."""
@@ -388,7 +388,7 @@ class Blocks:
             return replicated._replace(variance=tuple(PartitionSpec(CHAIN, None) for _ in node.variance))
 
         specs = jax.tree.map(specs_of, tuning, is_leaf=is_metric)
-        return specs if self.groups is None or is_metric(tuning) else specs._replace(step_size=self._group_spec)
+        return specs if self.groups is None or is_metric(tuning) else specs._replace(step_size=self.group_spec)
 
     def no_sums(self) -> Sums:
         """Return sums over no draws; of groups, with an entry for each."""
@@ -401,12 +401,8 @@ class Blocks:
         )
         return Sums(np.zeros(groups, int), {}, np.zeros(groups), none, none)
 
-    def later_spec(self) -> PartitionSpec:
-        """Return the partition of the step size of draws beyond an order."""
-        return self._group_spec
-
     @property
-    def _group_spec(self) -> PartitionSpec:
+    def group_spec(self) -> PartitionSpec:
         """Partition of numbers of which each group has its own; replicated if all chains have the same."""
         return PartitionSpec() if self.groups is None else PartitionSpec(CHAIN)
 
@@ -422,16 +418,12 @@ class Blocks:
             keys = self.keys(jnp.uint32(0))
             return self.adapter.init(at, jnp.int32(INITIAL_POSITION + 1), keys, self.lanes(arrays))
 
-        return self._on_device(start, self._arrays)
+        return self._on_device(start, self.target.local_shapes())
 
     @cached_property
     def snapshot_shapes(self) -> Snapshot:
         """Shapes of the result of `snapshot` on one device."""
         return self._on_device(self.adapter.snapshot, self._lane_state)
-
-    @property
-    def _arrays(self) -> PyTree:
-        return self.target.local_shapes()
 
     def _on_device(self, f: Callable[..., Any], *arguments: PyTree) -> PyTree:
         """Return the shapes of the results of `f` on a device."""

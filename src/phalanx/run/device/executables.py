@@ -343,7 +343,7 @@ def shapes_of(tree: PyTree) -> PyTree:
 def block_argument_specs(blocks: Blocks) -> BlockArguments:
     """Return the partition of an order."""
     shared = BlockArguments(*[PartitionSpec()] * len(BlockArguments._fields))
-    return shared._replace(draws=PartitionSpec(CHAIN), later=blocks.later_spec())
+    return shared._replace(draws=PartitionSpec(CHAIN), later=blocks.group_spec)
 
 
 def first_tuning(blocks: Blocks) -> Any:
