@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class BlockArguments(NamedTuple):
-    """What a block is to do. Fields are arrays, their shapes, or their partitions.
+    """Arguments of a block. Fields are arrays, their shapes, or their partitions.
 
     Attributes:
         ticks: maximal number of ticks.
