@@ -43,7 +43,7 @@ def test_every_annotation_can_be_evaluated(module):
 
 
 REFUSED = {
-    "mesh.space.only_rows": (jnp.ones(3, bool), jnp.ones((2, 4))),
+    "mesh.row_sharding.only_rows": (jnp.ones(3, bool), jnp.ones((2, 4))),
     "mesh.total.multiples": (jnp.arange(3), 2.0),
     "distributions.row_sums.total_of": (np.ones(3),),
     "kernels.integrators.tree.u_turn": (jnp.ones((3, 2)), jnp.ones((3, 2)), jnp.ones(3)),
