@@ -10,7 +10,7 @@ from tests.conformance.agreement import assert_moments
 from tests.conformance.langevin import block_of, langevin
 
 import phalanx as phx
-from phalanx.kernels import Info, Point
+from phalanx.kernels import Info, Kernel, Machine, Point
 
 COVARIANCE = np.array([[1.0, 9.5, 0.0], [9.5, 100.0, 0.05], [0.0, 0.05, 0.01]])
 PRECISION = np.linalg.inv(COVARIANCE)
@@ -96,3 +96,19 @@ def test_what_makes_no_sense_is_refused():
         phx.from_draw(langevin, metric="full")
     with pytest.raises(ValueError, match="from_draw: step_size must be a positive number"):
         phx.from_draw(langevin, step_size=-1.0)
+
+
+class WithTick(Machine):
+    """A machine as Phalanx 0.1 had them."""
+
+    def tick(self, now, active, keys, target, tuning):
+        return now, active, ()
+
+
+def test_a_machine_without_a_step_is_refused():
+    message = (
+        r"^mine: the machine WithTick must have a method step\(now, active, keys, target, tuning\), as "
+        r"phx\.kernels\.Machine describes it; before 0\.2 it was called tick\.$"
+    )
+    with pytest.raises(TypeError, match=message):
+        Kernel("mine", WithTick(), ())  # pyright: ignore[reportAbstractUsage]

@@ -180,6 +180,11 @@ class Kernel:
     superchains: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
+        if getattr(type(self.machine), "step", Machine.step) is Machine.step:
+            raise TypeError(
+                f"{self.name}: the machine {type(self.machine).__name__} must have a method step(now, active, keys, "
+                f"target, tuning), as phx.kernels.Machine describes it; before 0.2 it was called tick."
+            )
         known = isinstance(self.tuners, tuple) and all(isinstance(tuner, Tuner) for tuner in self.tuners)
         if not known or any(isinstance(tuner, type) or not isinstance(tuner, Hashable) for tuner in self.tuners):
             raise TypeError(
