@@ -132,13 +132,13 @@ __all__ += [*_PACKAGES, *_LATER]  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
-        found: Any = import_module(f"phalanx.{_PACKAGES[name]}")
+        attribute: Any = import_module(f"phalanx.{_PACKAGES[name]}")
     elif name in _LATER:
-        found = getattr(import_module(f"phalanx.{_LATER[name]}"), name)
+        attribute = getattr(import_module(f"phalanx.{_LATER[name]}"), name)
     else:
         raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = attribute
+    return attribute
 
 
 def __dir__() -> list[str]:

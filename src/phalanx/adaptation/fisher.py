@@ -60,8 +60,8 @@ def scales(
     """Return a variance for every coordinate: the one `before` where that from the draws is not finite or zero."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         variance = np.sqrt(position_variance) / np.sqrt(gradient_variance)
-    known = np.isfinite(variance) & (variance > 0)
-    return np.clip(np.where(known, variance, before), 1 / WIDEST, WIDEST)
+    is_scale = np.isfinite(variance) & (variance > 0)
+    return np.clip(np.where(is_scale, variance, before), 1 / WIDEST, WIDEST)
 
 
 def uncorrelated(size: int, rank: int) -> Correlations:
@@ -92,10 +92,10 @@ def correlations(
     scale = np.sqrt(variance)
     x = position / scale
     g = gradient * scale
-    found = _correlations(x, g, rank, always)
-    if always or not found.correlated or _generalises(x, g, rank):
-        return found
-    return found._replace(correlated=False)
+    fitted = _correlations(x, g, rank, always)
+    if always or not fitted.correlated or _generalises(x, g, rank):
+        return fitted
+    return fitted._replace(correlated=False)
 
 
 def _correlations(
@@ -130,10 +130,10 @@ def _generalises(
         return False
     gains = []
     for learned, held in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
-        found = _correlations(x[learned], g[learned], rank, always=True)
-        wide, steep = ((rows[held] @ found.directions).var(0) for rows in (x, g))
-        before = _most(wide, found.outside) * _most(steep, found.outside)
-        after = _most(wide / found.variances, found.outside) * _most(steep * found.variances, found.outside)
+        fitted = _correlations(x[learned], g[learned], rank, always=True)
+        wide, steep = ((rows[held] @ fitted.directions).var(0) for rows in (x, g))
+        before = _most(wide, fitted.outside) * _most(steep, fitted.outside)
+        after = _most(wide / fitted.variances, fitted.outside) * _most(steep * fitted.variances, fitted.outside)
         gains.append(before / max(after, np.finfo(float).tiny))
     return bool(np.sqrt(np.prod(gains)) > HELD_OUT_PAYS * (1 + rank / FREE_RANK))
 
@@ -202,5 +202,5 @@ def _geometric_mean(
     middle, between = eigh(root @ a @ root)
     half = inverse @ between * np.maximum(middle, 0.0) ** 0.25
     mean = half @ half.T
-    found, directions = eigh((mean + mean.T) / 2)
-    return np.maximum(found, found.max() / CONDITION), directions
+    squares, directions = eigh((mean + mean.T) / 2)
+    return np.maximum(squares, squares.max() / CONDITION), directions

@@ -93,8 +93,8 @@ class LateAdjustment(Tuner):
 
     def searches(self, state: LateAdjustmentState) -> bool:
         """Return whether a step size of adjusted draws is searched for."""
-        known = state.adjusted
-        return self.tunes_step_size and known is not None and bool(self._step_size(state).searches(known))
+        adjusted = state.adjusted
+        return self.tunes_step_size and adjusted is not None and bool(self._step_size(state).searches(adjusted))
 
     def next_window(self, state: LateAdjustmentState, sample: Sample | None, stage: Stage) -> LateAdjustmentState:
         """Begin with adjusted draws once the metric no longer changes."""

@@ -107,15 +107,15 @@ class Metric(Tuner):
     def next_window(self, state: MetricState, sample: Sample | None, stage: Stage) -> MetricState:
         """Adopt the metric that the window's draws suggest, and begin the next window."""
         variance = _scales(state, state.seen)
-        found = state.correlations
+        learned = state.correlations
         sizes = [part.shape[-1] for part in variance]
         rank = self._rank(sizes[0])
         if rank and sample is not None:
             position, gradient = _finite(sample.position[0], sample.gradient[0])
             if len(position) > 1:
-                found = correlations(position, gradient, variance[0], rank, self.kind == "dense")
-        metric = _as_arrays(variance, found, state.metric.outside.dtype)
-        return MetricState(metric, variance, found, Sums.nothing(sizes))
+                learned = correlations(position, gradient, variance[0], rank, self.kind == "dense")
+        metric = _as_arrays(variance, learned, state.metric.outside.dtype)
+        return MetricState(metric, variance, learned, Sums.nothing(sizes))
 
     def apply(self, state: MetricState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the metric in use."""
@@ -142,8 +142,8 @@ def _known(metric: LowRankMetric, sizes: Sequence[int]) -> MetricState:
     """Return the state of a metric that another warm-up has learned."""
     variance = tuple(np.asarray(part, np.float64) for part in metric.variance)
     directions, along = (np.asarray(part, np.float64) for part in (metric.directions, metric.variances))
-    found = Correlations(directions, along, float(metric.outside), bool(metric.correlated))
-    return MetricState(metric, variance, found, Sums.nothing(sizes))
+    learned = Correlations(directions, along, float(metric.outside), bool(metric.correlated))
+    return MetricState(metric, variance, learned, Sums.nothing(sizes))
 
 
 def _scales(state: MetricState, seen: Sums) -> tuple[Float64[np.ndarray, "*sets _"], ...]:
@@ -155,12 +155,12 @@ def _scales(state: MetricState, seen: Sums) -> tuple[Float64[np.ndarray, "*sets 
     )
 
 
-def _as_arrays(variance: Sequence[np.ndarray], found: Correlations, dtype: DTypeLike) -> LowRankMetric:
+def _as_arrays(variance: Sequence[np.ndarray], learned: Correlations, dtype: DTypeLike) -> LowRankMetric:
     """Return the metric in the dtype of the draws."""
     return LowRankMetric(
         tuple(part.astype(dtype) for part in variance),
-        found.directions.astype(dtype),
-        found.variances.astype(dtype),
-        np.asarray(found.outside, dtype),
-        np.asarray(found.correlated),
+        learned.directions.astype(dtype),
+        learned.variances.astype(dtype),
+        np.asarray(learned.outside, dtype),
+        np.asarray(learned.correlated),
     )

@@ -47,7 +47,7 @@ class StepSizeSearch(NamedTuple):
     is_known: bool = False
 
     @property
-    def found(self) -> Flags:
+    def is_done(self) -> Flags:
         """True if the search is over."""
         return np.equal(self.factor, 0.0)
 
@@ -60,7 +60,7 @@ class StepSizeSearch(NamedTuple):
         ends = overshot | np.equal(self.tries, SEARCHES)
         step_size = self.step_size * np.where(overshot, back, np.where(ends, 1.0, factor))
         next_try = StepSizeSearch(step_size, np.where(ends, 0.0, factor), self.tries + ~ends, self.is_known)
-        return where(self.found, self, next_try)
+        return where(self.is_done, self, next_try)
 
 
 class StepSizeState(NamedTuple):
@@ -116,9 +116,9 @@ class StepSize(Tuner):
         acceptance = sums.mean("acceptance_rate")
         if state.search is not None:
             search = state.search.after(acceptance, self.target)
-            ended = search.found & ~state.search.found
+            ended = search.is_done & ~state.search.is_done
             averaging = where(ended, dual_averaging.start(search.step_size), state.averaging)
-            return StepSizeState(averaging, None if search.found.all() else search)
+            return StepSizeState(averaging, None if search.is_done.all() else search)
         if not stage.tunes:
             return state
         if self.of_trajectories or (self.frees_chains and stage.window < stage.tuned - LATE):
@@ -149,7 +149,7 @@ class StepSize(Tuner):
 
     def searches(self, state: StepSizeState) -> bool | Flags:
         """Return whether a search is under way."""
-        return state.search is not None and ~state.search.found
+        return state.search is not None and ~state.search.is_done
 
     def next_window(self, state: StepSizeState, sample: Sample | None, stage: Stage) -> StepSizeState:
         """Begin again, near the last step size; search, too, where the metric has changed."""
@@ -161,7 +161,7 @@ class StepSize(Tuner):
         """Set the step size to try, or to keep."""
         step_size = state.averaging.step_size if stage.tunes else state.averaging.averaged
         if state.search is not None:
-            step_size = np.where(state.search.found, step_size, state.search.step_size)
+            step_size = np.where(state.search.is_done, step_size, state.search.step_size)
             tuning = tuning if self.bound is None else tuning._replace(**{self.bound: np.int32(1)})
         return tuning._replace(step_size=np.asarray(step_size, tuning.step_size.dtype))
 

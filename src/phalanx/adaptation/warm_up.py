@@ -33,14 +33,14 @@ class WarmUpState(NamedTuple):
 
     Attributes:
         window: number of the current window.
-        made: draws of each chain in this window.
+        draws: draws of each chain in this window.
         iterations: draws of each chain, without those of a search for a step size.
         states: states of the tuners.
         tuning: hyperparameters of the next round or, after the last, of sampling.
     """
 
     window: int
-    made: int
+    draws: int
     iterations: int
     states: tuple[Any, ...]
     tuning: Any
@@ -85,14 +85,14 @@ class WarmUp:
         state = WarmUpState(0, 0, 0, states, self._first)
         return state._replace(tuning=self.later(state))
 
-    def continued(self, beginning: Sums, known: WarmUpState) -> WarmUpState:
+    def continued(self, beginning: Sums, previous: WarmUpState) -> WarmUpState:
         """Return a state read from a file, with tuners' states in their classes."""
         mine = self.begin(beginning)
-        states = tuple(_as_type(*pair) for pair in zip(mine.states, known.states, strict=True))
-        state = WarmUpState(*known)._replace(states=states)
+        states = tuple(_as_type(*pair) for pair in zip(mine.states, previous.states, strict=True))
+        state = WarmUpState(*previous)._replace(states=states)
         later = self.later(state)
         # if chains run ahead, the tuners have a newer step size than that of the next round
-        tuning = later._replace(step_size=known.tuning.step_size) if self._runs_ahead else later
+        tuning = later._replace(step_size=previous.tuning.step_size) if self._runs_ahead else later
         return state._replace(tuning=tuning)
 
     @property
@@ -108,34 +108,34 @@ class WarmUp:
 
     def length(self, state: WarmUpState) -> int:
         """Return the draws of each chain in the next round."""
-        return self._length_after(state, state.made)
+        return self._length_after(state, state.draws)
 
     def ahead(self, state: WarmUpState) -> int:
         """Return the draws of the round after the next, which chains may begin before others complete the next."""
         runs = self._runs_ahead and not self.searching(state)
-        return self._length_after(state, state.made + self.length(state)) if runs else 0
+        return self._length_after(state, state.draws + self.length(state)) if runs else 0
 
     def later(self, state: WarmUpState) -> PyTree:
         """Return the hyperparameters that the tuners set now, for the round after the next if chains run ahead."""
         tuning = self._first
         stage = self._stage(state.window)
-        for tuner, known in zip(self._tuners, state.states, strict=True):
-            tuning = tuner.apply(known, tuning, stage)
+        for tuner, tuner_state in zip(self._tuners, state.states, strict=True):
+            tuning = tuner.apply(tuner_state, tuning, stage)
         return tuning
 
     def searching(self, state: WarmUpState) -> bool:
         """Return True if the next round is a single short draw, from which only tuners that search learn."""
-        found = self.searching_sets(state)
-        return found if isinstance(found, bool) else bool(np.any(found))
+        searching = self.searching_sets(state)
+        return searching if isinstance(searching, bool) else bool(np.any(searching))
 
     def searching_sets(self, state: WarmUpState) -> Any:
         """Return the same for each of many data sets; those that are not searching wait for the others."""
-        searches = (tuner.searches(known) for tuner, known in zip(self._tuners, state.states, strict=True))
+        searches = (tuner.searches(tuner_state) for tuner, tuner_state in zip(self._tuners, state.states, strict=True))
         return functools.reduce(operator.or_, searches, False)  # np.logical_or takes long for two numbers
 
     def ends_window(self, state: WarmUpState) -> bool:
         """Return True if the next round ends a window whose draws are needed for the next window."""
-        ends = not self.searching(state) and state.made + self.length(state) == self._windows[state.window]
+        ends = not self.searching(state) and state.draws + self.length(state) == self._windows[state.window]
         return ends and not self._stage(state.window + 1).over  # chains relocated at the end would stay correlated
 
     def settles(self, state: WarmUpState) -> tuple[int, int] | None:
@@ -147,7 +147,7 @@ class WarmUp:
         first = window // 8
         end = max(window // 4, 1)
         last = state.window == self._tuned - 1 and not self.searching(state)
-        return (first, end) if last and state.made < end <= state.made + self.length(state) else None
+        return (first, end) if last and state.draws < end <= state.draws + self.length(state) else None
 
     def tunes_next(self, state: WarmUpState) -> bool:
         """Return True if anything is tuned in the next window."""
@@ -170,21 +170,23 @@ class WarmUp:
         later = self.later(state) if ahead else None
         stage = self._stage(state.window)
         states = tuple(
-            tuner.update(known, sums, state.tuning, stage) if not searching or np.any(tuner.searches(known)) else known
-            for tuner, known in zip(self._tuners, state.states, strict=True)
+            tuner.update(tuner_state, sums, state.tuning, stage)
+            if not searching or np.any(tuner.searches(tuner_state))
+            else tuner_state
+            for tuner, tuner_state in zip(self._tuners, state.states, strict=True)
         )
         state = state._replace(states=states)
         relocations = []
         if not searching:
-            state = state._replace(iterations=state.iterations + length, made=state.made + length)
-            if state.made == self._windows[state.window]:
+            state = state._replace(iterations=state.iterations + length, draws=state.draws + length)
+            if state.draws == self._windows[state.window]:
                 if self._stuck is not None and sample is not None:
                     relocations = self._stuck.relocations(sample, state.window)
                 state = self._next_window(state, sample, recentred)
         return state._replace(tuning=later if ahead else self.later(state)), relocations
 
     def _next_window(self, state: WarmUpState, sample: Sample | None, recentred: Recentred | None) -> WarmUpState:
-        state = state._replace(window=state.window + 1, made=0)
+        state = state._replace(window=state.window + 1, draws=0)
         stage = self._stage(state.window)
         if not stage.tunes:
             return state
@@ -200,19 +202,19 @@ class WarmUp:
     def _stage(self, window: int) -> Stage:
         return Stage(window, self._tuned, len(self._windows), self._renews)
 
-    def _length_after(self, state: WarmUpState, made: int) -> int:
+    def _length_after(self, state: WarmUpState, num_draws: int) -> int:
         if self.searching(state):
             return 1
-        left = self._windows[state.window] - made
+        left = self._windows[state.window] - num_draws
         if not (self._tuners and self._stage(state.window).tunes):
             return left
         every_draw = any(tuner.every_draw for tuner in self._tuners)
-        return min(1 if every_draw else math.ceil(made / ROUNDS) + 1, left)
+        return min(1 if every_draw else math.ceil(num_draws / ROUNDS) + 1, left)
 
 
-def _as_type(mine: PyTree, known: PyTree) -> PyTree:
+def _as_type(mine: PyTree, previous: PyTree) -> PyTree:
     """Return a state in the class of `mine`, since a file does not contain the classes of users."""
-    return type(mine)(*known) if isinstance(known, tuple) and not isinstance(known, type(mine)) else known
+    return type(mine)(*previous) if isinstance(previous, tuple) and not isinstance(previous, type(mine)) else previous
 
 
 FIRST = 10

@@ -45,7 +45,7 @@ GUIDES: dict[str, Callable[..., Any]] = {
 
 def kernel(name: str, **given: float | None) -> Kernel:
     """Return a kernel with the given options; raise for an option that it lacks or needs."""
-    make = _found("kernel", name, KERNELS, "--kernel")
+    make = _function_named("kernel", name, KERNELS, "--kernel")
     chosen = {option: value for option, value in given.items() if value is not None}
     parameters = inspect.signature(make).parameters
     if unknown := [option for option in chosen if option not in parameters]:
@@ -57,8 +57,8 @@ def kernel(name: str, **given: float | None) -> Kernel:
 
 def guide(name: str) -> Any:
     """Return a guide that is made from the model; or the user's program."""
-    found = _found("guide", name, GUIDES, "--guide")
-    return found if is_reference(name) else found()
+    path = _function_named("guide", name, GUIDES, "--guide")
+    return path if is_reference(name) else path()
 
 
 def reducers_named(names: Sequence[str] | None) -> dict[str, Reducer | Reduce]:
@@ -66,17 +66,19 @@ def reducers_named(names: Sequence[str] | None) -> dict[str, Reducer | Reduce]:
     built_in = {name: getattr(reducers, name) for name in reducers.__all__ if _needs_nothing(getattr(reducers, name))}
     expected = "reducer, such as phx.reducers.moments()"
     return {
-        called: _made("reducer", name, _found("reducer", name, built_in, "--reducer")(), Reducer | Reduce, expected)
+        called: _made(
+            "reducer", name, _function_named("reducer", name, built_in, "--reducer")(), Reducer | Reduce, expected
+        )
         for called, name in _called("reducer", names).items()
     }
 
 
 def functions(what: str, references: Sequence[str] | None) -> dict[str, Callable[..., Any]]:
     """Return functions of the user's files by name."""
-    return {name: _naming_its_lines(found, load(found, what)) for name, found in _called(what, references).items()}
+    return {name: _naming_its_lines(path, load(path, what)) for name, path in _called(what, references).items()}
 
 
-def _found(what: str, name: str, built_in: Mapping[str, Callable[..., Any]], hint: str) -> Any:
+def _function_named(what: str, name: str, built_in: Mapping[str, Callable[..., Any]], hint: str) -> Any:
     if is_reference(name):
         return _naming_its_lines(name, load(name, what))
     if name not in built_in:
@@ -84,10 +86,10 @@ def _found(what: str, name: str, built_in: Mapping[str, Callable[..., Any]], hin
     return built_in[name]
 
 
-def _made(what: str, name: str, made: object, kind: Any, expected: str) -> Any:
-    if not isinstance(made, kind):
-        raise TypeError(f"{what} {name!r}: the function must return a {expected}; got {type(made).__name__}.")
-    return made
+def _made(what: str, name: str, result: object, kind: Any, expected: str) -> Any:
+    if not isinstance(result, kind):
+        raise TypeError(f"{what} {name!r}: the function must return a {expected}; got {type(result).__name__}.")
+    return result
 
 
 def _naming_its_lines(reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,13 +106,13 @@ def _naming_its_lines(reference: str, function: Callable[..., Any]) -> Callable[
 
 def _called(what: str, names: Sequence[str] | None) -> dict[str, str]:
     """Return references by the name of their function; raise if two functions have one name."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for name in names or ():
         called = name.rpartition(":")[2]
-        if called in found:
-            raise ValueError(f"{what} {name!r}: {found[called]!r} has the name {called}, too; rename one.")
-        found[called] = name
-    return found
+        if called in paths:
+            raise ValueError(f"{what} {name!r}: {paths[called]!r} has the name {called}, too; rename one.")
+        paths[called] = name
+    return paths
 
 
 def _needs_nothing(make: Any) -> bool:

@@ -39,7 +39,7 @@ def launch(
         if signalled is not None:
             _say(f"ended by {signal.Signals(signalled).name}.")
             return 128 + signalled
-        _say(f"process {failure.number} {failure.words}; the others were ended.")
+        _say(f"process {failure.number} {failure.text}; the others were ended.")
         status = failure.status
     return status
 
@@ -57,5 +57,5 @@ def _run(command: list[str], processes: int, environment: dict[str, str]) -> tup
             signal.signal(number, handler)
 
 
-def _say(words: str) -> None:
-    STDERR.say(f"phalanx: launch: {words}")
+def _say(text: str) -> None:
+    STDERR.say(f"phalanx: launch: {text}")

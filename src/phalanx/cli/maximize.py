@@ -37,15 +37,15 @@ def maximize(
     folder = options.folder_for(out, name)
     request.introduce(model, quiet)
     with naming_lines_of(path), explain_interrupt("no maximum was found, so no file was written."):
-        found = find_maximum(
+        maximum = find_maximum(
             program, request.arguments, mesh=request.mesh, init=begins, seed=seed, matmul_precision=precision.value
         )
-    values = {name: np.asarray(value).tolist() for name, value in found.values.items()}
-    file = write_result({"values": values, "log_density": found.log_density, "at_bounds": found.at_bounds}, folder)
+    values = {name: np.asarray(value).tolist() for name, value in maximum.values.items()}
+    file = write_result({"values": values, "log_density": maximum.log_density, "at_bounds": maximum.at_bounds}, folder)
     if quiet:
         return
-    say([f"{name}: {np.array2string(np.asarray(value), threshold=20)}" for name, value in found.values.items()])
-    say([f"log density: {found.log_density:.6g}", *([found.unchecked] if found.unchecked else [])])
-    if found.at_bounds:
-        say([f"at the edge of their support: {', '.join(found.at_bounds)}"])
+    say([f"{name}: {np.array2string(np.asarray(value), threshold=20)}" for name, value in maximum.values.items()])
+    say([f"log density: {maximum.log_density:.6g}", *([maximum.unchecked] if maximum.unchecked else [])])
+    if maximum.at_bounds:
+        say([f"at the edge of their support: {', '.join(maximum.at_bounds)}"])
     say([f"written: {file}"])

@@ -53,10 +53,10 @@ def predict(
     posterior = None if run is None else opened(run)
     start_devices(devices)
     program = load(model)
-    known = {} if posterior is None else posterior.record.scalars
+    scalars = {} if posterior is None else posterior.record.scalars
     columns = read_files(data or [])
-    arguments = _match(program, columns, known)
-    missing = _without_value(program, columns, known)
+    arguments = _match(program, columns, scalars)
+    missing = _without_value(program, columns, scalars)
     folder = folder_for(out, f"{name}-predictions")
     if not quiet:
         unused = arguments.left_out
@@ -89,15 +89,15 @@ def _needed(program: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
-def _without_value(program: Callable[..., Any], data: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+def _without_value(program: Callable[..., Any], data: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
     """Return the names of the needed arguments without a value, which the model draws anew."""
-    return [name for name in _needed(program) if name not in data and name not in known]
+    return [name for name in _needed(program) if name not in data and name not in values]
 
 
-def _match(program: Callable[..., Any], data: Mapping[str, Any], known: Mapping[str, Any]) -> Matched:
+def _match(program: Callable[..., Any], data: Mapping[str, Any], values: Mapping[str, Any]) -> Matched:
     """Return the model's arguments; numbers and words that the run recorded fill in, and None for the others."""
-    drawn = dict.fromkeys(_without_value(program, data, known))
-    recorded = {name: known[name] for name in _needed(program) if name in known and name not in data}
+    drawn = dict.fromkeys(_without_value(program, data, values))
+    recorded = {name: values[name] for name in _needed(program) if name in values and name not in data}
     return match_data(program, {**data, **drawn, **recorded})
 
 

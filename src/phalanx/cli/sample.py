@@ -195,9 +195,9 @@ def _end(posterior: Posterior, folder: Path, checks: Sequence[Check], strict: bo
         Interrupted: when the run was interrupted.
     """
     if posterior.record.interrupted:
-        made = count(posterior.num_draws, "draw")
+        draws = count(posterior.num_draws, "draw")
         are = "is" if posterior.num_draws == 1 else "are"
-        raise Interrupted(f"the {made} of each chain so far {are} in {folder}.")
+        raise Interrupted(f"the {draws} of each chain so far {are} in {folder}.")
     if posterior.num_draws or posterior.record.reduced_draws:
         options.end(posterior.verdict(checks), strict)
 

@@ -82,12 +82,12 @@ def report(
     if data and model is None:
         raise ValueError("report: --data is for the model: name it, --model FILE.py:NAME.")
     other = None if beside is None else opened(beside)
-    if (found := _saved_fit(path)) is None:
+    if (result := _saved_fit(path)) is None:
         posterior = _with_model(opened(path), model, data)
         page = posterior.report(out, names=names or None, beside=other)
         verdict = posterior.verdict()
     else:
-        fit, draws = found
+        fit, draws = result
         verdict = fit.verdict()
         content = PageOfFit(fit.record, fit.timing, fit.steps, fit.losses.elbo, verdict)
         content = content if draws is None else content.with_draws(_with_model(draws, model, data))
@@ -104,10 +104,10 @@ def _with_model(posterior: Posterior, reference: str | None, paths: list[Path] |
     if reference is None:
         return posterior
     program = load(reference)
-    found = read_files(paths or [])
-    known = FileData({**posterior.record.scalars, **found}, found.files)
+    data = read_files(paths or [])
+    data_and_scalars = FileData({**posterior.record.scalars, **data}, data.files)
     with naming_lines_of(split_reference(reference)[0]):
-        return with_model(posterior, program, match_data(program, known).arguments)
+        return with_model(posterior, program, match_data(program, data_and_scalars).arguments)
 
 
 def watch(path: Saved, every: Annotated[float, typer.Option(help="Seconds between two lines.", min=0.1)] = 5.0) -> None:
@@ -189,9 +189,9 @@ def read_command(path: Path) -> tuple[str, list[str]]:
             f"continued by the script: call it again with the same checkpoint=."
         )
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        folder = found["folder"]
-        arguments = found["arguments"]
+        command = json.loads(file.read_text(encoding="utf-8"))
+        folder = command["folder"]
+        arguments = command["arguments"]
         if not isinstance(folder, str) or not all(isinstance(one, str) for one in arguments):
             raise TypeError("it holds something other than words")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -287,17 +287,20 @@ def _saved_fit(path: Path) -> tuple[Fit, Posterior | None] | None:
             raise
         return None
     draws = file.parent / POSTERIOR
-    found = Posterior.load(draws) if draws.is_file() else None
-    if found is None or (found.record.started, found.record.kernel) == (fit.record.started, fit.record.kernel):
-        return fit, found
+    posterior = Posterior.load(draws) if draws.is_file() else None
+    if posterior is None or (posterior.record.started, posterior.record.kernel) == (
+        fit.record.started,
+        fit.record.kernel,
+    ):
+        return fit, posterior
     return (fit, None) if file == path else None  # a later run has written to the folder
 
 
 def _line(posterior: Posterior) -> str:
     draws = posterior.num_draws or posterior.record.reduced_draws
-    words = [f"{count(posterior.num_chains, 'chain')} x {count(draws, 'draw')}"]
+    parts = [f"{count(posterior.num_chains, 'chain')} x {count(draws, 'draw')}"]
     if posterior.num_draws >= 4:  # the least for halves of chains
         table = summary_table(posterior.draws, angles=angles_among(posterior.record.latents))
-        words.append(f"largest R-hat {np.nanmax(table['r_hat']):.3f}, least ESS {np.nanmin(table['ess_bulk']):,.0f}")
-    words.append(count(posterior.num_divergences, "divergence"))
-    return "; ".join([*words, "in progress" if posterior.record.interrupted else "complete"])
+        parts.append(f"largest R-hat {np.nanmax(table['r_hat']):.3f}, least ESS {np.nanmin(table['ess_bulk']):,.0f}")
+    parts.append(count(posterior.num_divergences, "divergence"))
+    return "; ".join([*parts, "in progress" if posterior.record.interrupted else "complete"])

@@ -44,12 +44,12 @@ class Failure:
 
     Attributes:
         number: number of the process.
-        words: what became of it.
+        text: what became of it.
         status: exit status for it.
     """
 
     number: int
-    words: str
+    text: str
     status: int
 
 
@@ -119,27 +119,27 @@ class Supervised:
         """Return the failure that ended others, if there is one."""
         until = time.monotonic() + CAUSE_SECONDS
         while time.monotonic() < until:
-            if (found := self._failure()) is not None and found.status not in (ENDED_BY_ANOTHER, 128 - ABORTED):
-                return found
+            if (failure := self._failure()) is not None and failure.status not in (ENDED_BY_ANOTHER, 128 - ABORTED):
+                return failure
             if self._stopped_since:
                 return self._of_stopped(next(iter(self._stopped_since)))
             time.sleep(PAUSE)
         # os._exit(0) leaves no message; at an orderly end each process waits for all
         ended = (number for number, process in enumerate(self._processes) if process.poll() == 0)
-        return next((Failure(number, _words(ENDED_EARLY), 1) for number in ended), None)
+        return next((Failure(number, _text_of(ENDED_EARLY), 1) for number in ended), None)
 
     def _failure(self) -> Failure | None:
         """Return a failure, rather one of a process that was not ended by another."""
-        found = [
-            Failure(number, _words(process.returncode), _status(process.returncode))
+        failures = [
+            Failure(number, _text_of(process.returncode), _status(process.returncode))
             for number, process in enumerate(self._processes)
             if process.poll() not in (None, 0)
         ]
-        found.sort(key=lambda failure: failure.status in (ENDED_BY_ANOTHER, 128 - ABORTED))
+        failures.sort(key=lambda failure: failure.status in (ENDED_BY_ANOTHER, 128 - ABORTED))
         self._look_for_stopped()
         overdue = [n for n, since in self._stopped_since.items() if time.monotonic() - since > STOPPED_SECONDS]
-        if found or overdue:
-            return found[0] if found else self._of_stopped(overdue[0])
+        if failures or overdue:
+            return failures[0] if failures else self._of_stopped(overdue[0])
         return self._of_ended_alone()
 
     def _of_ended_alone(self) -> Failure | None:
@@ -155,7 +155,7 @@ class Supervised:
             else:
                 self._ended_since.setdefault(number, now)
         alone = [number for number, since in self._ended_since.items() if now - since > ALONE_SECONDS]
-        return Failure(alone[0], _words(ENDED_EARLY), 1) if running and alone else None
+        return Failure(alone[0], _text_of(ENDED_EARLY), 1) if running and alone else None
 
     def _of_stopped(self, number: int) -> Failure:
         return Failure(number, "was stopped by a signal", 128 + signal.SIGSTOP)
@@ -163,12 +163,12 @@ class Supervised:
     def _look_for_stopped(self) -> None:
         for number, process in enumerate(self._processes):
             try:
-                found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+                status = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
             except ChildProcessError:  # it has ended
                 continue
-            if found is not None and found.si_code == os.CLD_STOPPED:
+            if status is not None and status.si_code == os.CLD_STOPPED:
                 self._stopped_since[number] = time.monotonic()
-            elif found is not None:
+            elif status is not None:
                 self._stopped_since.pop(number, None)
 
     def _end(self) -> None:
@@ -195,7 +195,7 @@ def _forward(pipe: IO[bytes], stream: Output, prefix: str) -> None:
             stream.say(prefix + line.decode(errors="replace").rstrip("\r\n"))  # one call: threads share it
 
 
-def _words(code: int) -> str:
+def _text_of(code: int) -> str:
     if code == ENDED_EARLY:
         return "ended before the others"
     if code > 0:
@@ -211,6 +211,6 @@ def _status(code: int) -> int:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]

@@ -42,10 +42,10 @@ def load(reference: str, what: str = "model") -> Callable[..., Any]:
     there = f"Its functions: {functions}." if functions else "It defines no functions."
     if not hasattr(module, name):
         raise ValueError(f"{what} {reference!r}: {path} has no {name!r}. {there}")
-    found = getattr(module, name)
-    if not callable(found):
-        raise TypeError(f"{what} {reference!r}: {name!r} is not a function but a {type(found).__name__}. {there}")
-    return found
+    function = getattr(module, name)
+    if not callable(function):
+        raise TypeError(f"{what} {reference!r}: {name!r} is not a function but a {type(function).__name__}. {there}")
+    return function
 
 
 def is_reference(word: str) -> bool:

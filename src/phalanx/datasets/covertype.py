@@ -115,8 +115,8 @@ def covertype(
     (2018), Simple, distributed, and accelerated probabilistic programming.
     """
     check_split("covertype", test_fraction, seed)
-    found = find_folder("covertype", folder, ORIGIN)
-    forest = read_forest(found)
+    files = find_folder("covertype", folder, ORIGIN)
+    forest = read_forest(files)
     rows = len(forest.cover_type)
     train = rows - int(test_fraction * rows)
     # RandomState, because NumPy has frozen its streams: a Generator may shuffle differently in another release.
@@ -131,7 +131,7 @@ def covertype(
         y[train:],
         COLUMNS,
         forest.name,
-        source=f"Covertype (Blackard, 1998), {forest.words}, from {found}",
+        source=f"Covertype (Blackard, 1998), {forest.text}, from {files}",
         licence="CC BY 4.0" if original else "as stated by whoever made the file",
     )
 
@@ -192,7 +192,7 @@ class Forest(NamedTuple):
     land: Land
     cover_type: np.ndarray
     name: str
-    words: str
+    text: str
 
 
 def read_forest(folder: Path) -> Forest:

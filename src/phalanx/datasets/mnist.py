@@ -59,9 +59,9 @@ def mnist(folder: str | os.PathLike[str] | None = None) -> Classification:
 
     Source: Y. LeCun, C. Cortes, C. Burges (1998), The MNIST database of handwritten digits.
     """
-    found = find_folder("mnist", folder, _ORIGIN)
+    files = find_folder("mnist", folder, _ORIGIN)
     # All files are located before the first is read, so that a missing file is reported at once.
-    paths = {(half, kind): _find_file(found, half, kind) for half in ("train", "t10k") for kind in _DIMENSIONS}
+    paths = {(half, kind): _find_file(files, half, kind) for half in ("train", "t10k") for kind in _DIMENSIONS}
     train_images, train_labels = _read_half(paths["train", "images"], paths["train", "labels"])
     test_images, test_labels = _read_half(paths["t10k", "images"], paths["t10k", "labels"])
     train_size, test_size = (" x ".join(map(str, images.shape[1:])) for images in (train_images, test_images))
@@ -73,9 +73,9 @@ def mnist(folder: str | os.PathLike[str] | None = None) -> Classification:
         test_images=test_images,
         test_labels=test_labels,
         name="mnist" if original else "mnist-format",
-        source=f"The MNIST database of handwritten digits (LeCun, Cortes and Burges, 1998), from {found}"
+        source=f"The MNIST database of handwritten digits (LeCun, Cortes and Burges, 1998), from {files}"
         if original
-        else f"four files in the format of MNIST, with other training images, from {found}",
+        else f"four files in the format of MNIST, with other training images, from {files}",
         licence="CC BY-SA 3.0" if original else "as stated by whoever made the files",
     )
 

@@ -71,14 +71,14 @@ def movielens(folder: str | os.PathLike[str] | None = None) -> Watched:
         >>> phx.datasets.movielens("data/ml-1m").matrix.shape  # doctest: +SKIP
         (6040, 3706)
     """
-    found = find_folder("movielens", folder, ORIGIN)
-    for inner in (found, found / "ml-1m"):
+    files = find_folder("movielens", folder, ORIGIN)
+    for inner in (files, files / "ml-1m"):
         if (inner / RATINGS).is_file():
             return _read_original(inner)
-    if (found / ARCHIVE).is_file():
-        return _read_archive(found / ARCHIVE)
+    if (files / ARCHIVE).is_file():
+        return _read_archive(files / ARCHIVE)
     raise FileNotFoundError(
-        f"movielens: no data in {found}: expected ml-1m/{RATINGS} or {ARCHIVE}. Get them from {ORIGIN}, and pass their "
+        f"movielens: no data in {files}: expected ml-1m/{RATINGS} or {ARCHIVE}. Get them from {ORIGIN}, and pass their "
         f"folder or set PHALANX_DATA to it."
     )
 
@@ -101,11 +101,11 @@ def _read_films(path: Path, films: np.ndarray) -> tuple[tuple[str, ...] | None, 
         return None, None
     rows = [line.split("::") for line in path.read_text(encoding="latin-1").splitlines()]
     check(path, "row format", all(len(row) == 3 for row in rows), "rows film::title::genres", "others")
-    known = {int(number): (title, tuple(genres.split("|"))) for number, title, genres in rows}
-    missing = [int(film) for film in films if int(film) not in known]
+    films_by_number = {int(number): (title, tuple(genres.split("|"))) for number, title, genres in rows}
+    missing = [int(film) for film in films if int(film) not in films_by_number]
     check(path, "completeness", not missing, "every film that was rated", f"none for {missing[:3]}")
-    found = [known[int(film)] for film in films]
-    return tuple(title for title, _ in found), tuple(genres for _, genres in found)
+    columns = [films_by_number[int(film)] for film in films]
+    return tuple(title for title, _ in columns), tuple(genres for _, genres in columns)
 
 
 def _read_archive(path: Path) -> Watched:
@@ -125,13 +125,13 @@ def _watched(
     matrix = np.zeros((int(user.max()) + 1, int(film.max()) + 1), np.int8)
     matrix[user, film] = 1
     whole = (*matrix.shape, len(user)) == (USERS, FILMS_RATED, ROWS)
-    words = f"{len(user):,} ratings of {matrix.shape[1]:,} films by {matrix.shape[0]:,} users"
+    text = f"{len(user):,} ratings of {matrix.shape[1]:,} films by {matrix.shape[0]:,} users"
     return Watched(
         matrix,
         titles,
         genres,
         "movielens-1m" if whole else "movielens-format",
-        source=f"MovieLens 1M (Harper, Konstan, 2015), {words}, from {path}" if whole else f"{words}, from {path}",
+        source=f"MovieLens 1M (Harper, Konstan, 2015), {text}, from {path}" if whole else f"{text}, from {path}",
         licence="for research, not to be redistributed" if whole else "as stated by whoever made the file",
     )
 

@@ -47,11 +47,11 @@ def main(options: DemoOptions) -> phx.Posterior:
         "covariance": covariance.tolist(),
         "exact_covariance": COVARIANCE.tolist(),
     }
-    words = (
+    text = (
         f"mean {np.round(mean, 3).tolist()} (exact {MEAN.tolist()}), covariance {np.round(covariance, 3).tolist()} "
         f"(exact {COVARIANCE.tolist()})"
     )
-    finish(posterior, headline, words, {"draws": cloud(flat)}, options.out)
+    finish(posterior, headline, text, {"draws": cloud(flat)}, options.out)
     return posterior
 
 

@@ -69,7 +69,7 @@ def main(options: DemoOptions) -> phx.Posterior:
     )
     draws = posterior.draws["w"]
     probability = predict(draws, data.test_x)
-    numbers, words = headline(data, probability, draws)
+    numbers, text = headline(data, probability, draws)
     ones = "lodgepole pine" if data.true_weights is None else "ones"
     figures = {
         "coefficients": intervals(draws, data),
@@ -77,7 +77,7 @@ def main(options: DemoOptions) -> phx.Posterior:
             calibrate(probability, data.test_y), f"fraction of {ones}", "predicted probability", "test rows"
         ),
     }
-    finish(posterior, numbers, words, figures, options.out)
+    finish(posterior, numbers, text, figures, options.out)
     return posterior
 
 
@@ -122,7 +122,7 @@ def headline(
         "test_log_loss_of_the_class_rate": base.nll,
         "expected_calibration_error": calibration_error,
     }
-    words = (
+    text = (
         f"test accuracy {scores.accuracy:.4f} ({base.accuracy:.4f} by the class rate alone), log loss "
         f"{scores.nll:.4f} ({base.nll:.4f}), expected calibration error {calibration_error:.4f}"
     )
@@ -130,8 +130,8 @@ def headline(
         low, high = np.quantile(draws.reshape(-1, draws.shape[-1]), WIDE, axis=0)
         within = int(np.sum((low <= data.true_weights) & (data.true_weights <= high)))
         numbers["true_coefficients_within_94_percent_intervals"] = within
-        words += f"; {within} of {len(low)} true coefficients within their 94% intervals"
-    return numbers, words
+        text += f"; {within} of {len(low)} true coefficients within their 94% intervals"
+    return numbers, text
 
 
 def intervals(

@@ -78,7 +78,7 @@ def run(
         "test_log_loss_bayesian_model_average": scores.nll,
         "expected_calibration_error": scores.ece,
     }
-    words = (
+    text = (
         f"test accuracy {mean:.4f} averaged over draws, {scores.accuracy:.4f} of the Bayesian model average "
         f"({100 * (scores.accuracy - mean):+.2f} points); log loss {scores.nll:.4f}, "
         f"expected calibration error {scores.ece:.4f}"
@@ -90,7 +90,7 @@ def run(
         "accuracy": accuracy_figure(prediction),
         "weights": weights_figure(posterior, data.train_images.shape[1]),
     }
-    finish(posterior, headline, words, figures, options.out)
+    finish(posterior, headline, text, figures, options.out)
     return posterior
 
 

@@ -72,8 +72,8 @@ def main(options: DemoOptions) -> Prediction:
     epochs = epochs if options.epochs is None else options.epochs
     classes = int(data.train_labels.max()) + 1
     side = data.train_images.shape[1]
-    words = WORDS.format(classes=classes, momentum=MOMENTUM, rate=RATE, batch=batch, members=members)
-    introduce(f"A deep ensemble on {data.name}", words, f"{data.source}; {data.licence}")
+    text = WORDS.format(classes=classes, momentum=MOMENTUM, rate=RATE, batch=batch, members=members)
+    introduce(f"A deep ensemble on {data.name}", text, f"{data.source}; {data.licence}")
     steps = epochs * -(-len(data.train_images) // batch)
     optimizer = optax.sgd(optax.cosine_decay_schedule(RATE, steps), momentum=MOMENTUM)
     network = nnx_learner(make_cnn(side, classes), classification_loss, optimizer)

@@ -71,7 +71,7 @@ def main(options: DemoOptions) -> phx.Fit:
     weights = sum(
         math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(transformer.init, jax.random.key(0)))
     )
-    words = WORDS.format(
+    text = WORDS.format(
         rows=rows,
         columns=columns,
         layers=LAYERS,
@@ -86,7 +86,7 @@ def main(options: DemoOptions) -> phx.Fit:
         data=mesh.shape["data"],
         model=mesh.shape["model"],
     )
-    introduce(f"A transformer over the pixels of {data.name}", words, f"{data.source}; {data.licence}")
+    introduce(f"A transformer over the pixels of {data.name}", text, f"{data.source}; {data.licence}")
     rate = optax.warmup_cosine_decay_schedule(0.0, RATE, min(40, steps // 4), steps)
     began = time.perf_counter()
     learned = phx.fit(
@@ -131,8 +131,8 @@ def write(
     side = data.train_images.shape[1:3]
     to = console()
     bits = bits_per_dimension(transformer, weights, test)
-    words = f"{bits:.3f} bits per dimension on {len(test):,} test images of {data.name}, 8 bits (exact, not a bound)"
-    to.print(words, style="bold", highlight=False)
+    text = f"{bits:.3f} bits per dimension on {len(test):,} test images of {data.name}, 8 bits (exact, not a bound)"
+    to.print(text, style="bold", highlight=False)
     sampler = pixel_sampler(transformer, levels)
     key = jax.random.key(options.seed)
     blank = jnp.zeros((SHOWN, test.shape[1]), jnp.uint8)

@@ -119,8 +119,8 @@ def main(options: DemoOptions) -> phx.Posterior:
             "shown": phx.reducers.reservoir(SHOWN),
         },
     )
-    headline, words = headline_of(posterior, sizes["num_samples"])
-    console().print(f"\n{words}\n", style="bold", markup=False, highlight=False)
+    headline, text = headline_of(posterior, sizes["num_samples"])
+    console().print(f"\n{text}\n", style="bold", markup=False, highlight=False)
     total = sizes["num_chains"] * sizes["num_samples"]
     ways: dict[str, Way] = {
         "NumPy": partial(time_numpy, options.seed),

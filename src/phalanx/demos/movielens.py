@@ -125,7 +125,7 @@ def main(options: DemoOptions) -> phx.Posterior:
     }
     scores = {name: score_held_out(truth, values) for name, values in probabilities.items()}
     shares = posterior.reduced["best"].counts / posterior.reduced["best"].counts.sum(1, keepdims=True)
-    numbers, words = headline(data, scores, shares, two)
+    numbers, text = headline(data, scores, shares, two)
     calibration = calibrate(probabilities["posterior"].ravel().astype(np.float64), truth.ravel())
     titles = list(data.titles) if data.titles else [f"film {i}" for i in range(films)]
     figures = {
@@ -137,7 +137,7 @@ def main(options: DemoOptions) -> phx.Posterior:
         names = sorted({genre for genres in data.genres for genre in genres})
         of_film = np.array([[name in genres for name in names] for genres in data.genres], float)
         figures["genres"] = recommendations(shares @ of_film, two, data.matrix, names)
-    finish(posterior, numbers, words, figures, options.out)
+    finish(posterior, numbers, text, figures, options.out)
     return posterior
 
 
@@ -161,12 +161,12 @@ def ends_of(watched: np.ndarray) -> dict[str, int]:
 def best_of(users: Mapping[str, int], entries: Entries) -> Reduce:
     """Return a reducer that counts how often each film ranks first among a user's unwatched films, `(users, films)`."""
     numbers = list(users.values())
-    known = entries.watched[numbers].astype(bool) & entries.shown[numbers]
+    unseen = entries.watched[numbers].astype(bool) & entries.shown[numbers]
 
     def best(values: Mapping[str, Array]) -> Array:
         embeddings, biases = (phx.take_rows(values[name], numbers) for name in ("user_embeddings", "user_biases"))
         logits = embeddings @ values["film_embeddings"].T + biases[:, None] + values["film_biases"][None]
-        return jnp.argmax(jnp.where(known, -jnp.inf, logits), axis=1).astype(jnp.float32)
+        return jnp.argmax(jnp.where(unseen, -jnp.inf, logits), axis=1).astype(jnp.float32)
 
     return phx.reduce(best, phx.reducers.histogram(np.arange(entries.watched.shape[1] + 1) - 0.5))
 

@@ -121,11 +121,11 @@ def introduce(title: str, mathematics: str, source: str) -> None:
 
 
 def finish(
-    posterior: phx.Posterior, headline: Mapping[str, Any], words: str, figures: Mapping[str, Figure], out: Path
+    posterior: phx.Posterior, headline: Mapping[str, Any], text: str, figures: Mapping[str, Figure], out: Path
 ) -> None:
     """Print the summary and the headline; write the report, the pictures and `result.json` to `out`."""
     print_run(posterior)
-    console().print(f"\n{words}", style="bold", markup=False, highlight=False)
+    console().print(f"\n{text}", style="bold", markup=False, highlight=False)
     _print_written(write_folder(posterior, out, headline=headline, figures=figures))
 
 

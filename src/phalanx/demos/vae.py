@@ -126,10 +126,10 @@ class VAE:
     def _flow(self, name: str, layer: Any, context: Array | None = None) -> list[Any]:
         """Return autoregressive layers, every other one in reverse order."""
         forward = tuple(range(self.latent))
-        known = 0 if context is None else self.latent
+        context_size = 0 if context is None else self.latent
 
         def begin(key: Array) -> list[Any]:
-            return [layer.init(k, self.latent, (self.hidden,), known) for k in random.split(key, self.layers)]
+            return [layer.init(k, self.latent, (self.hidden,), context_size) for k in random.split(key, self.layers)]
 
         weights = phx.param(name, begin, spec=self._over_model)
         orders = [forward if i % 2 else forward[::-1] for i in range(self.layers)]
@@ -178,7 +178,7 @@ def main(options: DemoOptions) -> phx.Fit:
     default = EPOCHS if len(train) >= LARGE else EPOCHS_OF_FEW
     epochs = default if options.epochs is None else options.epochs
     likelihood = "black or white, sampled anew in each step" if vae.binary else "a mixture of 2 logistics on 0 to 255"
-    words = MATHEMATICS.format(
+    text = MATHEMATICS.format(
         latent=vae.latent,
         layers=vae.layers,
         pixels=vae.pixels,
@@ -190,7 +190,7 @@ def main(options: DemoOptions) -> phx.Fit:
         data=mesh.shape["data"],
         model=mesh.shape["model"],
     )
-    introduce(f"A variational autoencoder on {data.name}", words, f"{data.source}; {data.licence}")
+    introduce(f"A variational autoencoder on {data.name}", text, f"{data.source}; {data.licence}")
     rows = rows_of(train, vae, options.seed)
     steps = epochs * rows.per_epoch
     learned = phx.fit(

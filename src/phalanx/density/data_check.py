@@ -107,9 +107,12 @@ class DataCheck:
     def _flags(self, inputs: Sequence[KnownValue]) -> list[Array]:
         """Return for each lookup and check that data alone determine whether an index or a value may be invalid."""
         lookups, outputs = self._follow(inputs)
-        outside = [found.outside[0] for found in lookups if found.outside is not None and not _is_meant(found)]
-        known = [bad.get_if_possible() for _, _, bad in self._known(outputs)]
-        return [*outside, *(jnp.bool_(True) if flags is None else jnp.any(jnp.asarray(flags)) for flags in known)]
+        outside = [lookup.outside[0] for lookup in lookups if lookup.outside is not None and not _is_meant(lookup)]
+        flags_of_outputs = [bad.get_if_possible() for _, _, bad in self._known(outputs)]
+        return [
+            *outside,
+            *(jnp.bool_(True) if flags is None else jnp.any(jnp.asarray(flags)) for flags in flags_of_outputs),
+        ]
 
     def _known(self, outputs: Sequence[Known]) -> Iterator[tuple[tuple[str, str], KnownValue, KnownValue]]:
         """Yield the checks that data alone determine: values, and whether each is invalid."""

@@ -60,11 +60,11 @@ class Density:
     temperature: Array | None = None
     messages: list[Message] | None = field(default=None, compare=False, repr=False)
 
-    def with_own(self, own: Mapping[int, Array]) -> Density:
+    def with_lane_data(self, lane_data: Mapping[int, Array]) -> Density:
         """Return the density of other data: `own` replaces the arrays with these numbers."""
-        if not own:
+        if not lane_data:
             return self
-        return replace(self, arrays=tuple(own.get(number, array) for number, array in enumerate(self.arrays)))
+        return replace(self, arrays=tuple(lane_data.get(number, array) for number, array in enumerate(self.arrays)))
 
     def of_rows(self, rows: Array) -> Density:
         """Return the density estimated from these rows of this device, unbiased if they are drawn at random."""
@@ -188,8 +188,8 @@ class Density:
             return at_values(whole.program, position, values, wanted, whole.layout.join(whole.arrays))
 
         outputs = self.sites.positions, GLOBAL
-        found, misfits = self._on_rows(of_all_rows, outputs, position, dict(values), dict(wanted))
-        return self._without_padding(found), misfits
+        results, misfits = self._on_rows(of_all_rows, outputs, position, dict(values), dict(wanted))
+        return self._without_padding(results), misfits
 
     def with_radii(self, position: ByVariable, key: Array) -> ByVariable:
         """Return a position of the same values, with the radii of points that determine angles drawn at random."""
@@ -227,8 +227,8 @@ class Density:
 
         def of_all_rows(whole: Density) -> dict[tuple[str, str], Array]:
             zero = whole.initial_position(jax.random.key(0), 0.0)
-            found = value_checks_of_both(whole._run(zero), whole._run(whole.initial_position(jax.random.key(1))))
-            return {key: jnp.sum(check.bad) for key, check in found.items()}
+            checks = value_checks_of_both(whole._run(zero), whole._run(whole.initial_position(jax.random.key(1))))
+            return {key: jnp.sum(check.bad) for key, check in checks.items()}
 
         return self._on_rows(of_all_rows, GLOBAL)
 

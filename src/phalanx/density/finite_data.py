@@ -89,17 +89,17 @@ def check_finite_data(
     rows = [s.rows if s.axes else None for s in arguments.shardings]
     mended = [mend(a) if i in suspects else a for i, a in enumerate(whole)]
     for i in suspects:
-        found = locate(whole[i], rows[i])
+        place = locate(whole[i], rows[i])
         pair = [mended, [*mended[:i], whole[i], *mended[i + 1 :]]]
         if minibatch is not None and minibatch.of_rows[i]:
-            begin = min(found.index[0], minibatch.total - minibatch.size)
+            begin = min(place.index[0], minibatch.total - minibatch.size)
             pair = [minibatch.take(arrays, slice(begin, begin + minibatch.size)) for arrays in pair]
         elif minibatch is not None:
             pair = [minibatch.take(arrays, slice(minibatch.size)) for arrays in pair]
         right, wrong = (_everywhere(evaluate(arrays)) for arrays in pair)
         if guilty := [name for name, is_wrong in wrong.items() if is_wrong and not right[name]]:
             name = arguments.names[i]
-            raise ValueError(f"data: {found.describe(name)}{_consequence(name, found, guilty)}")
+            raise ValueError(f"data: {place.describe(name)}{_consequence(name, place, guilty)}")
 
 
 def locate(array: Array | np.ndarray, rows: int | None = None) -> NonFinite:
@@ -119,15 +119,15 @@ def find_not_finite(arrays: Sequence[Array | np.ndarray]) -> list[int]:
     """Return the indices of the arrays that hold NaN or infinite values, after one pass over each on its devices."""
     floats = [i for i, a in enumerate(arrays) if jnp.issubdtype(a.dtype, jnp.floating) and a.size]
     on_devices = [i for i in floats if isinstance(arrays[i], Array)]
-    found = dict(zip(on_devices, _are_finite([arrays[i] for i in on_devices]), strict=True))
+    finite_by_number = dict(zip(on_devices, _are_finite([arrays[i] for i in on_devices]), strict=True))
     for i in floats:
-        if i not in found:
+        if i not in finite_by_number:
             array = arrays[i]
             # Minimum and maximum reveal a NaN or an infinity without a temporary array.
             with np.errstate(invalid="ignore"):
-                found[i] = np.isfinite(np.min(array)) and np.isfinite(np.max(array))
+                finite_by_number[i] = np.isfinite(np.min(array)) and np.isfinite(np.max(array))
     # Every process must decide the same: otherwise one would wait for the others for ever.
-    finite = agreed(np.array([bool(to_host(found[i])) for i in floats], bool)) if floats else []
+    finite = agreed(np.array([bool(to_host(finite_by_number[i])) for i in floats], bool)) if floats else []
     return [i for i, is_finite in zip(floats, finite, strict=True) if not is_finite]
 
 
@@ -148,8 +148,8 @@ def _counts(array: Array, rows: int | None) -> tuple[Array, Array, Array]:
 def mend(array: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the array with its non-finite values replaced by the largest finite value of the column."""
     finite = jnp.isfinite(array)
-    known = jnp.where(finite, array, -jnp.inf)
-    largest = jnp.max(known, axis=0, keepdims=True) if array.ndim else known
+    finite_or_lowest = jnp.where(finite, array, -jnp.inf)
+    largest = jnp.max(finite_or_lowest, axis=0, keepdims=True) if array.ndim else finite_or_lowest
     return jnp.where(finite, array, jnp.where(jnp.isfinite(largest), largest, jnp.ones_like(largest)))
 
 
@@ -219,26 +219,26 @@ def _everywhere(faults: Mapping[str, Array]) -> dict[str, bool]:
     return {name: bool(to_host(fault).all()) for name, fault in faults.items()}
 
 
-def _consequence(name: str, found: NonFinite, guilty: Sequence[str]) -> str:
+def _consequence(name: str, bad: NonFinite, guilty: Sequence[str]) -> str:
     if guilty == [GRADIENT]:
         return (
             f". The log density is finite, but its gradient is not: jnp.where selects a value, but the derivatives of "
-            f"both branches are computed. {_drop(name, found)}; or give finite numbers instead, "
+            f"both branches are computed. {_drop(name, bad)}; or give finite numbers instead, "
             f"np.nan_to_num({name}), and the mask as another argument."
         )
     variables = " and ".join(repr(name) for name in guilty if name != GRADIENT)
     return (
         f". With it the log density of variable {variables} is not finite at any starting position, and with a finite "
-        f"number instead it is. {_drop(name, found)}; or mask them, as in dist.Normal(...).mask("
+        f"number instead it is. {_drop(name, bad)}; or mask them, as in dist.Normal(...).mask("
         f"np.isfinite({name})) with np.nan_to_num({name}) as data; or impute missing entries with phx.mcmc or "
         f'phx.fit(..., missing="impute"), for which a variable must observe them, as in {name} = phx.sample("{name}", '
         f"distribution, obs={name}); the model then uses the value that phx.sample returns."
     )
 
 
-def _drop(name: str, found: NonFinite) -> str:
-    if not found.index:
+def _drop(name: str, bad: NonFinite) -> str:
+    if not bad.index:
         return "Give a finite number"
-    others = ", ".join(map(str, range(1, len(found.index))))
-    rows = f".all(({others}))" if len(found.index) > 2 else f".all({others})" if others else ""
+    others = ", ".join(map(str, range(1, len(bad.index))))
+    rows = f".all(({others}))" if len(bad.index) > 2 else f".all({others})" if others else ""
     return f"Drop such rows from all arguments: those where np.isfinite({name}){rows} is False"

@@ -24,11 +24,11 @@ def of_given_entries(variables: Mapping[str, RandomVariable], data: Mapping[str,
     A mask leaves missing entries out. Only independent entries have a density without the others: that of another event
     in which entries may be missing raises an error that names the variable.
     """
-    found = dict(variables)
+    entries = dict(variables)
     for name, where in data.get(WHERE_MISSING, {}).items():
-        if name in found and (distribution := found[name].distribution) is not None:
-            found[name] = replace(found[name], distribution=_of_given(name, distribution, where < 0))
-    return found
+        if name in entries and (distribution := entries[name].distribution) is not None:
+            entries[name] = replace(entries[name], distribution=_of_given(name, distribution, where < 0))
+    return entries
 
 
 def _of_given(name: str, distribution: Distribution, given: Array) -> Distribution:

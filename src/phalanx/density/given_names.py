@@ -46,7 +46,7 @@ class GivenNames:
         _check_dict("coords", coords, "dimension, such as {'feature': ['age', 'income']}")
         given = cls(
             {name: _dims_of(name, of_axes) for name, of_axes in (dims or {}).items()},
-            {dim: _coords_of(dim, words) for dim, words in (coords or {}).items()},
+            {dim: _coords_of(dim, labels) for dim, labels in (coords or {}).items()},
         )
         for name, of_axes in given.dims.items():
             _check_dims(name, of_axes)
@@ -63,14 +63,14 @@ class GivenNames:
                 variable, or two sizes.
         """
         sizes: dict[str, tuple[int, str]] = {}
-        known = {**variables, **arguments, **variables}
+        allowed = {**variables, **arguments, **variables}
         for name, of_axes in self.dims.items():
-            if name not in known:
+            if name not in allowed:
                 raise ValueError(
                     f"dims: the model has no variable or argument {name!r}; it has "
-                    f"{', '.join(map(repr, known)) or 'none'}.{hint(name, known)}"
+                    f"{', '.join(map(repr, allowed)) or 'none'}.{hint(name, allowed)}"
                 )
-            shape = known[name]
+            shape = allowed[name]
             if len(of_axes) != len(shape):
                 raise ValueError(
                     f"dims[{name!r}]: {len(of_axes)} names, {list(of_axes)}, for shape {shape} of {len(shape)} axes. "
@@ -90,16 +90,16 @@ class GivenNames:
 
     def check_coords(self, sizes: Mapping[str, tuple[int, str]]) -> None:
         """Raise unless coordinates fit known dimensions; `sizes` has the size of each, and a variable that has it."""
-        for dim, words in self.coords.items():
+        for dim, labels in self.coords.items():
             if dim not in sizes:
                 raise ValueError(
                     f"coords: there is no dimension {dim!r}; there are {', '.join(map(repr, sizes)) or 'none'}. Name "
                     f"the axes that have it, as in dims={{'variable': [{dim!r}]}}.{hint(dim, sizes)}"
                 )
             size, name = sizes[dim]
-            if len(words) != size:
+            if len(labels) != size:
                 raise ValueError(
-                    f"coords[{dim!r}] has {len(words)} names, and {name!r} has {size} entries along this dimension. "
+                    f"coords[{dim!r}] has {len(labels)} names, and {name!r} has {size} entries along this dimension. "
                     f"Give one name for each entry; or give the axis of {name!r} another name in dims=."
                 )
 
@@ -135,17 +135,17 @@ def _check_dims(name: str, of_axes: tuple[Any, ...]) -> None:
             )
 
 
-def _coords_of(dim: str, words: object) -> tuple[Word, ...]:
-    if isinstance(words, str | bytes) or not isinstance(words, Iterable):
-        raise TypeError(f"coords[{dim!r}]: expected a list of names, one for each entry; got {words!r}.")
-    if getattr(words, "ndim", 1) != 1:
-        raise TypeError(f"coords[{dim!r}]: expected a list of names, one for each entry; got {words.ndim} axes.")  # pyright: ignore[reportAttributeAccessIssue]
-    known = words_of(words)
+def _coords_of(dim: str, labels: object) -> tuple[Word, ...]:
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
+        raise TypeError(f"coords[{dim!r}]: expected a list of names, one for each entry; got {labels!r}.")
+    if getattr(labels, "ndim", 1) != 1:
+        raise TypeError(f"coords[{dim!r}]: expected a list of names, one for each entry; got {labels.ndim} axes.")  # pyright: ignore[reportAttributeAccessIssue]
+    levels = words_of(labels)
     first: dict[str, int] = {}
-    for number, word in enumerate(map(str, known)):
+    for number, word in enumerate(map(str, levels)):
         if first.setdefault(word, number) != number:
             raise ValueError(
                 f"coords[{dim!r}] has the name {word!r} twice, at {first[word]} and {number}. Two rows of tables would "
                 f"have one name: give each entry its own."
             )
-    return known
+    return levels

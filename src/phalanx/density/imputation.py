@@ -105,11 +105,11 @@ def impute_again(program: Program, data: object) -> Any:
     if counts is None:
         return data
     again = impute(inspect.unwrap(program, stop=lambda f: not hasattr(f, "counts_of_missing")), data)
-    found = getattr(again.program, "counts_of_missing", {})
-    for name in {**counts, **found}:
-        if counts.get(name, 0) != found.get(name, 0):
+    counts_again = getattr(again.program, "counts_of_missing", {})
+    for name in {**counts, **counts_again}:
+        if counts.get(name, 0) != counts_again.get(name, 0):
             raise ValueError(
-                f"data: variable {name!r} has {_entries(found.get(name, 0))}, and the compiled program has "
+                f"data: variable {name!r} has {_entries(counts_again.get(name, 0))}, and the compiled program has "
                 f"{counts.get(name, 0)}. Compile again, with phx.mcmc or phx.compile."
             )
     return again.data
@@ -127,12 +127,12 @@ def names_of_missing(program: Program, arguments: Arguments) -> dict[str, tuple[
 
 def masks_of_missing(arguments: Arguments) -> dict[str, np.ndarray]:
     """Return masks of the missing entries of observed variables by name, from the data of an imputing program."""
-    found: dict[str, np.ndarray] = {}
+    masks: dict[str, np.ndarray] = {}
     for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True):
         if name.startswith(f"{WHERE_MISSING}["):
             whole = sharding.trim(to_host(array))
-            found[name.removeprefix(f"{WHERE_MISSING}['").removesuffix("']")] = np.asarray(whole) >= 0
-    return found
+            masks[name.removeprefix(f"{WHERE_MISSING}['").removesuffix("']")] = np.asarray(whole) >= 0
+    return masks
 
 
 def _said(name: str, number: int, is_discrete: bool) -> str:

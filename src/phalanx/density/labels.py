@@ -73,8 +73,8 @@ class LabelSearch:
         constants = list(arguments.constants.values())
         labels = [*arguments.labels, *(constant.labels for constant in constants)]
         every = [*chain.from_iterable(axes.values())]
-        has_levels = any(isinstance(known, Levels) for known in labels)
-        if not has_levels and not any(axis.dim or axis.words for axis in every) and not _differ(every):
+        has_levels = any(isinstance(label, Levels) for label in labels)
+        if not has_levels and not any(axis.dim or axis.labels for axis in every) and not _differ(every):
             return {}
         walk = _LabelWalk(_Axes(), self.variables)
         data = zip(self.program.jaxpr.invars, arguments.names, arguments.labels, strict=True)
@@ -94,8 +94,8 @@ def any_labels_differ(arguments: Arguments) -> bool:
 
 
 def _differ(axes: Sequence[Axis]) -> bool:
-    known = {(axis.entries.count, axis.entries.ordered) for axis in axes if axis.entries is not None}
-    return len(known) > len({count for count, _ in known})
+    kinds = {(axis.entries.count, axis.entries.ordered) for axis in axes if axis.entries is not None}
+    return len(kinds) > len({count for count, _ in kinds})
 
 
 class _Labels(NamedTuple):
@@ -169,16 +169,16 @@ class _Axes:
 
     def name(self, axis: int | None, levels: Axis, argument: str) -> None:
         """Give an axis the levels of an argument, by which the program looks its entries up."""
-        if axis is not None and levels.words is not None:
+        if axis is not None and levels.labels is not None:
             root = self._root(axis)
-            labels = entry_labels(list(levels.words), identify=False)
+            labels = entry_labels(list(levels.labels), identify=False)
             self._names[root].add(levels)
-            self._labels[root].append(_Labels(argument, None, labels, levels.words))
+            self._labels[root].append(_Labels(argument, None, labels, levels.labels))
 
     def check_labels(self, arguments: Sequence[str]) -> None:
         """Raise if entries that are combined have labels that differ."""
         for labels in self._labels:
-            labels = sorted(labels, key=lambda known: arguments.index(known.argument))
+            labels = sorted(labels, key=lambda one: arguments.index(one.argument))
             for number, second in enumerate(labels):
                 for first in labels[:number]:
                     _check_labels(first, second)
@@ -195,12 +195,12 @@ class _Axes:
 
     def names_of(self, axis: int | None, size: int) -> Axis:
         """Return the names of an axis; none if it met different entries, or a number of them that does not fit."""
-        found = set() if axis is None else self._names[self._root(axis)]
-        words = {names.words for names in found if names.words}
-        if len(words) > 1 or any(not len(known) == len(set(known)) == size for known in words):
+        sources = set() if axis is None else self._names[self._root(axis)]
+        labels = {names.labels for names in sources if names.labels}
+        if len(labels) > 1 or any(not len(levels) == len(set(levels)) == size for levels in labels):
             return Axis()
-        dims = {names.dim for names in found if names.dim}
-        return Axis(dims.pop() if len(dims) == 1 else None, words.pop() if words else None)
+        dims = {names.dim for names in sources if names.dim}
+        return Axis(dims.pop() if len(dims) == 1 else None, labels.pop() if labels else None)
 
     def _root(self, axis: int) -> int:
         while self._parent[axis] != axis:

@@ -144,7 +144,7 @@ class Minibatch:
 
         def chosen(array: Array) -> Array:
             by_device = array.reshape(devices, -1, *array.shape[1:])
-            return jax.vmap(lambda own, rows: own[rows])(by_device, rows).reshape(self.size, *array.shape[1:])
+            return jax.vmap(lambda part, rows: part[rows])(by_device, rows).reshape(self.size, *array.shape[1:])
 
         return [chosen(array) if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
 
@@ -152,9 +152,9 @@ class Minibatch:
         self, program: Callable[..., Any], batch: Arguments, sizes: Mapping[str, int], what: str
     ) -> None:
         """Raise if a latent variable has no unconstrained position, such as a discrete one."""
-        found = TracedProgram.of_whole(program, batch, sizes, checking=True)
-        for name in found.without_bijection:
-            distribution = found.variables[name].distribution
+        whole = TracedProgram.of_whole(program, batch, sizes, checking=True)
+        for name in whole.without_bijection:
+            distribution = whole.variables[name].distribution
             support = getattr(distribution, "support", None)
             kind = (
                 "is discrete"
@@ -215,14 +215,14 @@ class Minibatch:
     def _kind(self, term: Term, sites: Sites, batch: Arguments, one: TracedProgram, two: TracedProgram) -> bool | None:
         """Return whether a term adds up over rows, or is independent of them; None if it does neither."""
         inputs = sites.positions, list(batch.shardings)
-        found = sites.rows.inspect(two.only(term), inputs, sites.layout.shapes(), list(batch.local_shapes()))
-        if found.messages:
+        term_rows = sites.rows.inspect(two.only(term), inputs, sites.layout.shapes(), list(batch.local_shapes()))
+        if term_rows.messages:
             return None
         if _have_same_numbers(one.only_jaxpr(term), two.only_jaxpr(term)):
-            return bool(found.is_sum)
+            return bool(term_rows.is_sum)
         ratios = [ratios for number in range(3) if (ratios := _ratios(one, two, term, number)) is not None]
         possible = set.intersection(*ratios) if ratios else set()
-        if 1 in possible and not found.is_sum:
+        if 1 in possible and not term_rows.is_sum:
             return False
         return True if 2 in possible else None
 

@@ -82,7 +82,7 @@ class MissingEntries:
         masks: masks of the missing entries of arguments without NaN.
         axes: mesh axes that the program may name.
         seen: the observed variables.
-        found: masks of the missing entries, by variable that has some.
+        masks_of_missing: masks of the missing entries, by variable that has some.
     """
 
     program: Program
@@ -90,7 +90,7 @@ class MissingEntries:
     masks: Mapping[str, np.ndarray]
     axes: tuple[str, ...]
     seen: dict[str, Observed] = field(default_factory=dict)
-    found: dict[str, np.ndarray] = field(default_factory=dict)
+    masks_of_missing: dict[str, np.ndarray] = field(default_factory=dict)
 
     def look(self) -> dict[str, np.ndarray]:
         """Return masks of the missing entries, by variable, after checking that they can be imputed.
@@ -105,18 +105,18 @@ class MissingEntries:
         nans = observe(self.arguments.arrays)
         masks = {name: np.asarray(to_host(mask)) for name, mask in nans.items()}
         masks |= {n: self.masks[seen.argument or ""] for n, seen in self.seen.items() if seen.argument in self.masks}
-        self.found = {name: mask for name, mask in masks.items() if mask.any()}
-        for name, mask in self.found.items():
+        self.masks_of_missing = {name: mask for name, mask in masks.items() if mask.any()}
+        for name, mask in self.masks_of_missing.items():
             self._check_variable(name, mask)
         self._check_observed()
         self._check_shared(observe)
         self._check_uses()
-        return self.found
+        return self.masks_of_missing
 
     @property
     def discrete(self) -> frozenset[str]:
         """Discrete variables with missing entries."""
-        return frozenset(name for name in self.found if self.seen[name].is_discrete)
+        return frozenset(name for name in self.masks_of_missing if self.seen[name].is_discrete)
 
     def axes_of(self, mask: np.ndarray) -> tuple[str, ...]:
         """Return the mesh axes that the rows of an observed value are sharded over."""
@@ -163,7 +163,7 @@ class MissingEntries:
 
     def _check_observed(self) -> None:
         """Raise for arguments without NaN that have missing entries and that no variable observes."""
-        observed = {self.seen[name].argument for name in self.found}
+        observed = {self.seen[name].argument for name in self.masks_of_missing}
         for argument, mask in self.masks.items():
             if argument not in observed:
                 missing = count(int(mask.sum()), "missing entry")
@@ -174,22 +174,22 @@ class MissingEntries:
     def _check_shared(self, observe: Callable[[Sequence[Array]], Mapping[str, Array]]) -> None:
         """Raise if two variables observe the same missing entry, which would be two unknown values."""
         by_argument = dict[str, str]()
-        for name in self.found:
+        for name in self.masks_of_missing:
             argument = self.seen[name].argument or ""
             if argument in self.masks and by_argument.setdefault(argument, name) != name:
                 _refuse_shared(argument, by_argument[argument], name)
-        names = [name for name in self.found if self.seen[name].argument not in self.masks]
+        names = [name for name in self.masks_of_missing if self.seen[name].argument not in self.masks]
         arrays = list(self.arguments.arrays)
         for number, array in enumerate(arrays if len(names) > 1 else ()):
             if jnp.issubdtype(array.dtype, jnp.floating) and (missing := np.isnan(to_host(array))).any():
                 # the bits of an entry's number determine in which runs it is given
                 numbers = np.where(missing, np.cumsum(missing.ravel()).reshape(missing.shape), 0)
-                code = {name: np.zeros(self.found[name].shape, int) for name in names}
+                code = {name: np.zeros(self.masks_of_missing[name].shape, int) for name in names}
                 for bit in range(int(numbers.max()).bit_length()):
                     given = jnp.where((numbers >> bit) & 1 == 1, jnp.nan_to_num(array), array)
                     nans = observe([*arrays[:number], given, *arrays[number + 1 :]])
                     for name, entries_of in code.items():
-                        entries_of += (self.found[name] & ~np.asarray(to_host(nans[name]))) << bit
+                        entries_of += (self.masks_of_missing[name] & ~np.asarray(to_host(nans[name]))) << bit
                 owner = dict[int, str]()
                 for name, entries_of in code.items():
                     for entry in np.unique(entries_of[entries_of > 0]).tolist():
@@ -198,7 +198,9 @@ class MissingEntries:
 
     def _check_uses(self) -> None:
         """Raise if the program uses values that stand for missing ones: of discrete variables, or without NaN."""
-        stands = {name for name in self.found if name in self.discrete or self.seen[name].argument in self.masks}
+        stands = {
+            name for name in self.masks_of_missing if name in self.discrete or self.seen[name].argument in self.masks
+        }
         if not stands:
             return
         arguments = self.arguments

@@ -58,48 +58,48 @@ class Naming:
         Raises:
             ValueError: when `given` does not fit the model, or a variable is named `log_density`.
         """
-        known = {
+        by_argument = {
             name: v
             for name, v in whole.variables.items()
             if v.parameter is None and (v.distribution is None or not is_term(v.distribution))
         }
-        variables = {name: v.shape for name, v in known.items()}
+        variables = {name: v.shape for name, v in by_argument.items()}
         given.check(variables, _shapes_of(arguments))
-        rows = tuple(name for name, v in known.items() if v.is_latent or v.is_computed)
+        rows = tuple(name for name, v in by_argument.items() if v.is_latent or v.is_computed)
         if LOG_DENSITY in rows:
             raise ValueError(
                 f"Variable {LOG_DENSITY!r}: tables have the log density of each draw in a row of this name. Rename the "
                 f"variable."
             )
-        plates = {name: _axes_in_plates(v) for name, v in known.items() if v.plates}
+        plates = {name: _axes_in_plates(v) for name, v in by_argument.items() if v.plates}
         dims = {of.name: tuple(axis.dim for axis in of.axes) for of in _arrays_of(arguments) if of.axes}
         observed = tuple(whole.observed)
         return cls(given, whole.program, LabelSearch.of(whole), variables, rows, plates, dims, observed)
 
-    def found(self, arguments: Arguments) -> Axes:
+    def axes_of_data(self, arguments: Arguments) -> Axes:
         """Return the names of variables' axes that come from data."""
         return self.search.names(arguments, self._axes(arguments))
 
-    def names(self, arguments: Arguments, found: Axes) -> AxisNames:
+    def names(self, arguments: Arguments, axes_of_data: Axes) -> AxisNames:
         """Return the names of all axes of variables and data.
 
         Args:
             arguments: the data.
-            found: names from the data, by `found`.
+            axes_of_data: names from the data, by `axes_of_data`.
 
         Raises:
             ValueError: when coordinates have another length than their dimension.
         """
         shapes = _shapes_of(arguments)
-        found = dict(found)
-        for name, words in names_of_missing(self.program, arguments).items():
-            found[name] = tuple(Axis(words=of_axis) for of_axis in words)
+        axes_of_data = dict(axes_of_data)
+        for name, labels in names_of_missing(self.program, arguments).items():
+            axes_of_data[name] = tuple(Axis(labels=of_axis) for of_axis in labels)
         axes = self._axes(arguments)
         for name, shape in self.variables.items():
-            known = found.get(name) or (axes.get(name, ()) if shapes.get(name) == shape else ())
-            known = (*known, *[Axis()] * (len(shape) - len(known)))  # a density has no axes for those of events
-            plates = self.plates.get(name, known)
-            axes[name] = tuple(Axis(p.dim or axis.dim, axis.words) for p, axis in zip(plates, known, strict=True))
+            of_axes = axes_of_data.get(name) or (axes.get(name, ()) if shapes.get(name) == shape else ())
+            of_axes = (*of_axes, *[Axis()] * (len(shape) - len(of_axes)))  # a density has no axes for those of events
+            plates = self.plates.get(name, of_axes)
+            axes[name] = tuple(Axis(p.dim or axis.dim, axis.labels) for p, axis in zip(plates, of_axes, strict=True))
         shapes = {**self.variables, **{name: shape for name, shape in shapes.items() if name not in self.variables}}
         named = [
             _NamedAxis(name, number, size, given, axis)
@@ -122,12 +122,12 @@ class Naming:
     def _axes_of(self, name: str, shape: tuple[int, ...], labels: Labels, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         axes = axes or tuple(map(Axis, self.dims.get(name, (None,) * len(shape))))
         if labels and not isinstance(labels, Levels) and shape:
-            axes = (*axes[:-1], axes[-1]._replace(words=tuple(labels)))
+            axes = (*axes[:-1], axes[-1]._replace(labels=tuple(labels)))
         if name in self.given.dims and len(self.given.dims[name]) == len(shape):
             axes = tuple(
                 axis._replace(dim=dim or axis.dim) for dim, axis in zip(self.given.dims[name], axes, strict=True)
             )
-        axes = tuple(axis._replace(words=self.given.coords.get(axis.dim or "", axis.words)) for axis in axes)
+        axes = tuple(axis._replace(labels=self.given.coords.get(axis.dim or "", axis.labels)) for axis in axes)
         return axes if any(map(any, axes)) else ()
 
 
@@ -169,7 +169,7 @@ class _NamedAxis(NamedTuple):
     number: int
     size: int
     given: str | None
-    found: Axis
+    of_data: Axis
 
     @property
     def default(self) -> str:
@@ -185,36 +185,38 @@ def _resolved(
     A found name is left out if it is one of `taken`, or of dimensions with several sizes or several entries.
     """
     sizes = defaultdict(set)
-    words = defaultdict(set)
+    all_labels = defaultdict(set)
     for axis in axes:
-        dim = axis.given or axis.found.dim
+        dim = axis.given or axis.of_data.dim
         sizes[dim].add(axis.size)
-        words[dim] |= {axis.found.words} - {None}
+        all_labels[dim] |= {axis.of_data.labels} - {None}
     dims: dict[str, list[str]] = {}
     lengths: dict[str, tuple[int, str]] = {}
-    known: dict[str, set[tuple[Word, ...]]] = defaultdict(set)
+    candidates: dict[str, set[tuple[Word, ...]]] = defaultdict(set)
     for name, of_name in groupby(axes, lambda axis: axis.name):
         of_name = list(of_name)
         used = [*taken, *(axis.given for axis in of_name)]
         dims[name] = []
         for axis in of_name:
-            dim = axis.found.dim
-            agrees = len(sizes[dim]) == 1 and (dim in given.coords or len(words[dim]) < 2)
+            dim = axis.of_data.dim
+            agrees = len(sizes[dim]) == 1 and (dim in given.coords or len(all_labels[dim]) < 2)
             dim = axis.given or (dim if dim and agrees and dim not in used else axis.default)
             used.append(dim)
             dims[name].append(dim)
             lengths.setdefault(dim, (axis.size, name))
-            if axis.found.words and len(axis.found.words) == axis.size:
-                known[dim].add(axis.found.words)
+            if axis.of_data.labels and len(axis.of_data.labels) == axis.size:
+                candidates[dim].add(axis.of_data.labels)
     given.check_coords(lengths)
-    coords = {dim: next(iter(found)) for dim, found in known.items() if len(found) == 1} | dict(given.coords)
+    coords = {dim: next(iter(choices)) for dim, choices in candidates.items() if len(choices) == 1} | dict(given.coords)
     labels = {
         name: tuple(tuple(map(str, coords[dim])) if dim in coords else None for dim in dims[name])
         for name in rows
         if name in dims
     }
     defaults = {axis.default for axis in axes}
-    own = {name: tuple(None if dim in defaults else dim for dim in of) for name, of in dims.items()}
+    not_default = {name: tuple(None if dim in defaults else dim for dim in of) for name, of in dims.items()}
     return AxisNames(
-        {name: of for name, of in own.items() if any(of)}, coords, {n: of for n, of in labels.items() if any(of)}
+        {name: of for name, of in not_default.items() if any(of)},
+        coords,
+        {n: of for n, of in labels.items() if any(of)},
     )

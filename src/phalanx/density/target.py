@@ -54,9 +54,9 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
         ValueError: when data are on several meshes or on another than the given one, or it has no axis `chain`.
     """
     sharded = [array for array, s in zip(arguments.arrays, arguments.shardings, strict=True) if s.axes]
-    meshes = {with_auto_axes(found) for array in sharded if (found := mesh_of(array)) is not None}
+    meshes = {with_auto_axes(one) for array in sharded if (one := mesh_of(array)) is not None}
     if len(meshes) > 1:
-        shapes = " and ".join(sorted(str(dict(found.shape)) for found in meshes))
+        shapes = " and ".join(sorted(str(dict(one.shape)) for one in meshes))
         raise ValueError(
             f"data: arrays were placed with phx.shard on different meshes, of shapes {shapes}. Use one for all."
         )
@@ -141,7 +141,7 @@ class Target(ModelOnMesh):
         check_function(whole)
         self.sites: Sites = read_sites(arguments, self.sizes, whole)
         self.minibatch: Minibatch | None = None
-        self.own: tuple[int, ...] = ()
+        self.per_lane_data: tuple[int, ...] = ()
         """Numbers of the arrays of which each group of chains has its own, by a leading dimension on the devices."""
         self.groups = 1
 
@@ -198,23 +198,25 @@ class Target(ModelOnMesh):
         (other := copy.copy(self)).program = program
         return other
 
-    def of_groups(self, own: Sequence[int], groups: int) -> Target:
+    def of_groups(self, per_lane_data: Sequence[int], groups: int) -> Target:
         """Return the target of groups of chains, each of which has its own arrays with the numbers in `own`."""
         other = copy.copy(self)
-        other.own = tuple(own)
+        other.per_lane_data = tuple(per_lane_data)
         other.groups = groups
         return other
 
     def array_specs(self) -> tuple[PartitionSpec, ...]:
         """Return the partition of each array of the data; a device has the arrays of its groups of chains."""
         specs = super().array_specs()
-        return tuple(PartitionSpec(CHAIN) if number in self.own else spec for number, spec in enumerate(specs))
+        return tuple(
+            PartitionSpec(CHAIN) if number in self.per_lane_data else spec for number, spec in enumerate(specs)
+        )
 
     def local_shapes(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         """Return the shapes of the arrays on one device."""
         here = self.groups // self.mesh.shape[CHAIN]
         return tuple(
-            jax.ShapeDtypeStruct((here, *shape.shape), shape.dtype) if number in self.own else shape
+            jax.ShapeDtypeStruct((here, *shape.shape), shape.dtype) if number in self.per_lane_data else shape
             for number, shape in enumerate(self.arguments.local_shapes())
         )
 

@@ -111,8 +111,8 @@ class ElementStatistics:
         if self.values.shape[2] < FEWEST_DRAWS:
             return np.full(len(self.values), np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):  # chains that stand still have no spread
-            found = of_both(statistic(self._scores), statistic(self._folded_scores))
-        return np.where(self.varies, found, np.nan)
+            statistics = of_both(statistic(self._scores), statistic(self._folded_scores))
+        return np.where(self.varies, statistics, np.nan)
 
     @_measured
     def ess_bulk(self) -> Float64[np.ndarray, "element"]:
@@ -291,12 +291,12 @@ def chance_of_agreement(series: Float64[np.ndarray, "element chain draw"]) -> Fl
     """
     _, chains, length = series.shape
     means = series.mean(axis=2, keepdims=True)
-    own = mean_autocovariance(series - means)
+    of_series = mean_autocovariance(series - means)
     fraction = np.zeros((len(series), 1))  # variance of a chain's mean, in variances of a draw
-    variance = own[:, :1]
+    variance = of_series[:, :1]
     for _ in range(3):
-        variance = own[:, :1] / (1 - fraction)
-        correlation = own / variance + fraction
+        variance = of_series[:, :1] / (1 - fraction)
+        correlation = of_series / variance + fraction
         correlation[:, 0] = 1
         time = np.maximum(correlation_time(correlation)[:, None], 1 / np.log10(chains * length))
         fraction = np.minimum(time / length, min(chains / FEWEST_EFFECTIVE, 0.5))

@@ -40,23 +40,23 @@ def element_names(name: str, shape: tuple[int, ...], labels: Names | None = None
     if not shape:
         return [name]
     axes = zip(axis_names(name, shape, labels), shape, strict=True)
-    words = [map(str, range(size)) if known is None else known for known, size in axes]
-    return [f"{name}[{','.join(index)}]" for index in product(*words)]
+    by_axis = [map(str, range(size)) if levels is None else levels for levels, size in axes]
+    return [f"{name}[{','.join(index)}]" for index in product(*by_axis)]
 
 
 def element_name(name: str, index: tuple[int, ...], shape: tuple[int, ...], labels: Names | None = None) -> str:
     """Name one element of a variable as `element_names` does."""
     axes = zip(axis_names(name, shape, labels), index, strict=True)
-    words = [str(number) if known is None else known[number] for known, number in axes]
-    return f"{name}[{','.join(words)}]" if words else name
+    entries = [str(number) if levels is None else levels[number] for levels, number in axes]
+    return f"{name}[{','.join(entries)}]" if entries else name
 
 
 def axis_names(name: str, shape: tuple[int, ...], labels: Names | None = None) -> list[tuple[str, ...] | None]:
     """Return the labels of the entries along each axis of a variable; None for an axis that the labels do not fit."""
-    known = (labels or {}).get(name, ())
-    if len(known) != len(shape):
+    of_axes = (labels or {}).get(name, ())
+    if len(of_axes) != len(shape):
         return [None] * len(shape)
-    return [words if words and len(words) == size else None for words, size in zip(known, shape, strict=True)]
+    return [of_axis if of_axis and len(of_axis) == size else None for of_axis, size in zip(of_axes, shape, strict=True)]
 
 
 def measure(statistic: Callable[[ElementStatistics], np.ndarray], draws: np.ndarray) -> np.ndarray:

@@ -103,8 +103,8 @@ def dataset(
     coords = {}
     for name, values in arrays.items():
         shape = np.shape(values)
-        own = shape[len(leading) :]
-        variables[name] = ((*leading, *names.dims_of(name, len(own))), np.asarray(values))
+        of_value = shape[len(leading) :]
+        variables[name] = ((*leading, *names.dims_of(name, len(of_value))), np.asarray(values))
         coords |= {dim: np.arange(size) for dim, size in zip(leading, shape, strict=False)}
-        coords |= names.coords_of(name, own)
+        coords |= names.coords_of(name, of_value)
     return require("xarray").Dataset(variables, coords, attrs=MADE_BY)

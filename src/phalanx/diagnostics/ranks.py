@@ -90,7 +90,7 @@ class Ranks:
     def verdict(self) -> Verdict:
         """Return a verdict that is good if all ranks are uniform; a correct method fails once in a hundred times."""
         limit = FALSE_ALARM / len(self.uniformity)
-        bad = sorted((found.p_value, name) for name, found in self.uniformity.items() if found.p_value < limit)
+        bad = sorted((test.p_value, name) for name, test in self.uniformity.items() if test.p_value < limit)
         elements = count(len(self.uniformity), "element")
         uniform = f"the ranks of {elements} in {self.num_simulations} simulations are uniform"
         if not bad:
@@ -121,14 +121,14 @@ class Ranks:
         return np.bincount(ranks * bins // kinds, minlength=bins)
 
     def _problem(self, name: str) -> str:
-        found = self.uniformity[name]
-        words = "its ranks are not uniform"
-        if max(abs(found.location), abs(found.width)) > 3.0:
-            if abs(found.location) >= abs(found.width):
-                words = f"draws are too {'low' if found.location > 0 else 'high'}"
+        test = self.uniformity[name]
+        text = "its ranks are not uniform"
+        if max(abs(test.location), abs(test.width)) > 3.0:
+            if abs(test.location) >= abs(test.width):
+                text = f"draws are too {'low' if test.location > 0 else 'high'}"
             else:
-                words = f"draws are too {'narrow' if found.width > 0 else 'wide'}"
-        return f"{name}: {words} (location {found.location:+.1f}, width {found.width:+.1f} standard errors)"
+                text = f"draws are too {'narrow' if test.width > 0 else 'wide'}"
+        return f"{name}: {text} (location {test.location:+.1f}, width {test.width:+.1f} standard errors)"
 
 
 def rank_of(truth: np.ndarray, draws: np.ndarray, generator: np.random.Generator) -> np.ndarray:

@@ -115,9 +115,9 @@ def _choose(
     wanted = list(draws) if names is None else [names] if isinstance(names, str) else list(names)
     for name in wanted:
         if name not in draws:
-            known = ", ".join(map(repr, draws)) or "none"
+            available = ", ".join(map(repr, draws)) or "none"
             raise ValueError(
-                f"summary: there is no variable {name!r} among the draws; they are: {known}."
+                f"summary: there is no variable {name!r} among the draws; they are: {available}."
                 f"{hint(str(name), draws, not_kept)}"
             )
     return [(name, as_draws(draws[name], name)) for name in wanted]

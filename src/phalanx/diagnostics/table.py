@@ -68,8 +68,8 @@ class SummaryTable(DataFrame):
         return "\n".join(parts)
 
     def _formats(self) -> dict[Any, Any]:
-        words = self.select_dtypes(exclude="number").columns
-        return {name: _FORMATS.get(name, _OTHERS).format for name in self.columns if name not in words}
+        text_columns = self.select_dtypes(exclude="number").columns
+        return {name: _FORMATS.get(name, _OTHERS).format for name in self.columns if name not in text_columns}
 
     def _shown(self) -> tuple[DataFrame, list[str]]:
         if self.num_heads is None or len(self) - self.num_heads <= MOST_QUANTITIES:

@@ -75,8 +75,8 @@ class Blocked(Distribution):
         shapes: list[tuple[int, ...]] = []
 
         def note_shapes(*rows: Rows) -> None:
-            found = self._of(rows)
-            shapes.extend((tuple(found.batch_shape), tuple(found.event_shape)))
+            distribution = self._of(rows)
+            shapes.extend((tuple(distribution.batch_shape), tuple(distribution.event_shape)))
 
         jax.eval_shape(note_shapes, *rows)
         batch_shape, event_shape = shapes
@@ -140,8 +140,8 @@ class Blocked(Distribution):
 
     def _of(self, rows: tuple[Rows, ...]) -> Distribution:
         with unvalidated():  # NumPyro cannot check traced values
-            found = self.fn(*rows)
-        return precise(found) if isinstance(found, Distribution) else Unit(found)
+            distribution = self.fn(*rows)
+        return precise(distribution) if isinstance(distribution, Distribution) else Unit(distribution)
 
 
 def blocked(fn: Callable[..., Any], *rows: Rows, block: int | None = None) -> Blocked:
@@ -200,9 +200,9 @@ def rows_of_block(f: OfBlock, leaves: list[Shaped[Array, "rows ..."]], lanes: in
     """Return the number of rows for which the arrays of all lanes fit into a core's cache; a divisor if possible."""
     count = len(leaves[0])
     converted, closed_over = jax.closure_convert(f, None, leaves)
-    shared, own = _widest(jax.make_jaxpr(converted)(None, leaves, *closed_over), len(closed_over))
+    shared, of_rows = _widest(jax.make_jaxpr(converted)(None, leaves, *closed_over), len(closed_over))
     elements = BLOCK_ELEMENTS if jax.default_backend() == "cpu" else BLOCK_ELEMENTS_ACCELERATOR
-    most = max(LEAST_ROWS, elements * count // max(shared, lanes * own, 1))
+    most = max(LEAST_ROWS, elements * count // max(shared, lanes * of_rows, 1))
     on_device = rows_on_device(count) or count
     return next((block for block in range(most, most // 2, -1) if on_device % block == 0), most)
 
@@ -360,8 +360,8 @@ def _widest(program: ClosedJaxpr, parameters: int) -> tuple[int, int]:
 
 def _largest(equation: JaxprEqn) -> int:
     """Return the size of the largest array that an equation computes, also inside of the programs that it calls."""
-    made = (atom for e in (equation, *equations_within(equation)) for atom in e.outvars)
-    return max((math.prod(aval_of(atom).shape) for atom in made), default=0)
+    atoms = (atom for e in (equation, *equations_within(equation)) for atom in e.outvars)
+    return max((math.prod(aval_of(atom).shape) for atom in atoms), default=0)
 
 
 def _wide(leaf: Array | jax.ShapeDtypeStruct) -> jnp.dtype:

@@ -124,30 +124,30 @@ class PartlyCentred(Transform[Array]):
     """Transform of a partially centred position to the variable's value.
 
     Args:
-        known: location and scale of the variable's elements, of the shape of its value.
+        parts: location and scale of the variable's elements, of the shape of its value.
         centring: λ and log τ₀ of each element, `(2, *shape)`, or of all, `(2,)`.
     """
 
     domain: Any = constraints.real
     codomain: Any = constraints.real
 
-    def __init__(self, known: LocationScale, centring: Array):
-        self.known = known
+    def __init__(self, parts: LocationScale, centring: Array):
+        self.parts = parts
         self.weight = centring[0]
-        self.log_scale = jnp.log(known.scale) - centring[1]
+        self.log_scale = jnp.log(parts.scale) - centring[1]
 
     def __call__(self, x: Array) -> Array:
         """Return the value."""
-        if self.known.factor is None:
-            return self.known.location + self.residual(x)
-        return self.known.location + _times(self.known.factor, self.residual(x) / self.known.scale)
+        if self.parts.factor is None:
+            return self.parts.location + self.residual(x)
+        return self.parts.location + _times(self.parts.factor, self.residual(x) / self.parts.scale)
 
     def residual(self, x: Array) -> Array:
         """Return the value minus the location, by element, without cancellation."""
         return self._residual(x, self.weight)
 
     def _residual(self, x: Array, weight: Array | float) -> Array:
-        location, scale, factor = self.known
+        location, scale, factor = self.parts
         slope = jnp.exp((1 - weight) * self.log_scale)
         first = slope * (x - weight * location)
         if factor is None:
@@ -166,9 +166,9 @@ class PartlyCentred(Transform[Array]):
         return scale * solve_triangular(system, first[..., None], lower=True)[..., 0]
 
     def _inverse(self, y: Array) -> Array:
-        location = self.known.location
-        residual = y - self.known.location
-        if self.known.factor is not None:
+        location = self.parts.location
+        residual = y - self.parts.location
+        if self.parts.factor is not None:
             residual = self._residual(y, jnp.ones_like(y))
             location = y - residual
         return self.weight * location + jnp.exp((self.weight - 1) * self.log_scale) * residual
@@ -179,7 +179,7 @@ class PartlyCentred(Transform[Array]):
 
     def tree_flatten(self) -> tuple[PyTree, PyTree]:
         """Return the arrays, for JAX."""
-        return (self.known, self.weight, self.log_scale), (("known", "weight", "log_scale"), {})
+        return (self.parts, self.weight, self.log_scale), (("parts", "weight", "log_scale"), {})
 
 
 def _times(factor: Array, z: Array) -> Array:

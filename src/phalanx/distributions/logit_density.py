@@ -90,16 +90,16 @@ def _log_rest(power: Array, logit: Array) -> Array:
 
 def _of_transformed(base: Distribution, transforms: list[Transform], logit: Array, value: Array) -> Array | None:
     if not transforms:
-        known = at_logit(base, logit, value)
-        return None if known is base else jnp.asarray(known.log_prob(value))
+        log_density = at_logit(base, logit, value)
+        return None if log_density is base else jnp.asarray(log_density.log_prob(value))
     last = transforms[-1]
     rest = transforms[:-1]
     inner = TransformedDistribution(base, rest) if rest else base
     if isinstance(last, SigmoidTransform):
         return jnp.asarray(precise(inner).log_prob(logit)) - _joined(log_sigmoid(logit) + log_sigmoid(-logit), inner)
     if isinstance(last, AffineTransform):
-        known = _of_transformed(base, rest, -logit if _turns(last) else logit, jnp.asarray(last.inv(value)))
-        return None if known is None else known - _joined(last.log_abs_det_jacobian(value, value), inner)
+        log_density = _of_transformed(base, rest, -logit if _turns(last) else logit, jnp.asarray(last.inv(value)))
+        return None if log_density is None else log_density - _joined(last.log_abs_det_jacobian(value, value), inner)
     return None
 
 

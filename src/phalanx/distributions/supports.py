@@ -95,8 +95,8 @@ def in_words(support: Constraint | None) -> str:
         return str(support)
     while isinstance(base := getattr(support, "base_constraint", None), Constraint):
         support = base
-    words = (f" {letter.lower()}" if letter.isupper() else letter for letter in type(support).__name__.strip("_"))
-    return "".join(words).strip()
+    letters = (f" {letter.lower()}" if letter.isupper() else letter for letter in type(support).__name__.strip("_"))
+    return "".join(letters).strip()
 
 
 def _leaves(held: object) -> Iterator[object]:

@@ -171,15 +171,15 @@ def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data
 
     @jax.jit
     def is_finite(state: PyTree, leaves: list[Array]) -> jax.Array:
-        made = jax.tree.leaves(step(state, jax.tree.unflatten(tree, leaves)))
-        floats = [leaf for leaf in made if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        leaves_after = jax.tree.leaves(step(state, jax.tree.unflatten(tree, leaves)))
+        floats = [leaf for leaf in leaves_after if jnp.issubdtype(leaf.dtype, jnp.floating)]
         return jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all() if floats else jnp.bool_(True)
 
     state = begin()
     mended = [mend(leaf) if i in suspects else leaf for i, leaf in enumerate(leaves)]
     for i in suspects:
-        found = locate(leaves[i])
-        first = max(min(found.index[0], len(leaves[i]) - size), 0)
+        place = locate(leaves[i])
+        first = max(min(place.index[0], len(leaves[i]) - size), 0)
         given, right = (
             [leaf[first : first + size] for leaf in some]
             for some in ([*mended[:i], leaves[i], *mended[i + 1 :]], mended)
@@ -187,7 +187,7 @@ def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data
         if not is_finite(state, given) and is_finite(state, right):
             name = f"data{keystr(paths[i][0])}"
             raise ValueError(
-                f"ensemble.train: {found.describe(name)}, and with it a step is not finite: every member would be NaN "
+                f"ensemble.train: {place.describe(name)}, and with it a step is not finite: every member would be NaN "
                 f"from then on. Drop such rows from all arrays; or put finite numbers in their place, and give update "
                 f"a mask that leaves them out."
             )

@@ -186,8 +186,12 @@ class Ensemble:
         watch = EnsembleWatch(self._members, begun, batches, data, held_out, policy, log)
 
         def scores() -> Measured:
-            own = {} if apply is None else self._scores("ensemble", apply, data)
-            return own if apply is None or held_out is None else {**own, **self._scores("held_out", apply, held_out)}
+            of_ensemble = {} if apply is None else self._scores("ensemble", apply, data)
+            return (
+                of_ensemble
+                if apply is None or held_out is None
+                else {**of_ensemble, **self._scores("held_out", apply, held_out)}
+            )
 
         return self._epochs(data, batches, epochs, scores, watch, bool(progress))
 
@@ -285,16 +289,16 @@ class Ensemble:
         try:
             with watched(make_progress(progress)) as display:
                 for state in loop.blocks(display):
-                    if state.epochs > ended and state.found is not None:
+                    if state.epochs > ended and state.averages_of_epoch is not None:
                         ended = self._note(method, state, watch)
-                        yield state.found
+                        yield state.averages_of_epoch
         finally:
             self._saved = None if watch.folder is None else _Saved(watch.folder, self.steps, watch.begun)
         state = loop.state
         self.interrupted = loop.stopped is Stop.INTERRUPTED
-        if state.epochs > ended and state.found is not None:
+        if state.epochs > ended and state.averages_of_epoch is not None:
             self._note(method, state, watch)
-            yield state.found
+            yield state.averages_of_epoch
         elif self.interrupted and state.is_within:
             yield method.averages(state)
 

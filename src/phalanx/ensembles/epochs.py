@@ -56,29 +56,29 @@ class Epoch(NamedTuple):
     Attributes:
         batches: rows of the batches of the epoch.
         measured: values measured in its steps after the first `kept`, by group of members; steps append to this list.
-        made: steps of the epoch that were made.
+        steps_in_epoch: steps of the epoch that were made.
         earlier: values measured in its first `kept` steps, `(step, members)`.
         kept: number of steps whose values a checkpoint holds.
         last: values measured in the last step, by group of members.
         epochs: epochs that have ended.
         steps: steps made, of all epochs.
-        found: averages of the latest epoch that has ended.
+        averages_of_epoch: averages of the latest epoch that has ended.
     """
 
     batches: tuple[Integer[np.ndarray, "*members batch"], ...]
     measured: list[list[Any]]
-    made: int = 0
+    steps_in_epoch: int = 0
     earlier: Any = None
     kept: int = 0
     last: Sequence[Any] = ()
     epochs: int = 0
     steps: int = 0
-    found: Measured | None = None
+    averages_of_epoch: Measured | None = None
 
     @property
     def is_within(self) -> bool:
         """True if some steps of the epoch were made, and not all."""
-        return 0 < self.made < len(self.batches)
+        return 0 < self.steps_in_epoch < len(self.batches)
 
 
 @dataclass
@@ -118,24 +118,26 @@ class Epochs:
                 stacklevel=4,
             )
         state = Epoch((), [], epochs=resumed.epochs, steps=resumed.steps)
-        if not resumed.made:
+        if not resumed.steps_in_epoch:
             return state
-        return self._begin(state)._replace(made=resumed.made, earlier=resumed.measured, kept=resumed.made)
+        return self._begin(state)._replace(
+            steps_in_epoch=resumed.steps_in_epoch, earlier=resumed.measured, kept=resumed.steps_in_epoch
+        )
 
     def step(self, state: Epoch, say: Callable[[str], None]) -> Iterator[Epoch]:
         """Make steps of one epoch: as many as take half a second where something waits for them, else all."""
-        if state.made == len(state.batches):
+        if state.steps_in_epoch == len(state.batches):
             state = self._begin(state)
         waits = self.shown or self.watch.training.checkpoint is not None
         most = self._block_length.ticks if waits else len(state.batches)
         began = time.perf_counter()
         most = int(min(most, len(state.batches), self.watch.training.until_next(state.steps)))
-        now = state.batches[state.made : state.made + most]
+        now = state.batches[state.steps_in_epoch : state.steps_in_epoch + most]
         for rows in now:
-            found = self.members.step(self.data, rows)
-            state.measured.append(found)
-            state = state._replace(made=state.made + 1, steps=state.steps + 1, last=found)
-            if state.made == len(state.batches):
+            losses = self.members.step(self.data, rows)
+            state.measured.append(losses)
+            state = state._replace(steps_in_epoch=state.steps_in_epoch + 1, steps=state.steps + 1, last=losses)
+            if state.steps_in_epoch == len(state.batches):
                 state = self._ended(state)
             yield state
         if waits:
@@ -151,16 +153,16 @@ class Epochs:
 
     def stop(self, state: Epoch, reason: Stop) -> str:
         """Save a training that a signal has interrupted, and return a line about it."""
-        words = f"Interrupted: {state.epochs:,} of {self.num_epochs:,} epochs were trained."
+        text = f"Interrupted: {state.epochs:,} of {self.num_epochs:,} epochs were trained."
         if self.watch.training.checkpoint is None:
-            return words
-        return f"{words} The same call continues." if self.save_whole(state) else words
+            return text
+        return f"{text} The same call continues." if self.save_whole(state) else text
 
     def report(self, state: Epoch) -> EpochReport:
         """Return how many steps were made and, where progress is shown, what the last of them measured."""
         shown = flat(self.members.placement.join(state.last)) if self.shown else {}
         means = {name: float(np.mean(values)) for name, values in shown.items()}
-        epoch = state.epochs + (state.made < len(state.batches))
+        epoch = state.epochs + (state.steps_in_epoch < len(state.batches))
         return EpochReport(
             "training",
             state.steps,
@@ -174,10 +176,12 @@ class Epochs:
     def save(self, state: Epoch) -> Epoch:
         """Save the members, and what was measured within the epoch."""
         measured = self._measured(state) if state.is_within else None
-        made = state.made if state.is_within else 0
+        steps_done = state.steps_in_epoch if state.is_within else 0
         seconds = time.monotonic() - self._began
-        self.watch.save(TrainingProgress(state.epochs, made, state.steps, seconds, measured), self.epoch_of(state))
-        return state._replace(earlier=measured, kept=made, measured=[])
+        self.watch.save(
+            TrainingProgress(state.epochs, steps_done, state.steps, seconds, measured), self.epoch_of(state)
+        )
+        return state._replace(earlier=measured, kept=steps_done, measured=[])
 
     def save_whole(self, state: Epoch) -> bool:
         """Save if all members have made the same steps, those of the state; return whether they have."""
@@ -192,7 +196,7 @@ class Epochs:
 
     def averages(self, state: Epoch) -> Measured:
         """Return averages over the rows of the epoch's steps so far, and scores."""
-        sizes = [rows.shape[-1] for rows in state.batches[: state.made]]
+        sizes = [rows.shape[-1] for rows in state.batches[: state.steps_in_epoch]]
         return {**average(self._measured(state), sizes), **self.scores()}
 
     def _begin(self, state: Epoch) -> Epoch:
@@ -201,16 +205,16 @@ class Epochs:
 
     def _ended(self, state: Epoch) -> Epoch:
         """Evaluate, log and save at the end of an epoch."""
-        found = self.averages(state)
-        state = state._replace(epochs=state.epochs + 1, found=found, earlier=None, kept=0, measured=[])
+        measured = self.averages(state)
+        state = state._replace(epochs=state.epochs + 1, averages_of_epoch=measured, earlier=None, kept=0, measured=[])
         seconds = time.monotonic() - self._began
-        self.watch.training.add(EpochLook(self.epoch_of(state), self.members.steps, seconds, flat(found)))
+        self.watch.training.add(EpochLook(self.epoch_of(state), self.members.steps, seconds, flat(measured)))
         return self.save(state) if self.watch.training.checkpoint is not None and self.done(state) else state
 
     def _measured(self, state: Epoch) -> Any:
         """Return the values measured in the epoch's steps so far, `(step, members)` by name, on the host."""
         # a second Ctrl-C within a step may have left one that the state does not count
-        steps = [self.members.placement.join(groups) for groups in state.measured[: state.made - state.kept]]
+        steps = [self.members.placement.join(groups) for groups in state.measured[: state.steps_in_epoch - state.kept]]
         parts = [jax.tree.map(lambda *values: np.stack(values).astype(np.float64), *steps)] if steps else []
         parts = parts if state.earlier is None else [state.earlier, *parts]
         return jax.tree.map(lambda *values: np.concatenate(values), *parts)

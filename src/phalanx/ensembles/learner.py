@@ -212,8 +212,8 @@ def _update(forward: Callable[..., Any], loss: Loss, optimizer: Any) -> Callable
 
         def of(params: PyTree) -> tuple[Array, Any]:
             outputs, rest = forward(params, state.rest, key, inputs)
-            found = loss(outputs, targets)
-            value, others = found if isinstance(found, tuple) else (found, {})
+            losses = loss(outputs, targets)
+            value, others = losses if isinstance(losses, tuple) else (losses, {})
             return value, (rest, others)
 
         (value, (rest, others)), gradient = jax.value_and_grad(of, has_aux=True)(state.params)

@@ -125,33 +125,33 @@ class Members:
         Returns:
             The values that `update` measured, by group.
         """
-        own = rows is not None and rows.ndim == 2
-        chosen = self.placement.split(rows) if own else self.placement.everywhere(rows)
-        if own not in self._programs:
-            self._programs[own] = self.compile_step(own)
+        by_member = rows is not None and rows.ndim == 2
+        chosen = self.placement.split(rows) if by_member else self.placement.everywhere(rows)
+        if by_member not in self._programs:
+            self._programs[by_member] = self.compile_step(by_member)
         measured = []
         number = jnp.uint32(self.steps)
         self.is_whole = False
         for some in self.placement.runs():
             states = tuple(self.states[some])
             keys = tuple(self.keys[some])
-            of_these = tuple(chosen[some]) if own else chosen
-            self.states[some], found = self._programs[own](states, keys, data, of_these, number)
-            measured += self.placement.in_turn(found)
+            of_these = tuple(chosen[some]) if by_member else chosen
+            self.states[some], losses = self._programs[by_member](states, keys, data, of_these, number)
+            measured += self.placement.in_turn(losses)
         self.steps = self.steps + 1
         self.is_whole = True
         return measured
 
-    def compile_step(self, own: bool) -> Callable[..., Any]:
+    def compile_step(self, by_member: bool) -> Callable[..., Any]:
         """Return a jitted step of a few groups, each on rows of its `own` or all on the same."""
         placement = self.placement
 
         def one(state: State, key: Array, data: PyTree, rows: PyTree, number: Array) -> tuple[State, Mapping[str, Any]]:
             batch = placement.rows(data if rows is None else jax.tree.map(lambda leaf: leaf[rows], data))
-            own = {"key": _key_of(key, IN_STEPS, number)} if self.takes_key else {}
+            by_member = {"key": _key_of(key, IN_STEPS, number)} if self.takes_key else {}
             arguments = {"state": state, "batch": batch}
             with checks.one_network("update"), model_errors(self.update, arguments=arguments):
-                new = self.update(state, batch, **own)
+                new = self.update(state, batch, **by_member)
             return checks.check_step(new, state)
 
         def on_device(
@@ -159,14 +159,14 @@ class Members:
         ) -> PyTree:
             new = []
             for i, (state, key) in enumerate(zip(states, keys, strict=True)):
-                if own:
+                if by_member:
                     new.append(placement.each(lambda s, k, r: one(s, k, data, r, number), state, key, rows[i]))
                 else:
                     new.append(placement.each(lambda s, k: one(s, k, data, rows, number), state, key))
             return tuple(zip(*new, strict=True))
 
         members = placement.members
-        specs = members, members, EVERYWHERE, members if own else EVERYWHERE, EVERYWHERE
+        specs = members, members, EVERYWHERE, members if by_member else EVERYWHERE, EVERYWHERE
         return placement.on_mesh(on_device, specs, (members, members), donate=(0,))
 
     def each(self, what: str, name: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:

@@ -113,13 +113,13 @@ class Placement:
         for run in range(runs):
             yield slice(run * self.groups // runs, (run + 1) * self.groups // runs)
 
-    def in_turn(self, made: PyTree) -> PyTree:
+    def in_turn(self, results: PyTree) -> PyTree:
         """Return the results of a run, after waiting for them where runs sum over devices.
 
         Runs are independent, so the devices of a CPU may begin them in different orders, and deadlock in their sums.
         """
         several = self.groups > WRITTEN_OUT or jax.process_count() > 1
-        return jax.block_until_ready(made) if self.shards > 1 and several else made
+        return jax.block_until_ready(results) if self.shards > 1 and several else results
 
     def take(self, groups: Sequence[PyTree], member: int) -> PyTree:
         """Return the arrays of one member, from those of the groups."""
@@ -199,9 +199,9 @@ class Placement:
 
 def _check_processes(devices: np.ndarray, count: int) -> None:
     """Raise if a process has no device of an ensemble: it could not take part in its steps."""
-    known = {device.process_index for device in devices.flat}
+    processes = {device.process_index for device in devices.flat}
     members = f"{count} members leave" if count > 1 else "1 member leaves"
-    if missing := sorted(set(range(jax.process_count())) - known):
+    if missing := sorted(set(range(jax.process_count())) - processes):
         raise ValueError(
             f"ensemble: {members} process {', '.join(map(str, missing))} without a member. Train at least "
             f"as many members as there are processes, or give the rows of batches to more devices: "

@@ -232,7 +232,7 @@ def swag_draw(state: Averaged, key: Array, scale: float = 1.0) -> Averaged:
 
     def draw(mean: Array, squares: Array, rows: Array, key: Array) -> Array:
         variance = squares / jnp.maximum(state.count, 1).astype(squares.dtype)
-        own = jnp.sqrt(variance / 2) * random.normal(key, mean.shape, mean.dtype)
-        return mean + scale**0.5 * (own + jnp.tensordot(along.astype(mean.dtype), rows, axes=1))
+        diagonal = jnp.sqrt(variance / 2) * random.normal(key, mean.shape, mean.dtype)
+        return mean + scale**0.5 * (diagonal + jnp.tensordot(along.astype(mean.dtype), rows, axes=1))
 
     return state._replace(mean=jax.tree.map(draw, state.mean, state.squares, state.deviations, keys))

@@ -94,8 +94,8 @@ class Prediction:
     @property
     def mutual_information(self) -> Float[np.ndarray, "rows"]:
         """Entropy of the mean less the mean of entropies, in nats: the disagreement of the members."""
-        own = np.average(_entropy(self.probabilities), axis=0, weights=self.weights)
-        return np.maximum(_entropy(self.mean) - own, 0.0)
+        of_members = np.average(_entropy(self.probabilities), axis=0, weights=self.weights)
+        return np.maximum(_entropy(self.mean) - of_members, 0.0)
 
     def scores(self, labels: np.ndarray) -> Scores:
         """Return the scores of the ensemble.
@@ -128,8 +128,8 @@ class Prediction:
 
         self._check_finite()
 
-        found = minimize_scalar(lambda log_t: score(_tempered(self.mean, np.exp(log_t)), labels).nll, bounds=(-3, 3))
-        return float(np.exp(found.x))
+        minimum = minimize_scalar(lambda log_t: score(_tempered(self.mean, np.exp(log_t)), labels).nll, bounds=(-3, 3))
+        return float(np.exp(minimum.x))
 
     def tempered(self, temperature: float) -> Float[np.ndarray, "rows classes"]:
         """Return the ensemble's probabilities at a temperature.

@@ -20,7 +20,7 @@ from phalanx.learning.watch import Watch
 from phalanx.mesh.agreement import check_same
 from phalanx.mesh.processes import to_host
 from phalanx.mesh.specs import PyTree
-from phalanx.store.identity import Comparison, Identity, digest_of, identity_of, trace, words_of
+from phalanx.store.identity import Comparison, Identity, digest_of, identity_of, texts_of, trace
 from phalanx.store.policy import SavePolicy
 
 Measured = dict[str, Any]
@@ -66,14 +66,14 @@ class TrainingProgress(NamedTuple):
 
     Attributes:
         epochs: epochs of it that have ended.
-        made: steps of the next epoch that were made; 0 between two epochs.
+        steps_in_epoch: steps of the next epoch that were made; 0 between two epochs.
         steps: steps of it, in all.
         seconds: time that it took.
         measured: values that `update` measured in the steps of the next epoch, `(step, members)` by name.
     """
 
     epochs: int
-    made: int
+    steps_in_epoch: int
     steps: int
     seconds: float
     measured: Any
@@ -134,7 +134,7 @@ class EnsembleWatch:
         self._members = members
         self._data = data
         self._size = min(batches.size, batches.rows)
-        check_same("ensemble.train", lambda: words_of(self._identity(batches, held_out)))
+        check_same("ensemble.train", lambda: texts_of(self._identity(batches, held_out)))
         saves = None
         if checkpoint is not None:
             saves = checkpoint_of(checkpoint, f"ensemble.train: checkpoint={str(checkpoint.folder)!r}")
@@ -166,13 +166,13 @@ class EnsembleWatch:
             EpochLook(epoch, steps, seconds, {name: np.asarray(values) for name, values in measured.items()})
             for epoch, steps, seconds, measured in record["looks"]
         ]
-        made = record["made"]
+        steps_done = record["made"]
         tree = jax.tree.structure(self._measured_like())
-        values: Any = np.zeros((tree.num_leaves, made, self._members.count))
+        values: Any = np.zeros((tree.num_leaves, steps_done, self._members.count))
         if values.size:
             values = checkpoint.restore(f"measured-{record['steps']}", values, record)
-        measured = jax.tree.unflatten(tree, list(np.asarray(values))) if made else None
-        return TrainingProgress(record["epochs"], made, record["trained"], record["seconds"], measured)
+        measured = jax.tree.unflatten(tree, list(np.asarray(values))) if steps_done else None
+        return TrainingProgress(record["epochs"], steps_done, record["trained"], record["seconds"], measured)
 
     def save(self, progress: TrainingProgress, epoch: int) -> None:
         """Save the members, as they are after so many epochs.
@@ -191,7 +191,7 @@ class EnsembleWatch:
             )
         state = f"last-{steps}"
         states: dict[str, Any] = {state: jax.tree.map(np.asarray, self._members.together())}
-        if progress.made and (leaves := jax.tree.leaves(progress.measured)):
+        if progress.steps_in_epoch and (leaves := jax.tree.leaves(progress.measured)):
             states[f"measured-{steps}"] = np.stack(leaves)
         looks = [
             [*look[:3], {name: np.asarray(values).tolist() for name, values in look.measured.items()}]
@@ -204,7 +204,7 @@ class EnsembleWatch:
                 "state": state,
                 "begun": list(self.begun),
                 "epochs": progress.epochs,
-                "made": progress.made,
+                "made": progress.steps_in_epoch,
                 "trained": progress.steps,
                 "seconds": progress.seconds,
                 "looks": looks,

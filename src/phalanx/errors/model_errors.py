@@ -123,19 +123,19 @@ def _message(
 ) -> str:
     begin = f"{name}, {line}: {line.code!r}" if line.code else f"{name}, {line}"
     # Report strings among the data, which may be meant as numbers, but no others: names of variables are strings, too.
-    words = [f"{n} is the string {value!r}" for n, value in line.strings().items() if arguments.get(n) is value]
+    strings = [f"{n} is the string {value!r}" for n, value in line.strings().items() if arguments.get(n) is value]
     is_of_shapes = not isinstance(error, TypeError | IndexError) or "shapes" in str(error)
     if not is_of_shapes and (objects := _objects_among(line, arguments)):
         return f"{begin} cannot be computed: {objects}{_last(variables)}"
-    if is_untraceable(error) and words:
-        return f"{begin} cannot be computed: {' and '.join(words)}, and not a number.{_last(variables)}"
+    if is_untraceable(error) and strings:
+        return f"{begin} cannot be computed: {' and '.join(strings)}, and not a number.{_last(variables)}"
     if is_untraceable(error):
         values = _origins(line, variables, arguments)
         came = "" if isinstance(error, UnexpectedTracerError) else f" {_known_later(values)}"
         return f"{begin} cannot be computed.{came} {remedy(error, line)}{'' if values else _last(variables)}"
     shapes = [f"{n} has shape {value.shape}" for n, value in line.arrays().items()]
     what = _TRACERS.sub("array", str(error).strip().partition("\n")[0]).rstrip(".:")
-    facts = [", ".join(shapes), *words] if shapes else words
+    facts = [", ".join(shapes), *strings] if shapes else strings
     here = f" Here {', and '.join(facts)}." if facts else ""
     return f"{begin}: {what}.{here} {remedy(error, line)}".rstrip() + _last(variables)
 

@@ -15,12 +15,12 @@ class UnknownVariable(KeyError, ValueError):
         return str(self.args[0])
 
 
-def hint(wrong: str | Iterable[str], known: Iterable[str], not_kept: Iterable[str] = ()) -> str:
+def hint(wrong: str | Iterable[str], existing: Iterable[str], not_kept: Iterable[str] = ()) -> str:
     """Return a sentence to append to a message about unknown names.
 
     Args:
         wrong: the unknown name or names.
-        known: the names that exist.
+        existing: the names that exist.
         not_kept: variables of the model whose draws the run did not keep.
 
     Returns:
@@ -37,7 +37,7 @@ def hint(wrong: str | Iterable[str], known: Iterable[str], not_kept: Iterable[st
     left_out = list(not_kept)
     if lost := [name for name in names if name in left_out]:
         return f" The model has {_listed(lost, ' and ')}. {_not_kept(lost)}"
-    near = list(dict.fromkeys(match for name in names for match in _near(str(name), [*known, *left_out])))
+    near = list(dict.fromkeys(match for name in names for match in _near(str(name), [*existing, *left_out])))
     if not near:
         return ""
     question = f" Did you mean {_listed(near, ' or ')}?"
@@ -49,10 +49,10 @@ def _not_kept(names: list[str]) -> str:
     return f"The run did not keep {its} draws: run it with keep=None, or name {it} in keep=."
 
 
-def _near(name: str, known: Iterable[str]) -> list[str]:
+def _near(name: str, names: Iterable[str]) -> list[str]:
     """Return the names that differ by case, by a few letters, or by a missing index or ending."""
     by_lower: dict[str, str] = {}
-    for other in known:
+    for other in names:
         by_lower.setdefault(str(other).strip().lower(), str(other))
     word = name.strip().lower()
     whole = [other for other in by_lower if word and (other.startswith(word) or word.startswith(f"{other}["))]
@@ -60,8 +60,8 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
     missed = [
         other for other in by_lower if word and any(other[:i] + other[i + 1 :] == word for i in range(len(other)))
     ]
-    found = dict.fromkeys([*get_close_matches(word, by_lower, n=_NAMED), *whole, *missed])
-    return [by_lower[other] for other in found][:_NAMED]
+    candidates = dict.fromkeys([*get_close_matches(word, by_lower, n=_NAMED), *whole, *missed])
+    return [by_lower[other] for other in candidates][:_NAMED]
 
 
 def _listed(names: list[str], last: str) -> str:

@@ -73,8 +73,8 @@ def _for_branch(line: CodeLine) -> str:
 
 
 def _for_number(error: Exception, line: CodeLine) -> str:
-    if found := re.search(r"\bmath\.(\w+)", line.code):
-        return f"Use jnp.{found[1]} instead of math.{found[1]}."
+    if match := re.search(r"\bmath\.(\w+)", line.code):
+        return f"Use jnp.{match[1]} instead of math.{match[1]}."
     if line.code.endswith("]"):
         return (
             f"To index a list or a NumPy array with it, make that a jnp.asarray(...) first; to choose between "
@@ -84,13 +84,13 @@ def _for_number(error: Exception, line: CodeLine) -> str:
         return f"Use jax.lax.fori_loop or jax.lax.scan. If the number depends on data alone, {_OUTSIDE}"
     if _SIZED.search(line.code) or "sequences of concrete values" in str(error) or "size argument" in str(error):
         return f"Sizes must be known before tracing: {_OUTSIDE}"
-    if found := re.search(r"\b(?:np|numpy|onp)\.([\w.]+)", line.code):
-        return f"Use jnp.{found[1]} instead of np.{found[1]}."
-    if found := re.search(r"\bscipy\.([\w.]+)", line.code):
-        return f"Use jax.scipy.{found[1]} instead of scipy.{found[1]}."
-    if found := re.search(r"\b(int|float|bool|complex|round)\(", line.code):
-        instead = {"int": ".astype(int)", "float": ".astype(float)", "round": "jnp.round(...)"}.get(found[1], "jnp")
-        return f"Leave out {found[1]}(...), or use {instead}. If it depends on data alone, {_OUTSIDE}"
+    if match := re.search(r"\b(?:np|numpy|onp)\.([\w.]+)", line.code):
+        return f"Use jnp.{match[1]} instead of np.{match[1]}."
+    if match := re.search(r"\bscipy\.([\w.]+)", line.code):
+        return f"Use jax.scipy.{match[1]} instead of scipy.{match[1]}."
+    if match := re.search(r"\b(int|float|bool|complex|round)\(", line.code):
+        instead = {"int": ".astype(int)", "float": ".astype(float)", "round": "jnp.round(...)"}.get(match[1], "jnp")
+        return f"Leave out {match[1]}(...), or use {instead}. If it depends on data alone, {_OUTSIDE}"
     return f"Use functions of jax.numpy (jnp) on it. If it depends on data alone, {_OUTSIDE}"
 
 

@@ -33,8 +33,8 @@ _TO_TARGETS = ("STORE", "UNPACK")
 @cache
 def _library_folders() -> tuple[str, ...]:
     specs = [find_spec(name) for name in LIBRARIES]
-    found = [folder for spec in specs if spec is not None for folder in spec.submodule_search_locations or ()]
-    return (*found, PHALANX, "<frozen")
+    folders = [folder for spec in specs if spec is not None for folder in spec.submodule_search_locations or ()]
+    return (*folders, PHALANX, "<frozen")
 
 
 _PYTHON = sysconfig.get_paths()["stdlib"]
@@ -105,9 +105,9 @@ class CodeLine:
         values = {name: self.value(name) for name in self.names}
         return {name: value for name, value in values.items() if isinstance(value, str)}
 
-    def sources(self, known: dict[int, str]) -> list[str]:
+    def sources(self, names: dict[int, str]) -> list[str]:
         """Return the descriptions of the objects in `known`, by id, that the failing expression was computed from."""
-        found = []
+        sources = []
         seen = set()
         left = list(self.names)
         while left:
@@ -116,10 +116,10 @@ class CodeLine:
                 continue
             seen.add(name)
             leaves = jax.tree.leaves(self._named_entries(self.frame.f_locals.get(name)))
-            described = [known[id(leaf)] for leaf in leaves if id(leaf) in known]
-            found += [words for words in described if words not in found]
+            described = [names[id(leaf)] for leaf in leaves if id(leaf) in names]
+            sources += [description for description in described if description not in sources]
             left += [] if described else self._assigned.get(name, [])
-        return found
+        return sources
 
     def _named_entries(self, value: object) -> Any:
         """Return the entries of a dict that the expression names, or all; another value is returned as it is."""
@@ -135,13 +135,13 @@ class CodeLine:
             tree = ast.parse(textwrap.dedent("".join(lines)))
         except (OSError, SyntaxError, TypeError):
             return {}
-        found: dict[str, list[str]] = {}
+        assigned: dict[str, list[str]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign | ast.AugAssign) and node.lineno + first - 1 < self.number:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 for target in itertools.chain.from_iterable(map(_names, targets)):
-                    found.setdefault(target, []).extend(_names(node.value))
-        return found
+                    assigned.setdefault(target, []).extend(_names(node.value))
+        return assigned
 
 
 def user_line(error: BaseException) -> CodeLine | None:
@@ -165,12 +165,12 @@ def raised_by_library(error: BaseException) -> bool:
 
 
 def _entries(error: BaseException) -> list[TracebackType]:
-    found = []
+    entries = []
     entry = error.__traceback__
     while entry is not None:
-        found.append(entry)
+        entries.append(entry)
         entry = entry.tb_next
-    return found
+    return entries
 
 
 def _is_library(entry: TracebackType) -> bool:

@@ -55,19 +55,19 @@ class _Autoregressive(SinglePassTransform):
         return init_dense(key, size, 2 * size, hidden, context)
 
     def affine(
-        self, known: Float[Array | np.ndarray, "*batch size"]
+        self, context: Float[Array | np.ndarray, "*batch size"]
     ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch size"]]:
         """Return shift and log scale of each coordinate, from the coordinates before it."""
         hidden = tuple(len(bias) for _, bias in self.weights["layers"][:-1])
-        return shift_and_log_scale(apply_dense(self.weights, known, masks_of(self.order, hidden), self.context))
+        return shift_and_log_scale(apply_dense(self.weights, context, masks_of(self.order, hidden), self.context))
 
     def _solve(self, step: Callable[[Array], Array], like: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
         """Return the fixed point of `step`, whose result for a coordinate depends only on the coordinates before it."""
         rank = np.empty(len(self.order), int)
         rank[list(self.order)] = np.arange(len(self.order))
 
-        def next_one(i: Array, known: Array) -> Array:
-            return jnp.where(rank.reshape(*(1,) * (like.ndim - 1), -1) == i, step(known), known)
+        def next_one(i: Array, solved: Array) -> Array:
+            return jnp.where(rank.reshape(*(1,) * (like.ndim - 1), -1) == i, step(solved), solved)
 
         return lax.fori_loop(0, len(self.order), next_one, jnp.zeros_like(like))
 

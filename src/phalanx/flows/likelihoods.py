@@ -48,11 +48,11 @@ class _Quantized(dist.Distribution):
         value, loc, scale = (jnp.broadcast_to(x, shape) for x in (value, self.loc, self.scale))
         lower = (value - 0.5 - loc) / scale
         upper = (value + 0.5 - loc) / scale
-        found = self._log_between(lower, upper, 1.0 / scale)
-        found = jnp.where(value <= 0, self._log_below(upper), found)
-        found = jnp.where(value >= HIGHEST, self._log_below(-lower), found)
+        log_mass = self._log_between(lower, upper, 1.0 / scale)
+        log_mass = jnp.where(value <= 0, self._log_below(upper), log_mass)
+        log_mass = jnp.where(value >= HIGHEST, self._log_below(-lower), log_mass)
         possible = (value >= 0) & (value <= HIGHEST) & (value == jnp.round(value))
-        return jnp.where(possible, found, -jnp.inf)  # minus infinity for pixels from 0 to 1, for instance
+        return jnp.where(possible, log_mass, -jnp.inf)  # minus infinity for pixels from 0 to 1, for instance
 
     def _standard(self, key: Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
         raise NotImplementedError

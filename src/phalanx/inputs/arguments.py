@@ -150,11 +150,11 @@ class Arguments:
     def fingerprints(self) -> dict[str, str]:
         """Return a checksum of each array by its name, and one of the compiled-in values under `COMPILED_IN`."""
         pairs = zip(self.names, self.arrays, self.shardings, strict=True)
-        found = {name: fingerprint(array, s.rows if s.axes else None) for name, array, s in pairs}
-        found |= {name: fingerprint(constant.array) for name, constant in self.constants.items()}
+        fingerprints = {name: fingerprint(array, s.rows if s.axes else None) for name, array, s in pairs}
+        fingerprints |= {name: fingerprint(constant.array) for name, constant in self.constants.items()}
         plain = [x.numbers if isinstance(x, _Whole) else x for x in self.layout.fixed]
-        known = repr([x for x in plain if isinstance(x, bool | int | float | complex | str | tuple)])
-        return {**found, COMPILED_IN: hashlib.sha256(known.encode()).hexdigest()[:16]}
+        plain_values = repr([x for x in plain if isinstance(x, bool | int | float | complex | str | tuple)])
+        return {**fingerprints, COMPILED_IN: hashlib.sha256(plain_values.encode()).hexdigest()[:16]}
 
     def join(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Return the keyword arguments with these arrays, of all rows but padding."""
@@ -236,7 +236,7 @@ class Constant:
 
 
 def split_arguments(
-    program: Callable[..., Any], data: object, known: Callable[[str], Labels | None] = lambda name: None
+    program: Callable[..., Any], data: object, labels_of: Callable[[str], Labels | None] = lambda name: None
 ) -> Arguments:
     """Split `data`, the keyword arguments of `program`: a dict, or a table that has them as columns.
 
@@ -245,7 +245,7 @@ def split_arguments(
     Args:
         program: the program.
         data: its keyword arguments.
-        known: names of the levels or columns of an array in earlier data of the program, which determine the numbering;
+        labels_of: names of the levels or columns of an array in earlier data, which determine the numbering;
             `()` for an array without names. See `phalanx.inputs.known_data`.
 
     Raises:
@@ -258,11 +258,11 @@ def split_arguments(
     check_program(program)
     data = by_keyword(program, data)
     _check_signature(program, data)
-    data = {name: _words_as_array(value) if known(name) else value for name, value in data.items()}
+    data = {name: _words_as_array(value) if labels_of(name) else value for name, value in data.items()}
     paths, tree = jax.tree_util.tree_flatten_with_path(data, is_leaf=is_leaf)
     names = [name_of(path) for path, _ in paths]
-    found = [_as_argument(name, leaf, known(name)) for name, (_, leaf) in zip(names, paths, strict=True)]
-    leaves, labels = zip(*found, strict=True) if found else ((), ())
+    arguments = [_as_argument(name, leaf, labels_of(name)) for name, (_, leaf) in zip(names, paths, strict=True)]
+    leaves, labels = zip(*arguments, strict=True) if arguments else ((), ())
     is_array = [isinstance(leaf, Array | np.ndarray | PaddedRows) for leaf in leaves]
     kept = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
     fixed = tuple(_ARRAY if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
@@ -271,7 +271,7 @@ def split_arguments(
         tuple(leaf.array if isinstance(leaf, PaddedRows) else leaf for leaf in kept),
         tuple(sharding_of(leaf) for leaf in kept),
         tuple(name for name, array in zip(names, is_array, strict=True) if array),
-        tuple(words for words, array in zip(labels, is_array, strict=True) if array),
+        tuple(of_array for of_array, array in zip(labels, is_array, strict=True) if array),
         axes=tuple(
             leaf.axes if isinstance(leaf, PaddedRows) else axes_of(leaf)
             for (_, leaf), array in zip(paths, is_array, strict=True)
@@ -356,13 +356,13 @@ def is_leaf(value: object) -> bool:
     return isinstance(value, PaddedRows) or value is None or is_data(value)
 
 
-def _as_argument(name: str, leaf: Any, known: Labels | None) -> tuple[Any, Labels]:
+def _as_argument(name: str, leaf: Any, fitted: Labels | None) -> tuple[Any, Labels]:
     """Return `leaf` as an array to pass, or unchanged to compile in; and the names of its levels or columns."""
-    if isinstance(leaf, tuple) and all(type(item) is int for item in leaf) and not known:
+    if isinstance(leaf, tuple) and all(type(item) is int for item in leaf) and not fitted:
         return _Whole(leaf), ()
     check_alive(f"data: {name}", leaf)
-    if known is not None:
-        leaf, labels = recode(f"data: {name}", leaf, known)
+    if fitted is not None:
+        leaf, labels = recode(f"data: {name}", leaf, fitted)
     elif isinstance(leaf, PaddedRows):
         labels = leaf.labels
     else:
@@ -410,9 +410,9 @@ def _check_signature(program: Callable[..., Any], data: Mapping[str, Any]) -> No
     try:
         signature.bind(**data)
     except TypeError as error:
-        own = [parameter for name, parameter in signature.parameters.items() if not name.startswith(ADDED)]
+        parameters = [parameter for name, parameter in signature.parameters.items() if not name.startswith(ADDED)]
         given = [repr(name) for name in data if not name.startswith(ADDED)]
         raise TypeError(
-            f"data does not fit the model {getattr(program, '__name__', program)}{signature.replace(parameters=own)}: "
-            f"{error}. data gives {', '.join(given) or 'nothing'}."
+            f"data does not fit the model {getattr(program, '__name__', program)}"
+            f"{signature.replace(parameters=parameters)}: {error}. data gives {', '.join(given) or 'nothing'}."
         ) from None

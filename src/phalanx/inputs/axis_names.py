@@ -49,11 +49,11 @@ class EntryLabels(NamedTuple):
 class Axis(NamedTuple):
     """Names of an axis: its dimension, and the entries along it; None if unknown.
 
-    `entries` has the labels of all entries that came with data, also those that are too many to be kept as `words`.
+    `entries` has the labels of all entries that came with data, also those that are too many to be kept as `labels`.
     """
 
     dim: str | None = None
-    words: tuple[Word, ...] | None = None
+    labels: tuple[Word, ...] | None = None
     entries: EntryLabels | None = None
 
 
@@ -73,26 +73,29 @@ class AxisNames:
 
     def dims_of(self, name: str, rank: int) -> tuple[str, ...]:
         """Return the names of a variable's axes; `<name>_dim_0`, ..., as ArviZ has them, for those without a name."""
-        known = (*self.dims.get(name, ()), *[None] * rank)[:rank]  # an array may lack the last axes
-        return tuple(f"{name}_dim_{axis}" if dim is None else dim for axis, dim in enumerate(known))
+        dims = (*self.dims.get(name, ()), *[None] * rank)[:rank]  # an array may lack the last axes
+        return tuple(f"{name}_dim_{axis}" if dim is None else dim for axis, dim in enumerate(dims))
 
     def labels_of(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[str, ...] | None, ...]:
         """Return the names of the entries along a variable's axes as text; None for an axis without names."""
-        known = (self.coords.get(dim, ()) for dim in self.dims_of(name, len(shape)))
-        return tuple(tuple(map(str, w)) if w and len(w) == size else None for w, size in zip(known, shape, strict=True))
+        levels = (self.coords.get(dim, ()) for dim in self.dims_of(name, len(shape)))
+        return tuple(
+            tuple(map(str, w)) if w and len(w) == size else None for w, size in zip(levels, shape, strict=True)
+        )
 
     def of_dims(self, dims: Collection[str | None]) -> AxisNames:
         """Return the names of the entries along some dimensions, and of these alone."""
-        return AxisNames(self.dims, {dim: words for dim, words in self.coords.items() if dim in dims})
+        return AxisNames(self.dims, {dim: labels for dim, labels in self.coords.items() if dim in dims})
 
     def coords_of(self, name: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Return the names of the entries along a variable's axes by dimension; numbers for those without names."""
         labels = self.labels.get(name, ())
         labels = labels if len(labels) == len(shape) else (None,) * len(shape)
         axes = zip(self.dims_of(name, len(shape)), labels, shape, strict=True)
-        words = ((dim, size, self.coords.get(dim) or label) for dim, label, size in axes)
+        sizes_and_labels = ((dim, size, self.coords.get(dim) or label) for dim, label, size in axes)
         return {
-            dim: as_coordinate(known) if known and len(known) == size else np.arange(size) for dim, size, known in words
+            dim: as_coordinate(levels) if levels and len(levels) == size else np.arange(size)
+            for dim, size, levels in sizes_and_labels
         }
 
 
@@ -141,7 +144,7 @@ def _word(value: object) -> Word:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-def as_coordinate(words: tuple[Word, ...]) -> np.ndarray:
+def as_coordinate(labels: tuple[Word, ...]) -> np.ndarray:
     """Return names as an array, of text if they differ in type."""
-    kinds = {type(word) for word in words}
-    return np.array(words if len(kinds) == 1 or kinds == {int, float} else list(map(str, words)))
+    kinds = {type(word) for word in labels}
+    return np.array(labels if len(kinds) == 1 or kinds == {int, float} else list(map(str, labels)))

@@ -114,8 +114,8 @@ def in_form_of(value: Any, array: np.ndarray) -> Any:
     library = library_of(value)
     if library == "pandas" and is_categorical(value):
         pandas = sys.modules["pandas"]
-        made = pandas.Categorical.from_codes(array, dtype=value.dtype)
-        return pandas.Series(made) if isinstance(value, pandas.Series) else made
+        categorical = pandas.Categorical.from_codes(array, dtype=value.dtype)
+        return pandas.Series(categorical) if isinstance(value, pandas.Series) else categorical
     if library == "polars" and is_categorical(value):
         polars = sys.modules["polars"]
         levels = as_named_array("", value).labels
@@ -144,7 +144,7 @@ def library_of(value: object) -> str | None:
     for library, names in _CLASSES.items():
         module = sys.modules.get(library)
         classes = (getattr(module, name, None) for name in names)  # None while the module is still being imported
-        if any(known is not None and isinstance(value, known) for known in classes):
+        if any(class_ is not None and isinstance(value, class_) for class_ in classes):
             return library
     return None
 
@@ -265,10 +265,10 @@ def _polars_column(name: str, column: Any) -> NamedArray:
     missing = np.asarray(column.is_null())
     if column.dtype in (polars.Categorical, polars.Enum):
         _refuse_missing(name, missing)
-        words = column.to_list()
-        levels = column.dtype.categories.to_list() if column.dtype == polars.Enum else list(dict.fromkeys(words))
+        strings = column.to_list()
+        levels = column.dtype.categories.to_list() if column.dtype == polars.Enum else list(dict.fromkeys(strings))
         number = {level: code for code, level in enumerate(levels)}
-        return NamedArray(np.array([number[word] for word in words], np.int32), Levels(levels))
+        return NamedArray(np.array([number[word] for word in strings], np.int32), Levels(levels))
     if column.dtype.is_integer() or column.dtype == polars.Boolean:
         _refuse_missing(name, missing)
     return NamedArray(np.asarray(column.to_numpy()))
@@ -331,7 +331,7 @@ def axes_of(value: Any) -> tuple[Axis, ...]:
         >>> import numpy as np, xarray
         >>> from phalanx.inputs.dataframe_input import axes_of
         >>> (axis,) = axes_of(xarray.DataArray(np.zeros(2), dims="year", coords={"year": [2024, 2025]}))
-        >>> axis.dim, axis.words
+        >>> axis.dim, axis.labels
         ('year', (2024, 2025))
     """
     library = library_of(value)
@@ -339,7 +339,7 @@ def axes_of(value: Any) -> tuple[Axis, ...]:
         rows = [value.index] if hasattr(value, "index") else []
         columns = [value.columns] if hasattr(value, "columns") else []
         axes = tuple(
-            Axis(_text(index.name), _words(index) if index.name is not None else None, _labels_of_rows(index))
+            Axis(_text(index.name), _labels_of_index(index) if index.name is not None else None, _labels_of_rows(index))
             for index in rows
         )
         axes += tuple(
@@ -349,7 +349,7 @@ def axes_of(value: Any) -> tuple[Axis, ...]:
     elif library == "xarray" and hasattr(value, "dims"):
         indexes = [value.indexes.get(dim) for dim in value.dims]
         axes = tuple(
-            Axis(_text(dim), _words(index), None if index is None else entry_labels(index))
+            Axis(_text(dim), _labels_of_index(index), None if index is None else entry_labels(index))
             for dim, index in zip(value.dims, indexes, strict=True)
         )
     else:
@@ -378,9 +378,9 @@ def _text(name: object) -> str | None:
     return name.replace("/", ".") if isinstance(name, str) and not name.startswith("__") else None
 
 
-def _words(index: Any) -> tuple[Word, ...] | None:
+def _labels_of_index(index: Any) -> tuple[Word, ...] | None:
     """Return the names of entries that an index has; None if it only numbers them, or there are many."""
     if index is None or index.nlevels > 1 or len(index) > MOST_WORDS or not index.is_unique:
         return None
-    words = words_of(index)
-    return None if words == tuple(range(len(words))) else words
+    labels = words_of(index)
+    return None if labels == tuple(range(len(labels))) else labels

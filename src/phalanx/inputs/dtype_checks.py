@@ -100,8 +100,10 @@ def _check_kind(name: str, array: np.ndarray, first: int) -> None:
         )
     if kind == "c":
         raise TypeError(f"{name} is complex ({array.dtype}). Give {name}.real and {name}.imag as two arrays.")
-    found = _first_object(name, array, first) if kind in "OUS" else ""
-    raise TypeError(f"{name} is an array of {array.dtype}, which cannot be computed with; encode it as numbers.{found}")
+    example = _first_object(name, array, first) if kind in "OUS" else ""
+    raise TypeError(
+        f"{name} is an array of {array.dtype}, which cannot be computed with; encode it as numbers.{example}"
+    )
 
 
 def _first_object(name: str, array: np.ndarray, first: int) -> str:
@@ -124,11 +126,11 @@ def _advice(item: Any) -> str:
     if kind in ("NoneType", "NAType", "NaTType"):
         return "; a missing number is float('nan'), or leave the row out"
     if isinstance(item, str | bytes):
-        words = (
+        advice = (
             "; to number words use pandas.Categorical(words), whose levels are in alphabetical order, or "
             "pandas.Categorical(words, categories=[...], ordered=True) for another order, as of an ordinal outcome"
         )
-        return f"{words}; of numbers in text, use pandas.to_numeric" if _is_number(item) else words
+        return f"{advice}; of numbers in text, use pandas.to_numeric" if _is_number(item) else advice
     if isinstance(item, list | tuple) or np.ndim(item):
         return f", a {kind}; pad rows of different lengths to one length and mask the rest, in an array of numbers"
     if isinstance(item, date):

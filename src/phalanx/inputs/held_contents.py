@@ -21,14 +21,14 @@ from phalanx.mesh.agreement import CONTENT, ROWS
 def held_contents(arguments: Arguments) -> dict[str, str]:
     """Return the checksums of what this process shares with others, by name."""
     plain = [x for x in arguments.layout.fixed if isinstance(x, bool | int | float | complex | str | tuple)]
-    found = {f"{CONTENT}{COMPILED_IN}": repr(plain)}
+    contents = {f"{CONTENT}{COMPILED_IN}": repr(plain)}
     for name, array in zip(arguments.names, arguments.arrays, strict=True):
         if isinstance(array, Array) and not array.is_fully_addressable:
             pieces = {f"{ROWS}{rows} of data {name!r}": piece for rows, piece in _shared_pieces(array)}
         else:
             pieces = {f"{CONTENT}data {name!r}": array}
-        found |= {words: _checksum(piece) for words, piece in pieces.items()}
-    return found
+        contents |= {what: _checksum(piece) for what, piece in pieces.items()}
+    return contents
 
 
 def _shared_pieces(array: Array) -> Iterator[tuple[str, Any]]:

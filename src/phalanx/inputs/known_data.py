@@ -66,18 +66,18 @@ class KnownData:
         return split_arguments(program, whole, lambda name: self.labels.get(name, ()))
 
     def _filling(self, program: Callable[..., Any], data: Mapping[str, Any]) -> dict[str, Any]:
-        known = {**self.fixed, **self.arrays}
+        values = {**self.fixed, **self.arrays}
         try:
             parameters = inspect.signature(program).parameters
         except (TypeError, ValueError):  # built-ins and some callables have no signature
             return {name: value for name, value in self.fixed.items() if name not in data}
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        left_out = [name for name in known if name not in data and (takes_any or name in parameters)]
+        left_out = [name for name in values if name not in data and (takes_any or name in parameters)]
         rows = {size for name in data if name in self.arrays for size in _sizes(self.arrays[name])}
         return {
-            name: known[name]
+            name: values[name]
             for name in left_out
-            if name in self.fixed or (is_required(parameters.get(name)) and rows and not rows & _sizes(known[name]))
+            if name in self.fixed or (is_required(parameters.get(name)) and rows and not rows & _sizes(values[name]))
         }
 
 
@@ -87,7 +87,7 @@ def names_of(arguments: Arguments, of_variables: Mapping[str, Any] | None = None
     Names along the only axis of an array belong to rows, and new data have other rows. They are kept if variables of
     the program have an entry for each: `of_variables` are the names of variables' entries.
     """
-    shared = {words for axes in (of_variables or {}).values() for words in axes if words}
+    shared = {of_axis for axes in (of_variables or {}).values() for of_axis in axes if of_axis}
     labelled = [*zip(arguments.names, arguments.whole_shapes(), arguments.labels, strict=True)]
     labelled += [(name, constant, constant.labels) for name, constant in arguments.constants.items()]
     return {
@@ -99,13 +99,13 @@ def names_of(arguments: Arguments, of_variables: Mapping[str, Any] | None = None
 
 def labels_of(names: Names) -> dict[str, Labels]:
     """Return names in the form that arguments have."""
-    return {name: Levels(words) if kind == _LEVELS else tuple(words) for name, (kind, words) in names.items()}
+    return {name: Levels(labels) if kind == _LEVELS else tuple(labels) for name, (kind, labels) in names.items()}
 
 
 def scalars_of(arguments: Arguments) -> dict[str, Any]:
     """Return the arguments that a file can store and that fill in later: numbers, flags, words and shapes."""
-    known = KnownData.of(arguments).fixed
-    plain = {name: _plain(value) for name, value in known.items()}
+    scalars = KnownData.of(arguments).fixed
+    plain = {name: _plain(value) for name, value in scalars.items()}
     return {name: value for name, value in plain.items() if value is not _OTHER}
 
 

@@ -82,10 +82,10 @@ def _of_mask(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def _of_objects(given: np.ndarray | Sequence[object], items: np.ndarray) -> tuple[Any, np.ndarray | None]:
     """Return an array of numbers among which some are missing as such; other objects unchanged."""
     mask = np.array([_is_missing(item) for item in items.ravel()], bool).reshape(items.shape)
-    known = items[~mask].tolist()
-    if not mask.any() or not all(isinstance(item, bool | int | float | np.number | np.bool_) for item in known):
+    present = items[~mask].tolist()
+    if not mask.any() or not all(isinstance(item, bool | int | float | np.number | np.bool_) for item in present):
         return given, None
-    numbers = np.array(known) if known else np.zeros(0)
+    numbers = np.array(present) if present else np.zeros(0)
     whole = np.full(items.shape, np.nan if numbers.dtype.kind == "f" else 0, numbers.dtype)
     whole[~mask] = numbers
     return _of_mask(whole, mask)

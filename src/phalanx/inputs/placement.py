@@ -112,7 +112,7 @@ def shard(tree: PyTree, mesh: Mesh, axis: str | Sequence[str] = "data") -> PyTre
         placed = _place(f"shard: {name_of(path) or where}", leaf, mesh, axes)
         if not isinstance(labels, Levels) and np.ndim(leaf) == 1:  # names of rows are dropped: there may be many
             labels = ()
-        named = tuple(axis._replace(words=axis.words if number else None) for number, axis in enumerate(axes_of_leaf))
+        named = tuple(axis._replace(labels=axis.labels if number else None) for number, axis in enumerate(axes_of_leaf))
         array = placed.array if isinstance(placed, PaddedRows) else placed
         return PaddedRows(array, placed.shape[0], labels, named) if labels or named else placed
 

@@ -23,13 +23,13 @@ SHOWN = 12
 """Most names that a message lists."""
 
 
-def recode(name: str, value: object, known: Labels) -> NamedArray:
+def recode(name: str, value: object, labels: Labels) -> NamedArray:
     """Return `value` as an array in the numbering of a run.
 
     Args:
         name: its name in messages.
         value: anything that `as_named_array` accepts, or words if the run had levels.
-        known: the run's names: `Levels` of a categorical argument, the names of columns, or none.
+        labels: the run's names: `Levels` of a categorical argument, the names of columns, or none.
 
     Returns:
         The array and the run's names.
@@ -38,13 +38,13 @@ def recode(name: str, value: object, known: Labels) -> NamedArray:
         ValueError: when a level is unknown, a column is missing, or only the run's data or only the new data have
             names.
     """
-    if isinstance(known, Levels):
-        return NamedArray(_codes(name, value, known), known)
-    if not known:
+    if isinstance(labels, Levels):
+        return NamedArray(_codes(name, value, labels), labels)
+    if not labels:
         named = _named(name, value)
         _refuse_new_names(name, named)
         return NamedArray(named.array)
-    return NamedArray(_columns(name, value, known), known)
+    return NamedArray(_columns(name, value, labels), labels)
 
 
 def _named(name: str, value: object) -> NamedArray:
@@ -55,19 +55,19 @@ def _named(name: str, value: object) -> NamedArray:
 # -- levels ------------------------------------------------------------------------------------------------------------
 
 
-def _codes(name: str, value: object, known: Levels) -> Any:
+def _codes(name: str, value: object, fitted: Levels) -> Any:
     if value is None:
         return None
-    _refuse_twice(name, known)
-    if (words := _words(name, value)) is not None:
-        levels, codes = np.unique(words, return_inverse=True)
-        return _recoded(name, codes.reshape(words.shape), levels.tolist(), known)
+    _refuse_twice(name, fitted)
+    if (strings := _words(name, value)) is not None:
+        levels, codes = np.unique(strings, return_inverse=True)
+        return _recoded(name, codes.reshape(strings.shape), levels.tolist(), fitted)
     codes, levels = _named(name, value)
     if isinstance(levels, Levels):
         _refuse_twice(name, levels)
-        return _recoded(name, codes, levels, known)
+        return _recoded(name, codes, levels, fitted)
     raise ValueError(
-        f"{name} has no names of levels, but the run's data had {listed(known)}. A number may be a code of another "
+        f"{name} has no names of levels, but the run's data had {listed(fitted)}. A number may be a code of another "
         f"numbering, so name the levels: give words, or pandas.Categorical.from_codes(codes, levels) with the levels "
         f"that your codes stand for."
     )
@@ -89,26 +89,26 @@ def _words(name: str, value: object) -> np.ndarray | None:
     return array.astype(str)
 
 
-def _recoded(name: str, codes: Any, levels: Sequence[str], known: Levels) -> Any:
+def _recoded(name: str, codes: Any, levels: Sequence[str], fitted: Levels) -> Any:
     """Return the run's codes of levels that `codes` number as `levels` does."""
-    if tuple(levels) == tuple(known):
+    if tuple(levels) == tuple(fitted):
         return codes
-    number = {level: code for code, level in enumerate(known)}
+    number = {level: code for code, level in enumerate(fitted)}
     lookup = np.array([number.get(level, -1) for level in levels], np.int32)
     if isinstance(codes, PaddedRows):
-        found = _on_devices(codes, lambda array: jnp.asarray(lookup)[array])
+        codes_there = _on_devices(codes, lambda array: jnp.asarray(lookup)[array])
         unknown = sorted({int(code) for code in _host(codes, (lookup < 0))})
         if unknown:
-            _refuse_unknown(name, levels[unknown[0]], known)
-        return found
-    found = lookup[codes]
-    wrong = found < 0
+            _refuse_unknown(name, levels[unknown[0]], fitted)
+        return codes_there
+    codes_there = lookup[codes]
+    wrong = codes_there < 0
     if wrong.any():
-        first = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), np.shape(found))))
+        first = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), np.shape(codes_there))))
         place = f"{name}[{', '.join(map(str, first))}]" if first else name
         others = len(set(np.unique(np.asarray(codes)[wrong]).tolist())) - 1
-        _refuse_unknown(place, levels[int(np.asarray(codes)[first])], known, others)
-    return found
+        _refuse_unknown(place, levels[int(np.asarray(codes)[first])], fitted, others)
+    return codes_there
 
 
 def _host(codes: PaddedRows, unknown: np.ndarray) -> list[int]:
@@ -116,10 +116,10 @@ def _host(codes: PaddedRows, unknown: np.ndarray) -> list[int]:
     return [int(code) for code in np.flatnonzero(unknown) if bool(jnp.any(codes.array == int(code)))]
 
 
-def _refuse_unknown(place: str, level: str, known: Levels, others: int = 0) -> None:
+def _refuse_unknown(place: str, level: str, fitted: Levels, others: int = 0) -> None:
     more = f" (and {others} more)" if others else ""
     raise ValueError(
-        f"{place} has the level {level!r}{more}, which the run's data did not have; they had {listed(known)}. Leave "
+        f"{place} has the level {level!r}{more}, which the run's data did not have; they had {listed(fitted)}. Leave "
         f"such rows out; or run again with the level among the categories, pandas.Categorical(words, "
         f"categories=[...]), so that its effect is drawn from that of all levels; or draw the effect of a new level "
         f"with posterior.predict(fn), as in docs/predictive.md."
@@ -136,48 +136,48 @@ def _refuse_twice(name: str, levels: Levels) -> None:
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-def _columns(name: str, value: Any, known: Labels) -> Any:
+def _columns(name: str, value: Any, fitted: Labels) -> Any:
     if value is None:
         return None
     if is_table(value):
         by_name = {str(column): column for column in value.columns}
-        _check_columns(name, list(map(str, value.columns)), known)
-        return as_named_array(name, value[[by_name[column] for column in known]]).array
+        _check_columns(name, list(map(str, value.columns)), fitted)
+        return as_named_array(name, value[[by_name[column] for column in fitted]]).array
     array, names = _named(name, value)
     if not names or isinstance(names, Levels):
         rows = np.ndim(array) == 1
         way = (
-            f"xarray.DataArray(values, dims='row', coords={{'row': {_examples(known)}}})"
+            f"xarray.DataArray(values, dims='row', coords={{'row': {_examples(fitted)}}})"
             if rows
-            else f"pandas.DataFrame(values, columns={_examples(known)})"
+            else f"pandas.DataFrame(values, columns={_examples(fitted)})"
         )
         raise ValueError(
-            f"{name} has no names of {'rows' if rows else 'columns'}, but the run's data had {listed(known)}. Name "
+            f"{name} has no names of {'rows' if rows else 'columns'}, but the run's data had {listed(fitted)}. Name "
             f"them, as in {way}."
         )
     if np.ndim(array) == 1:
-        if tuple(names) != tuple(known):
+        if tuple(names) != tuple(fitted):
             raise ValueError(
                 f"{name} names its rows {listed(names)}, but variables of the run have an entry for each of "
-                f"{listed(known)}. Give these rows in this order, as DataArray.sel does."
+                f"{listed(fitted)}. Give these rows in this order, as DataArray.sel does."
             )
         return array
-    _check_columns(name, list(names), known)
-    if tuple(names) == tuple(known):
+    _check_columns(name, list(names), fitted)
+    if tuple(names) == tuple(fitted):
         return array
-    order = np.array([names.index(column) for column in known])
+    order = np.array([names.index(column) for column in fitted])
     if isinstance(array, PaddedRows):
         return _on_devices(array, lambda whole: whole[..., order])
     return array[..., order]
 
 
-def _check_columns(name: str, names: list[str], known: Labels) -> None:
-    if twice := [column for column in known if names.count(column) > 1]:
+def _check_columns(name: str, names: list[str], fitted: Labels) -> None:
+    if twice := [column for column in fitted if names.count(column) > 1]:
         raise ValueError(f"{name} has several columns called {twice[0]!r}. Rename or drop all but one.")
-    if missing := [column for column in known if column not in names]:
+    if missing := [column for column in fitted if column not in names]:
         raise ValueError(
             f"{name} has no column {listed(missing)}, which the run's data had; it has {listed(names)}. Columns are "
-            f"matched by their names: give all of {listed(known)}, in any order."
+            f"matched by their names: give all of {listed(fitted)}, in any order."
         )
 
 

@@ -43,14 +43,14 @@ def _work(equation: JaxprEqn) -> int:
     if name not in FACTORISATIONS | PRODUCTS:  # others may have no results, or results without shapes
         return 0
     shapes = [aval_of(atom).shape for atom in equation.invars]
-    made = math.prod(aval_of(equation.outvars[0]).shape)
+    size = math.prod(aval_of(equation.outvars[0]).shape)
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
-        return made * math.prod(shapes[0][axis] for axis in contracted)
+        return size * math.prod(shapes[0][axis] for axis in contracted)
     if name == "conv_general_dilated":
-        return made * math.prod(shapes[1]) // max(shapes[1][params["dimension_numbers"].rhs_spec[0]], 1)
+        return size * math.prod(shapes[1]) // max(shapes[1][params["dimension_numbers"].rhs_spec[0]], 1)
     if name == "triangular_solve":
-        return made * shapes[0][-1]
+        return size * shapes[0][-1]
     return math.prod(shapes[0]) * min(shapes[0][-2:])
 
 
@@ -59,9 +59,9 @@ def largest_of_draw(program: Program, varies: Sequence[bool]) -> int:
 
     Mapped over draws, the program makes so many numbers for each of them; arrays of the data are made once.
     """
-    found = _Largest()
-    found.run(program, [DRAW if each else NOWHERE for each in varies])
-    return found.size
+    largest = _Largest()
+    largest.run(program, [DRAW if each else NOWHERE for each in varies])
+    return largest.size
 
 
 class _Largest(Dependence):

@@ -131,12 +131,12 @@ def _sum_of(eqn: JaxprEqn) -> Callable[[Array, Array, Array], Array] | None:
     def summed(operand: Array, indices: Array, updates: Array) -> Array:
         table = lax.transpose(operand, [*axes, *others]).reshape(cells, *row_shape)
         values = lax.transpose(updates, [*rows, *(window[axis] for axis in others), *ones]).reshape(count, *row_shape)
-        found = add(
+        sums = add(
             table, _cells_of(indices.reshape(count, len(indexed))[:, np.array(columns, int)], sizes, clips), values
         )
         order = [*axes, *others]
         return lax.transpose(
-            found.reshape(*sizes, *row_shape), [order.index(axis) for axis in range(operand.ndim)]
+            sums.reshape(*sizes, *row_shape), [order.index(axis) for axis in range(operand.ndim)]
         )  # the inverse of the first transpose
 
     return summed

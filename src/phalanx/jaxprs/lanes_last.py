@@ -89,7 +89,7 @@ class Evaluator(Interpreter[M], Generic[M]):
 
     def call(self, equation: JaxprEqn, parts: Call, inputs: list[M]) -> list[M]:
         """Follow a primitive that only calls a program; bind any other."""
-        return self.run(parts.program, inputs) if parts.known else self.primitive(equation, inputs)
+        return self.run(parts.program, inputs) if parts.has_rule else self.primitive(equation, inputs)
 
     def choose(self, equation: JaxprEqn, which: M, cases: Sequence[M]) -> M:
         """Return a result of a choice by a marked number, given the result of each branch."""
@@ -118,15 +118,15 @@ class Evaluator(Interpreter[M], Generic[M]):
         inside = [*marks[:count], *(row.mark for row in rows)]
 
         def turn(now: list[Array], row: list[Array]) -> tuple[list[Array], list[Array]]:
-            found = self.run(parts.body, [*constants, *self.of_arrays([*now, *row], inside)])
-            arrays = self.arrays(found, marks)
+            results = self.run(parts.body, [*constants, *self.of_arrays([*now, *row], inside)])
+            arrays = self.arrays(results, marks)
             return arrays[:count], arrays[count:]
 
         begin = self.arrays(carry, marks[:count])
         over = [row.array for row in rows]
         how = {name: params[name] for name in ("length", "reverse", "unroll")}
-        carried, made = lax.scan(turn, begin, over, **how)
-        return self.of_arrays([*carried, *made], marks)
+        carried, outputs = lax.scan(turn, begin, over, **how)
+        return self.of_arrays([*carried, *outputs], marks)
 
 
 class LaneValue(Marked):
@@ -180,8 +180,8 @@ class LaneEquation:
     def bind(self, *arrays: Array, **changed: Any) -> list[LaneValue]:
         """Return the results of the same primitive for arrays of all lanes."""
         primitive = self.equation.primitive
-        found = primitive.bind(*arrays, **(self.params | changed))
-        return [LaneValue(array, LANED) for array in (found if primitive.multiple_results else [found])]
+        results = primitive.bind(*arrays, **(self.params | changed))
+        return [LaneValue(array, LANED) for array in (results if primitive.multiple_results else [results])]
 
 
 Rule = Callable[[LaneEquation], list[LaneValue] | None]
@@ -269,12 +269,12 @@ def _dot_general(eqn: LaneEquation) -> list[LaneValue] | None:
     precision = eqn.params["precision"]
     precision = precision[::-1] if isinstance(precision, tuple) else precision
     numbers = (of_b, of_a), (batch_b, batch_a)
-    (found,) = eqn.bind(b.array, a.array, dimension_numbers=numbers, precision=precision)
+    (product,) = eqn.bind(b.array, a.array, dimension_numbers=numbers, precision=precision)
     batch = len(batch_a)
     from_a = len(a.shape) - batch - len(of_a)
     last = len(eqn.shape)
     order = [*range(batch), *range(last - from_a, last), *range(batch, last - from_a), last]
-    return [LaneValue(lax.transpose(found.array, order), LANED)]
+    return [LaneValue(lax.transpose(product.array, order), LANED)]
 
 
 def _product_in_each(eqn: LaneEquation) -> list[LaneValue] | None:
@@ -312,8 +312,8 @@ def _each_by_itself(eqn: LaneEquation) -> list[LaneValue] | None:
     """Apply an operation on several values at once, each in its own form: a sum over devices stays one message."""
     if not is_of_devices(eqn.equation):
         return None
-    found = eqn.bind(*(value.array for value in eqn.inputs))
-    return [LaneValue(made.array, value.mark) for made, value in zip(found, eqn.inputs, strict=True)]
+    results = eqn.bind(*(value.array for value in eqn.inputs))
+    return [LaneValue(result.array, value.mark) for result, value in zip(results, eqn.inputs, strict=True)]
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -381,8 +381,8 @@ def lanes_last(f: Callable[..., Any]) -> Callable[..., Any]:
         lanes = arrays[0].shape[-1]
         one = [jax.ShapeDtypeStruct(array.shape[:-1], array.dtype) for array in arrays]
         program, shapes = jax.make_jaxpr(f, return_shape=True)(*one)
-        found = _Lanes(lanes).run(program, [LaneValue(array, LANED) for array in arrays])
-        return jax.tree.unflatten(jax.tree.structure(shapes), [value.broadcast(lanes) for value in found])
+        outputs = _Lanes(lanes).run(program, [LaneValue(array, LANED) for array in arrays])
+        return jax.tree.unflatten(jax.tree.structure(shapes), [value.broadcast(lanes) for value in outputs])
 
     return of_all
 
@@ -417,9 +417,9 @@ class _Lanes(Evaluator[LaneValue]):
         if _follows(equation):
             return super().equation(equation, inputs)
         rule = RULES.get(equation.primitive.name)
-        found = None if rule is None else rule(LaneEquation(equation, inputs, self._lanes))
-        if found is not None:
-            return found
+        outputs = None if rule is None else rule(LaneEquation(equation, inputs, self._lanes))
+        if outputs is not None:
+            return outputs
         operands = not_literal(equation, inputs)
         axes = [len(value.shape) if value.laned else None for value in operands]
         arrays = jax.vmap(alone(equation), in_axes=axes, out_axes=-1)(*(value.array for value in operands))

@@ -83,18 +83,18 @@ def follow(
     Values that depend on the variables `latent` are not known. Lookups in a `while_loop` are found if their indices do
     not change between turns; the final values of the loop are known if its inputs are.
     """
-    found: list[Lookup] = []
-    outputs = _LookupWalk(found, None, latent).run(program, inputs)
-    return found, outputs
+    lookups: list[Lookup] = []
+    outputs = _LookupWalk(lookups, None, latent).run(program, inputs)
+    return lookups, outputs
 
 
 class _LookupWalk(Interpreter[Known]):
     """A partial evaluation of a jaxpr on data alone, which records every lookup; a `dry` walk computes no values."""
 
     def __init__(
-        self, found: list[Lookup], outermost: JaxprEqn | None, latent: Set[Var] = frozenset(), dry: bool = False
+        self, lookups: list[Lookup], outermost: JaxprEqn | None, latent: Set[Var] = frozenset(), dry: bool = False
     ):
-        self.found = found
+        self.lookups = lookups
         self.outermost = outermost
         self.latent = latent
         self.dry = dry
@@ -120,7 +120,7 @@ class _LookupWalk(Interpreter[Known]):
 
     def _inside(self, eqn: JaxprEqn) -> _LookupWalk:
         # JAX caches traces of inner functions with the line of their first caller: only the outermost line is right.
-        return _LookupWalk(self.found, self.outermost or eqn, dry=self.dry)
+        return _LookupWalk(self.lookups, self.outermost or eqn, dry=self.dry)
 
     def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[Known]) -> list[Known]:
         choice, *operands = inputs
@@ -134,20 +134,20 @@ class _LookupWalk(Interpreter[Known]):
     def _every_branch(self, eqn: JaxprEqn, parts: Cond, choice: KnownValue, inputs: list[Known]) -> list[Known]:
         """Return the results of the branch chosen at run time; an invalid index counts only in the chosen branch."""
         branches = parts.branches
-        made = []
+        of_branches = []
 
         def taken() -> Array:
             return jnp.clip(choice.get(), 0, len(branches) - 1).astype(jnp.int32)
 
         for number, branch in enumerate(branches):
             walk = _LookupWalk([], self.outermost or eqn, dry=self.dry)
-            made.append(walk.run(branch, inputs))
-            for lookup in walk.found:
+            of_branches.append(walk.run(branch, inputs))
+            for lookup in walk.lookups:
                 if lookup.outside is not None:
                     any_outside, *ends = lookup.outside
                     lookup = replace(lookup, outside=(any_outside & (taken() == number), *ends), index=None)
-                self.found.append(lookup)
-        return [_chosen(taken, choice.sources, of_branches) for of_branches in zip(*made, strict=True)]
+                self.lookups.append(lookup)
+        return [_chosen(taken, choice.sources, values) for values in zip(*of_branches, strict=True)]
 
     def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[Known]) -> list[Known]:
         """Walk the body once, with an unknown carry, and return the final values if the inputs are known."""
@@ -160,29 +160,31 @@ class _LookupWalk(Interpreter[Known]):
         constants, carry, rows = parts.split(inputs)
         count = len(carry)
         seen = []
-        made = []
+        outputs = []
 
         def turn(now: list[Known]) -> list[Known]:
             seen.clear()
-            made[:] = _LookupWalk(seen, self.outermost or equation, dry=True).run(parts.body, [*constants, *now, *rows])
-            return made[:count]
+            outputs[:] = _LookupWalk(seen, self.outermost or equation, dry=True).run(
+                parts.body, [*constants, *now, *rows]
+            )
+            return outputs[:count]
 
         carry = settled(carry, turn, lambda a, b: a if b is not None else None)
         if self.dry:
-            self.found += seen
-            return made
+            self.lookups += seen
+            return outputs
         sources = frozenset().union(*(v.sources for v in inputs if v is not None))
-        turns = KnownValue(lambda: self._turns(equation, parts, inputs, carry, made))
+        turns = KnownValue(lambda: self._turns(equation, parts, inputs, carry, outputs))
         if seen:
             for lookup, (any_outside, least, most) in turns.get()[2]:
                 outside = (jnp.any(any_outside), jnp.min(least), jnp.max(most))
-                self.found.append(replace(lookup, outside=outside, index=None))
+                self.lookups.append(replace(lookup, outside=outside, index=None))
         first = [None if v is None else KnownValue(lambda i=i: turns.get()[0][i], sources) for i, v in enumerate(carry)]
-        each = enumerate(made[count:])
+        each = enumerate(outputs[count:])
         rest = [None if v is None else KnownValue(lambda i=i: turns.get()[1][i], sources) for i, v in each]
         return [*first, *rest]
 
-    def _turns(self, eqn: JaxprEqn, parts: Scan, inputs: list[Known], carry: list[Known], made: list[Known]) -> Any:
+    def _turns(self, eqn: JaxprEqn, parts: Scan, inputs: list[Known], carry: list[Known], outputs: list[Known]) -> Any:
         """Return the final carry, the results of each turn, and the lookups in the turns."""
         constants, _, rows = parts.split(inputs)
         count = len(carry)
@@ -193,13 +195,15 @@ class _LookupWalk(Interpreter[Known]):
 
         def turn(carried: dict[int, Any], now: dict[int, Any]) -> Any:
             walk = _LookupWalk([], self.outermost or eqn)
-            known = [None if v is None else KnownValue(lambda i=i: carried[i], v.sources) for i, v in enumerate(carry)]
+            carried_values = [
+                None if v is None else KnownValue(lambda i=i: carried[i], v.sources) for i, v in enumerate(carry)
+            ]
             given = [None if v is None else KnownValue(lambda i=i: now[i], v.sources) for i, v in enumerate(rows)]
-            out = walk.run(parts.body, [*constants, *known, *given])
-            lookups[:] = walk.found
-            gives = {i: v.get() for i, v in enumerate(out[count:]) if made[count + i] is not None and v is not None}
+            out = walk.run(parts.body, [*constants, *carried_values, *given])
+            lookups[:] = walk.lookups
+            gives = {i: v.get() for i, v in enumerate(out[count:]) if outputs[count + i] is not None and v is not None}
             after = {i: v.get() for i, v in enumerate(out[:count]) if i in carried and v is not None}
-            return after, (gives, [lookup.outside for lookup in walk.found])
+            return after, (gives, [lookup.outside for lookup in walk.lookups])
 
         types = [aval_of(atom).dtype for atom in parts.split(eqn.invars)[1]]
         start = {i: jnp.asarray(v.get(), types[i]) for i, v in enumerate(carry) if v is not None}
@@ -217,7 +221,7 @@ class _LookupWalk(Interpreter[Known]):
                 outside = jnp.any((values < 0) | (values > last)), jnp.min(values), jnp.max(values)
                 kept = None if isinstance(values, jax.core.Tracer) else values
                 lookup = replace(lookup, outside=outside, index=kept)
-            self.found.append(lookup)
+            self.lookups.append(lookup)
 
 
 def _indices(eqn: JaxprEqn, inputs: list[Known]) -> Iterator[tuple[int, int, KnownValue, bool]]:

@@ -45,12 +45,12 @@ class SourceLine:
     def expression(self, names: Sequence[str]) -> str:
         """Return the only subscript on the line that mentions one of the names; otherwise the whole line."""
         subscripts = self._nodes(ast.Subscript)
-        words = [
+        pieces = [
             ast.unparse(node)
             for node in subscripts
             if any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node.slice))
         ] or [ast.unparse(node) for node in subscripts]
-        return words[0] if len(words) == 1 else linecache.getline(self.file, self.line).strip() or "an index"
+        return pieces[0] if len(pieces) == 1 else linecache.getline(self.file, self.line).strip() or "an index"
 
 
 def _is_library(file: str) -> bool:

@@ -55,10 +55,10 @@ _OF_ENTRIES = ("reduce", "scatter", "select_and")
 
 
 class Call(NamedTuple):
-    """A program from all operands to all results; `known` is True for CALLS and CUSTOM only."""
+    """A program from all operands to all results; `has_rule` is True for CALLS and CUSTOM only."""
 
     program: Program
-    known: bool
+    has_rule: bool
 
 
 class Cond(NamedTuple):

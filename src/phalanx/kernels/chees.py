@@ -159,9 +159,9 @@ def _gradients(
     far, near, along, apart, square = target.inner_products(
         (after, after), (before, before), (after, speed), (jump, speed), (jump, jump)
     )
-    found = times[0] * rate * (far - near) * along, rate * (2 * times[1] * apart - square)
-    good &= jnp.isfinite(found[0]) & jnp.isfinite(found[1])
-    return jnp.where(good, found[0], 0.0), jnp.where(good, found[1], 0.0)
+    gradients = times[0] * rate * (far - near) * along, rate * (2 * times[1] * apart - square)
+    good &= jnp.isfinite(gradients[0]) & jnp.isfinite(gradients[1])
+    return jnp.where(good, gradients[0], 0.0), jnp.where(good, gradients[1], 0.0)
 
 
 def chees(

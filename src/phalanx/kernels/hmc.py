@@ -15,7 +15,7 @@ from phalanx.kernels.protocol.kernel import Info, Kernel, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_integer, check_metric, hyperparameter, step_size_of, without_none
 from phalanx.kernels.protocol.whole_draw import WholeDraws
-from phalanx.mesh.random_numbers import Words
+from phalanx.mesh.random_numbers import Bits
 
 
 class Tuning(NamedTuple):
@@ -27,7 +27,7 @@ class Tuning(NamedTuple):
     metric: Any
 
 
-def draw(key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
+def draw(key: Bits, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
     """Draw a momentum, follow Hamiltonian motion, accept or stay."""
     step_size = tuning.step_size * (1 + tuning.jitter * (2 * target.uniform(key, number=1) - 1))
     new, info, _ = draw_by_trajectory(Hamiltonian(), key, at, tuning.num_steps, step_size, target, tuning.metric)

@@ -26,7 +26,7 @@ from phalanx.kernels.mams import Microcanonical
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_integer, check_metric, hyperparameter, step_size_of
-from phalanx.mesh.random_numbers import Keys, Words
+from phalanx.mesh.random_numbers import Bits, Keys
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
@@ -103,22 +103,22 @@ class LateAdjusted(Machine):
         new, info = lax.cond(tuning.adjusted, adjusted, lambda: self._unadjusted(key, now.at, target, tuning))
         return LaneState(now.draw + 1, new, ()), jnp.ones(target.count, bool), info
 
-    def _unadjusted(self, key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
+    def _unadjusted(self, key: Bits, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
         """Move every lane to the end of a trajectory."""
         dynamics = self.dynamics
         metric = tuning.metric
         length = tuning.trajectory_length
         most = tuning.unadjusted_steps
         begin = dynamics.begin(at, target.normal(key), target, metric)
-        made = unadjusted_trajectory(
+        trajectory = unadjusted_trajectory(
             dynamics, begin, length, most, tuning.step_size, self.tunes_step_size, target, metric
         )
-        end = made.phase
+        end = trajectory.phase
         kinetic = dynamics.kinetic_energy(end, target, metric)
         error = kinetic - dynamics.kinetic_energy(begin, target, metric) - (end.log_density - at.log_density)
-        log_step_size = jnp.broadcast_to(jnp.log(made.step_size), (target.count,))
+        log_step_size = jnp.broadcast_to(jnp.log(trajectory.step_size), (target.count,))
         rate = jnp.exp(-jnp.maximum(error, 0))
-        info = Info(rate, made.broken, made.steps, kinetic - end.log_density, log_step_size)
+        info = Info(rate, trajectory.broken, trajectory.steps, kinetic - end.log_density, log_step_size)
         return Point(end.position, end.log_density, end.gradient), info
 
 

@@ -31,7 +31,7 @@ from phalanx.kernels.protocol.options import (
     without_none,
 )
 from phalanx.mesh.position import Vector, choose
-from phalanx.mesh.random_numbers import Keys, Words, threefry
+from phalanx.mesh.random_numbers import Bits, Keys, threefry
 from phalanx.mesh.total import Total
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class State(NamedTuple):
         num_steps: leapfrogs of the draw done; 0 for a lane whose draw is about to start.
         acceptance: sum of acceptance probabilities over them.
         key, next_key: the keys of this draw and of the next, as words.
-        words: random words for the next leapfrog. Like `normals` they are made at the end of the tick before, and kept
+        bits: random bits for the next leapfrog. Like `normals` they are made at the end of the tick before, and kept
             here: XLA would otherwise compute them again in every operation that it fuses them into.
         normals: standard normals for the momentum of the next draw to start.
         kinetic: half their sum of squares, the kinetic energy of that momentum.
@@ -83,9 +83,9 @@ class State(NamedTuple):
     tree: Tree
     num_steps: Array
     acceptance: Array
-    key: Words
-    next_key: Words
-    words: Words
+    key: Bits
+    next_key: Bits
+    bits: Bits
     normals: Vector
     kinetic: Array
 
@@ -108,7 +108,7 @@ class Nuts(Machine):
             acceptance=jnp.zeros_like(now.at.log_density.fine),
             key=key,
             next_key=keys.of_draw(now.draw + 1),
-            words=_words(key, count),
+            bits=_bits(key, count),
             normals=normals,
             kinetic=0.5 * target.inner_product(normals, normals),
         )
@@ -121,8 +121,8 @@ class Nuts(Machine):
         tree, end = _extend(now, target, tuning)
         normals = _next_normals(state, active, target)
         leaf = _check(tree, end, normals, target, tuning)
-        tree = tree.with_leaf(end, leaf.error, state.words[0])._replace(turning_at_join=leaf.turning_at_join)
-        tree, endings = _double(tree, leaf, now.at, active, state.words[1], tuning)
+        tree = tree.with_leaf(end, leaf.error, state.bits[0])._replace(turning_at_join=leaf.turning_at_join)
+        tree, endings = _double(tree, leaf, now.at, active, state.bits[1], tuning)
         return _finish(now, tree, leaf, endings, active, normals, keys)
 
 
@@ -162,7 +162,7 @@ def _extend(now: LaneState, target: LaneTarget, tuning: Tuning) -> tuple[Tree, P
     starts = state.num_steps == 0
     energy = state.kinetic - now.at.log_density
     momentum = tuning.metric.momentum(state.normals, starts)
-    tree = state.tree.start(starts, now.at, momentum, energy, tuning.step_size).choose_direction(state.words[1])
+    tree = state.tree.start(starts, now.at, momentum, energy, tuning.step_size).choose_direction(state.bits[1])
     return tree, leapfrog(tree.moving_end, tree.direction * tree.step_size, target, tuning.metric)
 
 
@@ -170,7 +170,7 @@ def _next_normals(state: State, active: Bool[Array, "lanes"], target: LaneTarget
     """Return the normals for each lane's next draw: new ones where this draw starts in this tick."""
     starts = active & (state.num_steps == 0)
 
-    def make(key: Words) -> Vector:
+    def make(key: Bits) -> Vector:
         return choose(starts, target.normal(key), state.normals)
 
     # a branch costs more than drawing a few normals
@@ -247,15 +247,15 @@ def _finish(
         acceptance=jnp.where(at_rest, 0.0, acceptance),
         key=key,
         next_key=keys.of_draw(draw + 1),
-        words=_words(key, steps),
+        bits=_bits(key, steps),
         normals=normals,
         kinetic=leaf.next_kinetic,
     )
     return LaneState(draw, choose(done, tree.sample, now.at), state), done, info
 
 
-def _words(key: Words, num_steps: Integer[Array, "lanes"]) -> Words:
-    """Return random words for a leapfrog; the first word of their counter is 1, and 0 for those of the momentum."""
+def _bits(key: Bits, num_steps: Integer[Array, "lanes"]) -> Bits:
+    """Return random bits for a leapfrog; the first word of their counter is 1, and 0 for those of the momentum."""
     number = num_steps.astype(jnp.uint32)
     return threefry(key, jnp.ones_like(number), number)
 

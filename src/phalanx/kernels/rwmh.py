@@ -20,7 +20,7 @@ from phalanx.kernels.protocol.kernel import Info, Kernel, LaneState, Machine, Po
 from phalanx.kernels.protocol.lane_target import DECISION_WORD, LaneTarget
 from phalanx.kernels.protocol.options import step_size_of, without_none
 from phalanx.mesh.position import Vector, choose
-from phalanx.mesh.random_numbers import Keys, Words, threefry, uniforms_from
+from phalanx.mesh.random_numbers import Bits, Keys, threefry, uniforms_from
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Integer
@@ -67,18 +67,18 @@ class RandomWalk(Machine):
         return LaneState(draw, at, _random(target, keys.chain, draw)), jnp.ones(target.count, bool), info
 
 
-def _random(target: LaneTarget, chain: Words, draw: Integer[Array, "lanes"]) -> Ahead:
+def _random(target: LaneTarget, chain: Bits, draw: Integer[Array, "lanes"]) -> Ahead:
     """Return the random numbers of a draw, by one hash for each coordinate."""
-    words = target.words(chain, draw)
+    bits = target.bits(chain, draw)
     if target.dtype == jnp.float32:  # a normal in float64 needs both words
         # the first coordinate's second word; a device that does not hold that coordinate hashes it again
         held = not target.layout.variables[0].sharding.axes
-        decides = words[0][1][0] if held else threefry(chain, draw.astype(jnp.uint32), jnp.uint32(0))[1]
-        words = [(first, jnp.zeros_like(first)) for first, _ in words]
+        decides = bits[0][1][0] if held else threefry(chain, draw.astype(jnp.uint32), jnp.uint32(0))[1]
+        bits = [(first, jnp.zeros_like(first)) for first, _ in bits]
     else:
         decides = threefry(chain, draw.astype(jnp.uint32), jnp.uint32(DECISION_WORD))[0]
     uniform = uniforms_from((decides, jnp.zeros_like(decides)), jnp.float32)
-    return Ahead(target.normals_of(words), uniform)
+    return Ahead(target.normals_of(bits), uniform)
 
 
 def rwmh(

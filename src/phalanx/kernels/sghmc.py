@@ -12,7 +12,7 @@ from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import is_number
 from phalanx.kernels.sgld import ended, falling, kernel_on_rows
 from phalanx.mesh.position import Vector
-from phalanx.mesh.random_numbers import Words
+from phalanx.mesh.random_numbers import Bits
 
 STEPS = 10
 """Steps of a draw by default, as for `phx.hmc`."""
@@ -28,7 +28,7 @@ class Tuning(NamedTuple):
     friction: Any
 
 
-def draw(key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
+def draw(key: Bits, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
     """Draw a momentum, and follow the motion, with new rows at every step."""
     keep = 1 - tuning.friction
     shaken = jnp.sqrt(tuning.temperature * (1 - keep**2))  # leaves the distribution of a momentum invariant
@@ -116,5 +116,5 @@ def sghmc(
         cycle,
         temperature,
         float(friction),
-        words=f", num_steps={num_steps}",
+        text=f", num_steps={num_steps}",
     )

@@ -17,7 +17,7 @@ from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_integer, hyperparameter, is_number, positive
 from phalanx.kernels.protocol.whole_draw import Draw, WholeDraws
 from phalanx.mesh.position import choose
-from phalanx.mesh.random_numbers import Words
+from phalanx.mesh.random_numbers import Bits
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer
@@ -47,12 +47,12 @@ def kernel_on_rows(
     cycle: int | None,
     temperature: float,
     *more: float,
-    words: str = "",
+    text: str = "",
 ) -> Kernel:
     """Return a kernel that sees `batch_size` rows at a time, and check its options.
 
     `draw` makes `num_steps` steps, or a cycle of them. `tuning` is the class of hyperparameters: step size, steps,
-    cycle, temperature, and `more`, the kernel's own. The kernel's name contains `words`.
+    cycle, temperature, and `more`, the kernel's own. The kernel's name contains `text`.
     """
     positive(name, "step_size", step_size)
     batch_size = check_integer(name, "batch_size", batch_size)
@@ -65,7 +65,7 @@ def kernel_on_rows(
     tempered = "" if temperature == 1 else f" The temperature is {temperature}: the draws are not of the posterior."
     numbers = float(step_size), num_steps, length, float(temperature), *more
     return Kernel(
-        name=f"{name}(step_size={step_size}, batch_size={batch_size}{words}{of_cycle})",
+        name=f"{name}(step_size={step_size}, batch_size={batch_size}{text}{of_cycle})",
         machine=WholeDraws(draw),
         tuning=tuning(*map(hyperparameter, numbers)),
         relocates=False,
@@ -84,7 +84,7 @@ class Tuning(NamedTuple):
     temperature: Any
 
 
-def draw(key: Words, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
+def draw(key: Bits, at: Point, target: LaneTarget, tuning: Tuning) -> tuple[Point, Info]:
     """Make gradient steps with noise, with new rows at every step."""
 
     def step(number: Array, at: Point) -> Point:

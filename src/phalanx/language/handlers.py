@@ -212,8 +212,8 @@ def do(program: Program, values: Mapping[str, Any]) -> Program:
     def intervene(variable: RandomVariable, value: ArrayLike, forward: Forward) -> RandomVariable:
         done = RandomVariable(variable.name, None, value, observed=True, natural=variable, set_to=value)
         evidence = variable.observed and variable.distribution is not None
-        found = forward(replace(variable, set_to=value) if evidence else done)
-        seen = value if found.set_to is None else found.set_to  # a tracer below may mark it
+        answered = forward(replace(variable, set_to=value) if evidence else done)
+        seen = value if answered.set_to is None else answered.set_to  # a tracer below may mark it
         return replace(done, value=seen, set_to=variable.set_to).complete()
 
     return _by_name(program, values, "do", intervene)

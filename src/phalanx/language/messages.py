@@ -7,6 +7,17 @@ outside of it; our tracer calls the handlers outside of it itself, through `forw
 message through the whole stack: forwarded variables cross the inner handlers disguised as an answered `prng_key`, which
 all handlers ignore.
 
+For example, a tracer sets `mu` to 0.3 between two handlers of NumPyro, each of which scales log densities::
+
+    with scale(scale=3.0), TracerHandler(tracer), scale(scale=2.0):
+        numpyro.sample("mu", dist.Normal(0, 1))
+
+    the inner handler     sees type "sample", value None        and sets the scale to 2
+    the tracer            gets RandomVariable("mu", scale=2)    and forwards it with value 0.3
+    the inner handler     sees type "prng_key", value True      and ignores it
+    the outer handler     sees type "sample", value 0.3         and sets the scale to 6
+    the tracer            receives value 0.3, scale 6           and returns it; `numpyro.sample` returns 0.3
+
 All threads share one NumPyro stack, but each thread has its own tracers. The stack belongs to the first thread that
 installs a tracer; other threads that trace at the same time bypass it.
 
@@ -350,11 +361,11 @@ class TracerHandler(Messenger):
         return _variable(disguised["carries"]).complete()
 
     def _trace(self, msg: Message) -> None:
-        own = _OwnSites(self)
+        sites = _OwnSites(self)
         self._names.append(msg["name"])
         try:
-            with own:
-                after = self._tracer(_variable(msg), lambda variable: own.forward(variable, msg))
+            with sites:
+                after = self._tracer(_variable(msg), lambda variable: sites.forward(variable, msg))
         finally:
             self._names.pop()
         is_latent_of_loop = msg.get("_control_flow_done", False) and not msg.get("is_observed", True)
@@ -401,7 +412,7 @@ def _apply(message: Message) -> None:
 def _message(variable: RandomVariable, like: Message | None = None) -> Message:
     """Return a variable as NumPyro's message, with the fields of `like` that only handlers read."""
     common = {"name": variable.name, "value": variable.value}
-    own = _Ours(
+    entry = _Ours(
         axes=variable.axes,
         natural=variable.natural,
         parameter=variable.parameter,
@@ -412,9 +423,9 @@ def _message(variable: RandomVariable, like: Message | None = None) -> Message:
     )
     if variable.parameter is not None:  # a deterministic site, whose value may be set later
         like = {"args": (), "cond_indep_stack": [], **(like or {}), "kwargs": {"rng_key": variable.key}}
-        return {**like, **common, "type": "deterministic", "fn": _no_value, "phalanx": own}
+        return {**like, **common, "type": "deterministic", "fn": _no_value, "phalanx": entry}
     if variable.distribution is None:
-        return {"cond_indep_stack": [], **(like or {}), **common, "type": "deterministic", "phalanx": own}
+        return {"cond_indep_stack": [], **(like or {}), **common, "type": "deterministic", "phalanx": entry}
     auxiliary = {"is_auxiliary": True} if is_term(variable.distribution) else {}
     defaults = {"args": (), "intermediates": [], "cond_indep_stack": [], "infer": auxiliary}
     unscaled = isinstance(variable.scale, float) and variable.scale == 1.0
@@ -427,7 +438,7 @@ def _message(variable: RandomVariable, like: Message | None = None) -> Message:
         "kwargs": {"rng_key": variable.key, "sample_shape": ()},
         "is_observed": variable.observed,
         "scale": None if unscaled else variable.scale,
-        "phalanx": own,
+        "phalanx": entry,
     }
 
 
@@ -435,20 +446,20 @@ def _variable(message: Message) -> RandomVariable:
     """Return a message of type sample or deterministic as a random variable."""
     name = message["name"]
     value = message["value"]
-    own = message.get("phalanx", {})
-    if (parameter := own.get("parameter")) is not None:
+    entry = message.get("phalanx", {})
+    if (parameter := entry.get("parameter")) is not None:
         return RandomVariable(name, None, value, key=message["kwargs"].get("rng_key"), parameter=parameter)
     plates = tuple((frame.name, frame.dim, frame.size) for frame in message["cond_indep_stack"])
     if message["type"] == "deterministic":
         _check_deterministic(name, value)
-        natural = own.get("natural")
-        set_to = own.get("set_to")
+        natural = entry.get("natural")
+        set_to = entry.get("set_to")
         return RandomVariable(name, None, value, observed=True, natural=natural, set_to=set_to, plates=plates)
     distribution = message["fn"]
     kwargs = message["kwargs"]
     if value is None and kwargs.get("sample_shape"):
         distribution = distribution.expand((*kwargs["sample_shape"], *distribution.batch_shape))
-    logit, residual, of_value = own.get("density_at", (None, None, None))
+    logit, residual, of_value = entry.get("density_at", (None, None, None))
     if of_value is not value:  # a handler gave the variable another value
         logit = residual = None
     if value is not None and (message["cond_indep_stack"] or "phalanx" not in message):
@@ -459,10 +470,10 @@ def _variable(message: Message) -> RandomVariable:
             x if x is None else _broadcast(x, shape, rows, dims) for x in (value, logit, residual)
         )
     scale = 1.0 if message["scale"] is None else message["scale"]
-    axes = own.get("axes", ())
+    axes = entry.get("axes", ())
     key = kwargs.get("rng_key")
     observed = bool(message["is_observed"])
-    suggested = value is not None and not observed and not own.get("given", False)
+    suggested = value is not None and not observed and not entry.get("given", False)
     return RandomVariable(
         name,
         distribution,
@@ -471,10 +482,10 @@ def _variable(message: Message) -> RandomVariable:
         axes=axes,
         scale=scale,
         key=key,
-        set_to=own.get("set_to"),
+        set_to=entry.get("set_to"),
         suggested=suggested,
         logit=logit,
-        centring=own.get("centring"),
+        centring=entry.get("centring"),
         residual=residual,
         plates=plates,
     )

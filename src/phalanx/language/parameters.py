@@ -122,15 +122,15 @@ def arrays_of(name: str, value: PyTree) -> PyTree:
                 f"value.filled(...) does."
             )
         try:
-            found = jnp.asarray(leaf)
+            parameter = jnp.asarray(leaf)
         except (TypeError, ValueError):
             raise TypeError(
                 f"Parameter {name!r}: init must be an array, a pytree of arrays, or a function of a key that makes "
                 f"one; got {type(leaf).__name__}."
             ) from None
-        if not jnp.issubdtype(found.dtype, jnp.floating):
-            found = found.astype(jnp.result_type(float))  # JAX does not differentiate with respect to integers
-        return found
+        if not jnp.issubdtype(parameter.dtype, jnp.floating):
+            parameter = parameter.astype(jnp.result_type(float))  # JAX does not differentiate with respect to integers
+        return parameter
 
     if value is None or not jax.tree.leaves(value):
         raise TypeError(f"Parameter {name!r}: init holds no number to start from; got {value!r}.")

@@ -200,16 +200,16 @@ class RandomVariable:
         batch = tuple(self.distribution.batch_shape)
         event = tuple(self.distribution.event_shape)
         ends = len(given) - len(event)
-        found = given[max(0, ends - len(batch)) : max(0, ends)]
-        stretched = tuple(n if m == 1 and self.observed else m for m, n in zip(batch, found, strict=False))
-        if given[max(0, ends) :] != event or found != stretched or len(found) != len(batch):
+        batch_dims = given[max(0, ends - len(batch)) : max(0, ends)]
+        stretched = tuple(n if m == 1 and self.observed else m for m, n in zip(batch, batch_dims, strict=False))
+        if given[max(0, ends) :] != event or batch_dims != stretched or len(batch_dims) != len(batch):
             raise ValueError(
                 f"Variable {self.name!r}: the value has shape {given}, but its distribution "
                 f"{kind_of(self.distribution)} needs shape {(*batch, *event)} (batch {batch} + event {event}"
                 f"{self._widened(batch)}), or that with sample dimensions in front. Reshape the value or the "
                 f"distribution's parameters."
             )
-        return self.distribution if found == batch else self.distribution.expand(found)
+        return self.distribution if batch_dims == batch else self.distribution.expand(batch_dims)
 
     def _widened(self, batch: tuple[int, ...]) -> str:
         """Return words about masks and plates that widen the distribution to `batch`; empty if none does."""

@@ -212,8 +212,8 @@ def curvature(log_density: LogDensity, position: Float[Array, "coordinate"], key
         return signs * -times(signs)
 
     probes = _effort(size).probes
-    found = lax.map(probe, random.split(key, probes))
-    return jnp.maximum(jnp.abs(jnp.mean(found, 0)), jnp.sqrt(jnp.mean(found**2, 0) / probes))
+    curvatures = lax.map(probe, random.split(key, probes))
+    return jnp.maximum(jnp.abs(jnp.mean(curvatures, 0)), jnp.sqrt(jnp.mean(curvatures**2, 0) / probes))
 
 
 def hessian_at(log_density: LogDensity, position: Float[Array, "coordinate"]) -> Callable[[Array], Array]:
@@ -287,8 +287,8 @@ def _in_lanes(f: Callable[[Array], Array], count: int) -> Array:
     """Return `f` of 0, 1, ... up to `count`, several at once: one pass over the data serves them all."""
     lanes = min(LANES, count)
     numbers = jnp.arange(-(-count // lanes) * lanes).reshape(-1, lanes)
-    found = lax.map(jax.vmap(f), jnp.minimum(numbers, count - 1))
-    return found.reshape(-1, *found.shape[2:])[:count]
+    results = lax.map(jax.vmap(f), jnp.minimum(numbers, count - 1))
+    return results.reshape(-1, *results.shape[2:])[:count]
 
 
 class Top(NamedTuple):
@@ -329,10 +329,10 @@ def climb_to_top(log_density: LogDensity, position: Float[Array, "coordinate"]) 
 
     position = climb(log_density, Climb.begin(log_density, position), CLIMBED).position
     position = lax.scan(polish, position, None, POLISHED)[0]
-    found, downward = covariance(position)
+    matrix, downward = covariance(position)
     gradient = with_group_sums(jax.grad(log_density))(position)
-    predicted_gain = gradient @ found @ gradient
-    return Top(position, jnp.linalg.cholesky(found), downward & (predicted_gain < AT_TOP))
+    predicted_gain = gradient @ matrix @ gradient
+    return Top(position, jnp.linalg.cholesky(matrix), downward & (predicted_gain < AT_TOP))
 
 
 class StartingPoint(NamedTuple):

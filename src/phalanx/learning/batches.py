@@ -147,11 +147,11 @@ class EpochBatches:
         return _cut(order, self.size, self.drop_last)
 
     def _of_member(self, member: int, epoch: int) -> Integer[np.ndarray, "rows"]:
-        own = _shuffled(self.rows, self.seed, epoch, member).astype(np.int32)
+        order = _shuffled(self.rows, self.seed, epoch, member).astype(np.int32)
         if self.order != "bootstrap":
-            return own
+            return order
         drawn = np.random.default_rng([self.seed, 2**31, member]).integers(0, self.rows, self.rows)
-        return drawn.astype(np.int32)[own]
+        return drawn.astype(np.int32)[order]
 
 
 def _shuffled(rows: int, *seed: int) -> Integer[np.ndarray, "rows"]:

@@ -186,9 +186,9 @@ def read_tree(path: Path, like: Any) -> Any:
         }
     leaves, tree = jax.tree.flatten(like)
     with _checkpointer() as reader:
-        found = reader.restore(path.absolute(), wanted)
+        restored = reader.restore(path.absolute(), wanted)
     return jax.tree.unflatten(
-        tree, [found[_name(i)] if _name(i) in numbered else leaf for i, leaf in enumerate(leaves)]
+        tree, [restored[_name(i)] if _name(i) in numbered else leaf for i, leaf in enumerate(leaves)]
     )
 
 

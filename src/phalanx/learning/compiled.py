@@ -47,11 +47,11 @@ class Compiled:
     """Program that is compiled in a thread; its first call waits for the end.
 
     Attributes:
-        made: shapes of its results.
+        out_info: shapes of its results.
     """
 
-    def __init__(self, made: Any, compile_it: Callable[[], Any]):
-        self.made = made
+    def __init__(self, out_info: Any, compile_it: Callable[[], Any]):
+        self.out_info = out_info
         pool = ThreadPoolExecutor(1)
         self._program = pool.submit(compile_it)
         pool.shutdown(wait=False)
@@ -109,15 +109,17 @@ class Compiler:
             explicit: True if devices communicate only by collective operations of the function, as in `shard_map`.
         """
         with jax.default_matmul_precision(self.precision):
-            known = None if identity is None else (identity, _kinds(arguments), settings())
+            key = None if identity is None else (identity, _kinds(arguments), settings())
             stored = None
-            if (found := _look_up(known)) is None:
-                mesh = None if known is None else _mesh_of(arguments, self.mesh)
-                stored = None if mesh is None else StoredPrograms.of((known, mesh))
-                found = None if stored is None or mesh is None else _read(stored, mesh)
-            found = found or self._traced(f, arguments, out_shardings, _options(arguments, rarely), stored, explicit)
-            COMPILED.keep(known, found)
-            return found
+            if (program := _look_up(key)) is None:
+                mesh = None if key is None else _mesh_of(arguments, self.mesh)
+                stored = None if mesh is None else StoredPrograms.of((key, mesh))
+                program = None if stored is None or mesh is None else _read(stored, mesh)
+            program = program or self._traced(
+                f, arguments, out_shardings, _options(arguments, rarely), stored, explicit
+            )
+            COMPILED.keep(key, program)
+            return program
 
     def _traced(
         self,
@@ -134,20 +136,20 @@ class Compiler:
             if explicit or mesh is None or mesh.size == 1:
                 f = jax.jit(f)  # traced once, for shapes and for the program
                 shapes = jax.eval_shape(f, *arguments)
-                made = on_all_processes(arguments) if out_shardings is None else out_shardings(shapes)
-                traced = (f if made is None else jax.jit(f, out_shardings=made)).trace(*arguments)
+                shardings = on_all_processes(arguments) if out_shardings is None else out_shardings(shapes)
+                traced = (f if shardings is None else jax.jit(f, out_shardings=shardings)).trace(*arguments)
             else:
-                made = None
+                shardings = None
                 traced = jax.jit(over_mesh(f, mesh, arguments, out_shardings)).trace(*arguments)
-        key = _key_of(traced, arguments, made)
-        if (found := _look_up(key)) is None:
+        key = _key_of(traced, arguments, shardings)
+        if (program := _look_up(key)) is None:
             lowered = traced.lower()
-            sums = several_cpus(_devices(arguments, made)) and communicates(lowered)
+            sums = several_cpus(_devices(arguments, shardings)) and communicates(lowered)
             storing = stored is not None and not sums and not calls_libraries(lowered)
-            found = Compiled(traced.out_info, partial(_compiled, lowered, options, stored if storing else None, sums))
+            program = Compiled(traced.out_info, partial(_compiled, lowered, options, stored if storing else None, sums))
             self.count += 1
-            COMPILED.keep(key, found)
-        return found
+            COMPILED.keep(key, program)
+        return program
 
 
 def _mesh_of(arguments: PyTree, otherwise: Mesh | None) -> Mesh | None:
@@ -160,12 +162,12 @@ def _mesh_of(arguments: PyTree, otherwise: Mesh | None) -> Mesh | None:
 
 def _read(stored: StoredPrograms, mesh: Mesh) -> Compiled | None:
     """Return the program that an earlier process compiled; None without one."""
-    found = stored.read(mesh)
-    if found is None:
+    loaded = stored.read(mesh)
+    if loaded is None:
         return None
-    program = found["program"]
-    made = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), program.out_info)
-    return Compiled(made, lambda: program)
+    program = loaded["program"]
+    out_info = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), program.out_info)
+    return Compiled(out_info, lambda: program)
 
 
 def _compiled(lowered: Lowered, options: Options, stored: StoredPrograms | None, sums: bool) -> Any:
@@ -191,8 +193,8 @@ def _numbers(arrays: PyTree) -> int:
 
 
 def _look_up(key: Hashable | None) -> Compiled | None:
-    found = COMPILED.look_up(key)
-    return None if found is None or found.failed else found
+    entry = COMPILED.look_up(key)
+    return None if entry is None or entry.failed else entry
 
 
 def _key_of(traced: Traced, arguments: PyTree, out_shardings: PyTree) -> Hashable | None:
@@ -210,7 +212,7 @@ def _kinds(arguments: PyTree) -> Hashable:
     return tree, tuple((jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
 
 
-def _devices(arguments: PyTree, made: PyTree) -> set[Any]:
+def _devices(arguments: PyTree, out_shardings: PyTree) -> set[Any]:
     """Return the devices of arguments and results."""
-    shardings = [getattr(leaf, "sharding", leaf) for leaf in jax.tree.leaves((arguments, made))]
+    shardings = [getattr(leaf, "sharding", leaf) for leaf in jax.tree.leaves((arguments, out_shardings))]
     return set().union(*(sharding.device_set for sharding in shardings if isinstance(sharding, jax.sharding.Sharding)))

@@ -85,13 +85,13 @@ def _softest(
         product = times(vector)
         is_new = jnp.any(vector != 0.0)
         basis = basis.at[number].set(vector)
-        own = jnp.where(is_new, vector @ product, 2.0 * inner[0])  # pads the matrix if the span ends early
+        along = jnp.where(is_new, vector @ product, 2.0 * inner[0])  # pads the matrix if the span ends early
         for _ in range(2):  # rounding errors of a single pass would bring earlier directions back
             product = product - (basis @ product) @ basis
         length = jnp.linalg.norm(product)
-        goes_on = is_new & (length > SOFT * jnp.abs(own))
+        goes_on = is_new & (length > SOFT * jnp.abs(along))
         vector = jnp.where(goes_on, product / jnp.where(goes_on, length, 1.0), 0.0)
-        return basis, inner.at[number].set(own), outer.at[number].set(jnp.where(goes_on, length, 0.0)), vector
+        return basis, inner.at[number].set(along), outer.at[number].set(jnp.where(goes_on, length, 0.0)), vector
 
     none = jnp.zeros(count, position.dtype)
     first = start / jnp.maximum(jnp.linalg.norm(start), 1e-30)

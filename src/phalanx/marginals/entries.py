@@ -96,8 +96,8 @@ class TableAxis(NamedTuple):
 
     def full(self, dim: int, shape: tuple[int, ...], site: Site) -> bool:
         """Return whether position and index are equal along a dimension, for all entries of the site."""
-        found = [i for i, c in enumerate(self.where) if dim in dims_of(c)]
-        return all(self.where[i] == Along(dim, 0, 1) and site.entries[i] == shape[dim] for i in found)
+        free = [i for i, c in enumerate(self.where) if dim in dims_of(c)]
+        return all(self.where[i] == Along(dim, 0, 1) and site.entries[i] == shape[dim] for i in free)
 
 
 class Move(NamedTuple):
@@ -168,8 +168,8 @@ def _component_of(index: np.ndarray) -> At | Along | None:
     (dim, *others) = along
     line = np.moveaxis(index, dim, 0).reshape(index.shape[dim], -1)[:, 0]
     every = int(np.argmax(line != first))
-    found = Along(dim, int(first), int(line[every] - first), every)
-    return found if not others and np.array_equal(line, found.at(np.arange(len(line)))) else None
+    component = Along(dim, int(first), int(line[every] - first), every)
+    return component if not others and np.array_equal(line, component.at(np.arange(len(line)))) else None
 
 
 def values_of(name: str, distribution: Distribution) -> np.ndarray:

@@ -252,10 +252,10 @@ def _numbers(axis: TableAxis, at: Mapping[int, np.ndarray], count: int, variable
 
 def _first_equal(entries: Sequence[np.ndarray], number: int) -> np.ndarray:
     """Return for each position the first axis with the same variable as axis `number`; `NO_ENTRY` without one."""
-    found = np.where(entries[number] == NO_ENTRY, NO_ENTRY, number)
+    first = np.where(entries[number] == NO_ENTRY, NO_ENTRY, number)
     for n in reversed(range(number)):
-        found = np.where((entries[n] == entries[number]) & (found != NO_ENTRY), n, found)
-    return found
+        first = np.where((entries[n] == entries[number]) & (first != NO_ENTRY), n, first)
+    return first
 
 
 def take(table: Array, rows: np.ndarray) -> Array:
@@ -421,11 +421,11 @@ class Elimination:
         total = jnp.broadcast_to(total, (len(group), *sizes, *lengths))
         entries = np.array([neighbours[v] for v in group], int).reshape(len(group), count)
         self.steps.append(Step(np.array(group), entries, total, plates))
-        found = log_sum(total, 1)
+        summed = log_sum(total, 1)
         if not count:
-            self.terms.extend((v, plates, found[n]) for n, v in enumerate(group))
+            self.terms.extend((v, plates, summed[n]) for n, v in enumerate(group))
             return None
-        return Family(found, entries, plates)
+        return Family(summed, entries, plates)
 
     def _aligned(self, part: Array, i: Incidence, neighbours: Sequence[int], plates: Sequence[Dim]) -> Array:
         """Return a table with the variable first, then all its neighbours and its plates, of size one where absent."""
@@ -496,9 +496,9 @@ def draw(sums: EliminationResult, variables: Variables, key: Array) -> list[Arra
         index: Any = jnp.zeros((count, *lengths), int)
         for column, size in zip(step.neighbours.T, inner, strict=True):
             plates = variables.plates_of(column[0])
-            found = jnp.stack([drawn[int(u)] for u in column])
+            site_values = jnp.stack([drawn[int(u)] for u in column])
             missing = [1 + n for n, plate in enumerate(step.plates) if plate not in plates]
-            index = index * size + jnp.expand_dims(found, missing)
+            index = index * size + jnp.expand_dims(site_values, missing)
         logits = jnp.take_along_axis(table, index[..., None, None], axis=-1)[..., 0]
         picked = jax.random.categorical(key_of_step, logits, axis=-1)
         drawn |= {int(v): picked[n] for n, v in enumerate(step.numbers)}
@@ -509,8 +509,8 @@ def _site(drawn: dict[int, Array], variables: Variables, site: int) -> Array:
     entries = variables.sites[site].entries
     plates = variables.plates[site]
     numbers = variables.numbers(site)
-    found = jnp.stack([drawn[int(v)] for v in numbers.ravel()])
-    found = found.reshape(*numbers.shape, *found.shape[1:])
+    values = jnp.stack([drawn[int(v)] for v in numbers.ravel()])
+    values = values.reshape(*numbers.shape, *values.shape[1:])
     separate = [d for d in range(len(entries)) if d not in plates]
     order = [*separate, *sorted(plates, key=lambda d: plates[d])]
-    return jnp.transpose(found, [order.index(d) for d in range(len(entries))])[0]
+    return jnp.transpose(values, [order.index(d) for d in range(len(entries))])[0]

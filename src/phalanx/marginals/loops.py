@@ -68,7 +68,7 @@ class _Loops(Messenger):
 
 def _discrete_in(loop: ScanMessage) -> list[Site]:
     """Return the discrete latent variables of a loop; they are refused where they are not those of its steps."""
-    found: dict[str, Site] = {}
+    sites: dict[str, Site] = {}
     others: list[str] = []
 
     def look(carry: PyTree, row: PyTree) -> None:
@@ -94,20 +94,20 @@ def _discrete_in(loop: ScanMessage) -> list[Site]:
                     f"with numpyro.handlers.condition, or leave it without a value."
                 )
             values = values_of(name, distribution)
-            found[name] = Site(name, values, (loop.length, *distribution.shape()))
+            sites[name] = Site(name, values, (loop.length, *distribution.shape()))
             return jnp.zeros(distribution.shape(), values.dtype)
 
         loop.run_step(0, carry, row, note)
 
     row = jax.tree.map(lambda x: jnp.asarray(x)[0], loop.rows)
     jax.eval_shape(look, jax.tree.map(jnp.asarray, loop.init), row)
-    if found and others:
+    if sites and others:
         raise ValueError(
             f"phx.marginalize: variable {others[0]!r} is latent and continuous inside of a loop with the discrete "
-            f"variable {next(iter(found))!r}. Sample it before the loop, all steps at once, and pass it in as a row: "
+            f"variable {next(iter(sites))!r}. Sample it before the loop, all steps at once, and pass it in as a row: "
             f"z = numpyro.sample({others[0]!r}, distribution.expand([{loop.length}])), scan(step, init, (z, data))."
         )
-    return [*found.values()]
+    return [*sites.values()]
 
 
 def _at_once(loop: ScanMessage, values: Mapping[str, Array]) -> Any:
@@ -139,9 +139,9 @@ def _carries(loop: ScanMessage, step: Callable[..., Any], values: Mapping[str, A
             )
         return after
 
-    own = jax.tree.map(lambda x: x[0], (loop.rows, values))
-    program = jax.make_jaxpr(of_leaves)(0, init, *own)
-    depends = _dependence(program, len(init), len(jax.tree.leaves(own[1])))
+    first_inputs = jax.tree.map(lambda x: x[0], (loop.rows, values))
+    program = jax.make_jaxpr(of_leaves)(0, init, *first_inputs)
+    depends = _dependence(program, len(init), len(jax.tree.leaves(first_inputs[1])))
     depth = _depths(loop, depends)
     call = jaxpr_as_fun(program)
 
@@ -156,7 +156,7 @@ def _carries(loop: ScanMessage, step: Callable[..., Any], values: Mapping[str, A
             leaves = [*map(jnp.zeros_like, init)]
             for n, leaf in zip(serial, carry, strict=True):
                 leaves[n] = leaf
-            after = call(row[0], *leaves, *row[1], *map(jnp.zeros_like, jax.tree.leaves(own[1])))
+            after = call(row[0], *leaves, *row[1], *map(jnp.zeros_like, jax.tree.leaves(first_inputs[1])))
             return [jnp.asarray(after[n], init[n].dtype) for n in serial], carry
 
         rows = numbers, jax.tree.leaves(loop.rows)

@@ -132,12 +132,12 @@ class Marginal:
             return draw(*running.sums(latents), key)
 
         numbers = staged(drawn)(running.latents)
-        found = {s.name: jnp.asarray(s.values)[n] for s, n in zip(survey.sites, numbers, strict=True)}
+        recovered = {s.name: jnp.asarray(s.values)[n] for s, n in zip(survey.sites, numbers, strict=True)}
         if computed := [name for kind, name in running.dependent if kind == VALUE]:
-            with loops_with(lambda site: found[site.name]):
-                traced = trace(substitute(self.model, {**running.latents, **found}))(*args, **kwargs)
-            found |= {name: traced[name].value for name in computed}
-        return found
+            with loops_with(lambda site: recovered[site.name]):
+                traced = trace(substitute(self.model, {**running.latents, **recovered}))(*args, **kwargs)
+            recovered |= {name: traced[name].value for name in computed}
+        return recovered
 
 
 class _Running:
@@ -182,26 +182,26 @@ class _Running:
         if (VALUE, name) in self.dependent:
             return variable.complete()
         if (TERM, name) not in self.dependent:
-            found = forward(variable)
+            answered = forward(variable)
         elif name in self.survey.observed:
             self._held[name] = variable.complete()
             return self._held[name]
         else:
-            found = self._without_density(variable, forward)
-        self.values[name] = found.value
-        return found
+            answered = self._without_density(variable, forward)
+        self.values[name] = answered.value
+        return answered
 
     def _without_density(self, variable: RandomVariable, forward: Forward) -> RandomVariable:
         """Sample a latent variable whose density depends on discrete ones: it is part of the sums."""
         assert variable.distribution is not None
-        found = forward(replace(variable, distribution=MaskedDistribution(variable.distribution, False)))
-        if found.distribution is None or found.observed:
+        answered = forward(replace(variable, distribution=MaskedDistribution(variable.distribution, False)))
+        if answered.distribution is None or answered.observed:
             raise ValueError(
                 f"phx.marginalize: variable {variable.name!r} is given a value outside of it, and its density depends "
                 f"on discrete variables that are summed out inside. Give the value first, as in "
                 f"phx.marginalize(phx.condition(model, {{{variable.name!r}: value}}))."
             )
-        return found
+        return answered
 
     @property
     def latents(self) -> dict[str, Any]:
@@ -225,12 +225,12 @@ class _Running:
             places[:] = [(number, plates) for number, plates, _ in sums.terms]
             return [term for _, _, term in sums.terms]
 
-        found = staged(summed)(self.latents)
+        log_density = staged(summed)(self.latents)
         variables = self._variables
         tables = self._tables
         for sites in tied(tables.values(), len(self.survey.sites)):
             terms: dict[tuple[Dim, ...], tuple[int, Array]] = {}
-            for (number, plates), term in zip(places, found, strict=True):
+            for (number, plates), term in zip(places, log_density, strict=True):
                 if (site := variables.site_of[number]) in sites:
                     first, before = terms.get(plates, (site, 0.0))
                     terms[plates] = min(site, first), before + term

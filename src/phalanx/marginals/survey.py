@@ -96,8 +96,8 @@ class Survey:
             given |= dict(zip(atoms, map(ValueTable, jax.tree.leaves(values[name])), strict=True))
         numbers = [self.outputs[output][0] for output in outputs]
         tabulation = Tabulation(self.sites, given)
-        found = tabulation.run(pruned(self.trace, numbers), ())
-        return dict(zip(outputs, found, strict=True)), tabulation.indices
+        tables = tabulation.run(pruned(self.trace, numbers), ())
+        return dict(zip(outputs, tables, strict=True)), tabulation.indices
 
 
 class _Seen:
@@ -180,17 +180,17 @@ class _Seen:
 
     def terms(self) -> dict[str, Array]:
         """Return the log densities of each variable, one for each independent entry."""
-        found = {name: v.row_log_prob() for name, v in self.variables.items() if v.distribution is not None}
+        terms = {name: v.row_log_prob() for name, v in self.variables.items() if v.distribution is not None}
         # a density may be constant, as a uniform one is, but its sum over the values still has a term for each of them
-        own = {name: jnp.where(value == value, found[name], -jnp.inf) for name, value in self.discrete.items()}
-        return found | own
+        of_values = {name: jnp.where(value == value, terms[name], -jnp.inf) for name, value in self.discrete.items()}
+        return terms | of_values
 
     def supports(self) -> dict[str, list[Array]]:
         """Return the arrays in the supports of the latent variables."""
-        found = {name: self.variables[name].distribution for name in self.latents}
+        supports = {name: self.variables[name].distribution for name in self.latents}
         return {
             name: [leaf for leaf in jax.tree.leaves(d.support) if isinstance(leaf, Array)]
-            for name, d in found.items()
+            for name, d in supports.items()
             if d is not None
         }
 

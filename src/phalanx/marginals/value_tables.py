@@ -144,10 +144,10 @@ class Tabulation(Interpreter[ValueTable]):
         key = _key(equation, inputs)
         if key is not None and key in self._known:
             return self._known[key][1]
-        found = self._without_axes(equation, inputs)
+        outputs = self._without_axes(equation, inputs)
         if key is not None:
-            self._known[key] = inputs, found  # the operands are kept, since their addresses are in the key
-        return found
+            self._known[key] = inputs, outputs  # the operands are kept, since their addresses are in the key
+        return outputs
 
     def _without_axes(self, equation: JaxprEqn, inputs: list[ValueTable]) -> list[ValueTable]:
         arrays = [table.array for table in not_literal(equation, inputs)]
@@ -164,16 +164,16 @@ class Tabulation(Interpreter[ValueTable]):
         parts = parts_of(equation)
         if name in CALLS:
             return self.run(parts.program, inputs)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-        if name in CUSTOM and (found := self._custom(equation, parts, inputs)) is not None:
-            return found
+        if name in CUSTOM and (outputs := self._custom(equation, parts, inputs)) is not None:
+            return outputs
         if name in CUSTOM:
             return self.run(parts.program, inputs)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
         if name == "optimization_barrier" and len(inputs) == 1:
             return inputs
-        if name == "gather" and (found := self._selected(equation, inputs)) is not None:
-            return found
-        if name == "reshape" and (found := self._reshaped(equation, inputs)) is not None:
-            return found
+        if name == "gather" and (outputs := self._selected(equation, inputs)) is not None:
+            return outputs
+        if name == "reshape" and (outputs := self._reshaped(equation, inputs)) is not None:
+            return outputs
         if name == "stack":
             return self._stacked(equation, inputs)
         if name == "unstack":
@@ -227,9 +227,9 @@ class Tabulation(Interpreter[ValueTable]):
         if any(isinstance(c, Through) and dim in c.dims for axis in table.axes for c in axis.where):
             raise self._refusal(equation, table.axes)
         moves = {d: Move(d - (d > dim)) for d in range(len(table.shape)) if d != dim}
-        found = [self._at_position(table, dim, position) for position in range(table.shape[dim])]
-        found = [ValueTable(jnp.squeeze(part.array, len(part.axes) + dim), part.axes) for part in found]
-        return [self._placed(part, moves, aval_of(equation.outvars[0]).shape) for part in found]
+        parts = [self._at_position(table, dim, position) for position in range(table.shape[dim])]
+        parts = [ValueTable(jnp.squeeze(part.array, len(part.axes) + dim), part.axes) for part in parts]
+        return [self._placed(part, moves, aval_of(equation.outvars[0]).shape) for part in parts]
 
     def _mapped(self, equation: JaxprEqn, inputs: Sequence[ValueTable], moves: Sequence[Moves]) -> list[ValueTable]:
         shape = aval_of(equation.outvars[0]).shape
@@ -239,13 +239,13 @@ class Tabulation(Interpreter[ValueTable]):
         operands = not_literal(equation, placed)
         if equation.primitive.name in ELEMENTWISE:  # as vmap does, but traced in a tenth of the time
             sizes = tuple(self.sites[axis.site].size for axis in axes)
-            found = alone(equation)(*(_broadcast(over(table, axes), (*sizes, *shape)) for table in operands))
-            return [ValueTable(array, axes) for array in found]
+            outputs = alone(equation)(*(_broadcast(over(table, axes), (*sizes, *shape)) for table in operands))
+            return [ValueTable(array, axes) for array in outputs]
         mapped = alone(equation)
         for axis in reversed(axes):
             mapped = jax.vmap(mapped, in_axes=[0 if axis in table.axes else None for table in operands])
-        found = mapped(*(table.array for table in operands))
-        return [ValueTable(array, axes) for array in found]
+        outputs = mapped(*(table.array for table in operands))
+        return [ValueTable(array, axes) for array in outputs]
 
     def _placed(self, table: ValueTable, moves: Moves, shape: tuple[int, ...]) -> ValueTable:
         """Return an operand with the axes that the result has because of it; the array itself is unchanged."""
@@ -344,7 +344,7 @@ class Tabulation(Interpreter[ValueTable]):
             del self.indices[numbers:]
             return None
         union = axes[0]
-        if any(found != union for found in axes) or any(a not in union for table in inputs for a in table.axes):
+        if any(before != union for before in axes) or any(a not in union for table in inputs for a in table.axes):
             return None
         mapped = alone(equation)
         operands = not_literal(equation, inputs)

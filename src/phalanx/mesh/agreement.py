@@ -57,16 +57,16 @@ def check_same(call: str, items: Callable[[], Mapping[str, str]] = dict) -> None
     number = jax.process_index()
     store.set(f"{folder}/{number}", json.dumps({CALL: call, **items()}))
     if number == 0:
-        found = [json.loads(_await(store, f"{folder}/{other}", call)) for other in range(jax.process_count())]
-        store.set(f"{folder}/verdict", differences(found))
-    if words := _await(store, f"{folder}/verdict", call):
+        items_of_all = [json.loads(_await(store, f"{folder}/{other}", call)) for other in range(jax.process_count())]
+        store.set(f"{folder}/verdict", differences(items_of_all))
+    if message := _await(store, f"{folder}/verdict", call):
         raise ValueError(
-            f"{call}: the processes must all make the same call, and they differ: {words}. Give each the same script, "
-            f"arguments, data and versions; data of which each process has its own rows belong into phx.shard."
+            f"{call}: the processes must all make the same call, and they differ: {message}. Give each the same "
+            f"script, arguments, data and versions; data of which each process has its own rows belong into phx.shard."
         )
 
 
-class SharedWords:
+class SharedMessages:
     """Words that processes leave for one another, also in threads beside the devices' work.
 
     All processes must make their instances in the same order.
@@ -83,20 +83,20 @@ class SharedWords:
             raise RuntimeError(f"{called}: this release of JAX has no store of words that several processes share.")
         self._folder = "" if self._store is None else f"words-{next(_calls)}"
 
-    def leave(self, topic: str, words: str) -> None:
+    def leave(self, topic: str, message: str) -> None:
         """Leave words on a topic, in place of earlier ones."""
-        self._own[topic] = words
+        self._own[topic] = message
         if self._store is not None:
-            self._store.set(f"{self._folder}/{topic}/{jax.process_index()}", words)
+            self._store.set(f"{self._folder}/{topic}/{jax.process_index()}", message)
 
     def left(self, topic: str) -> dict[int, str]:
         """Return the words of each process that has left some on a topic."""
         if self._store is None:
             return {0: self._own[topic]} if topic in self._own else {}
-        return {int(number): words for number, words in self._store.under(f"{self._folder}/{topic}").items()}
+        return {int(number): message for number, message in self._store.under(f"{self._folder}/{topic}").items()}
 
     def awaited(
-        self, topic: str, enough: Callable[[str], bool] = lambda words: True, of: Iterable[int] | None = None
+        self, topic: str, enough: Callable[[str], bool] = lambda message: True, of: Iterable[int] | None = None
     ) -> list[str]:
         """Wait for words on a topic that are `enough`, from all processes or those in `of`, and return them.
 
@@ -106,12 +106,12 @@ class SharedWords:
         """
         wanted = range(jax.process_count()) if of is None else list(of)
         while True:
-            found = self.left(topic)
-            if all(number in found and enough(found[number]) for number in wanted):
-                return [found[number] for number in wanted]
+            messages = self.left(topic)
+            if all(number in messages and enough(messages[number]) for number in wanted):
+                return [messages[number] for number in wanted]
             if failed := self.left(FAILED):
-                number, words = next(iter(failed.items()))
-                raise OSError(f"process {number}: {words}")
+                number, message = next(iter(failed.items()))
+                raise OSError(f"process {number}: {message}")
             if self._store is not None and (ended := sorted(self._store.under(ENDED), key=int)):
                 raise RuntimeError(f"{self._called}: process {', '.join(ended)} has ended.")
             time.sleep(PAUSE)
@@ -127,15 +127,15 @@ class SharedWords:
             self._store.delete(f"{self._folder}/{topic}")
 
 
-def differences(found: list[dict[str, str]]) -> str:
+def differences(items_of_all: list[dict[str, str]]) -> str:
     """Return in words what differs between processes, given the items of each; empty if they are equal."""
-    if len({items.get(CALL) for items in found}) > 1:  # all else follows from it
-        found = [{CALL: items[CALL]} for items in found]
+    if len({items.get(CALL) for items in items_of_all}) > 1:  # all else follows from it
+        items_of_all = [{CALL: items[CALL]} for items in items_of_all]
     said = []
-    for name in dict.fromkeys(itertools.chain(*found)):
+    for name in dict.fromkeys(itertools.chain(*items_of_all)):
         values = {
             number: items.get(name, "not given")
-            for number, items in enumerate(found)
+            for number, items in enumerate(items_of_all)
             if name in items or not name.startswith(ROWS)
         }
         if len(set(values.values())) == 1:

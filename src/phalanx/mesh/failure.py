@@ -87,11 +87,11 @@ class Peers:
         for thread in self._threads:
             thread.start()
 
-    def fail(self, words: str, status: int = 1) -> NoReturn:
+    def fail(self, message: str, status: int = 1) -> NoReturn:
         """End this process, and all others with a line that says why."""
         with suppress(ConnectionError, jax.errors.JaxRuntimeError):  # the first process is gone: all end
             if self._store.get(FAILED, 0.01) is None:
-                self._store.set(FAILED, json.dumps([self._number, words]))
+                self._store.set(FAILED, json.dumps([self._number, message]))
         self._exit(status)
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -101,13 +101,13 @@ class Peers:
         if isinstance(error, AgreedInterrupt):
             return
         first, *_ = str(error).splitlines() or [""]
-        words = f"failed: {kind.__name__}{': ' * bool(first)}{first}"
+        message = f"failed: {kind.__name__}{': ' * bool(first)}{first}"
         try:
             if isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in first:  # as where another process died
                 self._end_if_another_did()
         except (ConnectionError, jax.errors.JaxRuntimeError):
             self._end_with("process 0 cannot be reached")
-        self.fail(words, 130 if isinstance(error, KeyboardInterrupt) else 1)
+        self.fail(message, 130 if isinstance(error, KeyboardInterrupt) else 1)
 
     def _end_if_another_did(self) -> None:
         before = self._store.under(ALIVE)
@@ -120,12 +120,12 @@ class Peers:
         """End this process if the message is of another one."""
         if message is None:
             return
-        number, words = json.loads(message)
+        number, text = json.loads(message)
         if number != self._number:
-            self._end_with(f"process {number} {words}")
+            self._end_with(f"process {number} {text}")
 
-    def _end_with(self, words: str) -> NoReturn:
-        self._say(f"{words}. Process {self._number} ends, too")
+    def _end_with(self, message: str) -> NoReturn:
+        self._say(f"{message}. Process {self._number} ends, too")
         self._exit(ENDED_BY_ANOTHER)
 
     def _exit(self, status: int) -> NoReturn:
@@ -137,11 +137,11 @@ class Peers:
         STDERR.flush()
         os._exit(status)
 
-    def _say(self, words: str) -> None:
+    def _say(self, message: str) -> None:
         """Print a line, once."""
-        if words not in self._said:
-            self._said.add(words)
-            STDERR.say(f"phalanx: {words}.")
+        if message not in self._said:
+            self._said.add(message)
+            STDERR.say(f"phalanx: {message}.")
 
     def _beat(self) -> None:
         for beat in range(2**62):
@@ -179,11 +179,11 @@ class Peers:
 
     def _end_for(self, early: str) -> NoReturn:
         """End all, since this process waits for one that has ended."""
-        words = f"has ended early, and process {self._number} has stood still for {PATIENCE:.0f} s since"
-        message = json.dumps([int(early), words])
+        text = f"has ended early, and process {self._number} has stood still for {PATIENCE:.0f} s since"
+        message = json.dumps([int(early), text])
         with suppress(ConnectionError, jax.errors.JaxRuntimeError):
             self._store.set(FAILED, message)
-        self._end_with(f"process {early} {words}")
+        self._end_with(f"process {early} {text}")
 
     def _beats(self) -> Mapping[str, str]:
         """Return the signs of life to watch: the first process watches all, and all watch the first."""

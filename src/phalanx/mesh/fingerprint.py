@@ -24,16 +24,16 @@ SALTS = (0x9E3779B9, 0x85EBCA77)
 def fingerprint(array: ArrayLike, rows: int | None = None) -> str:
     """Return the checksum of an array, as text; in a padded array only the first `rows` rows count."""
     shape = np.shape(array) if rows is None else (rows, *np.shape(array)[1:])
-    words = [f"{int(to_host(word)):08x}" for word in _sums(array, rows)]
-    return f"{jnp.result_type(array)} {shape} {''.join(words)}"
+    digits = [f"{int(to_host(word)):08x}" for word in _sums(array, rows)]
+    return f"{jnp.result_type(array)} {shape} {''.join(digits)}"
 
 
 @partial(jax.jit, static_argnames="rows")
 def _sums(array: Array, rows: int | None) -> list[Array]:
-    words = _words(array)
-    index = _indices(words.shape)
-    real = jnp.bool_(True) if rows is None else lax.broadcasted_iota(jnp.int32, words.shape, 0) < rows
-    mixed = [_mixed(words ^ _mixed(index * np.uint32(salt) + np.uint32(salt >> 7))) for salt in SALTS]
+    bits = _words(array)
+    index = _indices(bits.shape)
+    real = jnp.bool_(True) if rows is None else lax.broadcasted_iota(jnp.int32, bits.shape, 0) < rows
+    mixed = [_mixed(bits ^ _mixed(index * np.uint32(salt) + np.uint32(salt >> 7))) for salt in SALTS]
     return [jnp.sum(jnp.where(real, word, np.uint32(0)), dtype=jnp.uint32) for word in mixed]
 
 

@@ -147,11 +147,11 @@ class VectorLayout:
     def numbers(self) -> Vector:
         """Return the numbers of this device's coordinates in the whole position."""
         first = 0
-        found = {}
+        numbers = {}
         for v in self.variables:
-            found[v.name] = (first + _numbers_of(v)).reshape(v.unconstrained_shape)
+            numbers[v.name] = (first + _numbers_of(v)).reshape(v.unconstrained_shape)
             first += math.prod(v.whole_unconstrained_shape)
-        flat = self.vector(found)
+        flat = self.vector(numbers)
         return jax.tree.map(lambda part: part.astype(jnp.uint32), flat)  # an empty group has another type
 
     def real(self) -> Vector:
@@ -301,7 +301,7 @@ class Vector:
         if not self.parts:
             return {}
         assert self.layout is not None
-        found = {}
+        variables = {}
         for part, length, members in zip(self.parts, self.layout.lengths, self.layout.members, strict=True):
             leading = part.shape[:-1]
             devices = part.shape[-1] // max(length, 1)
@@ -313,10 +313,10 @@ class Vector:
                 if devices > 1:
                     first, *rest = v.unconstrained_shape
                     rows = values.reshape(*leading, devices * first, *rest)
-                    found[v.name] = v.sharding.trim(rows, len(leading))
+                    variables[v.name] = v.sharding.trim(rows, len(leading))
                 else:
-                    found[v.name] = values.reshape((*leading, *v.unconstrained_shape))
-        return {v.name: found[v.name] for v in self.layout.variables}
+                    variables[v.name] = values.reshape((*leading, *v.unconstrained_shape))
+        return {v.name: variables[v.name] for v in self.layout.variables}
 
     def _with(self, other: Any, of_two: Callable[[Array, Any], Array]) -> Vector:
         if not isinstance(other, Vector):
@@ -362,7 +362,9 @@ def _sums_of_products(pairs: Sequence[tuple[Array, Array]]) -> list[Array]:
         where = [i for i, product in enumerate(products) if product.shape == shape]
         together = [products[i] for i in where]
         zeros = [np.zeros((), product.dtype) for product in together]
-        found = lax.reduce(together, zeros, lambda a, b: [x + y for x, y in zip(a, b, strict=True)], (len(shape) - 2,))
-        for i, value in zip(where, found, strict=True):
+        reduced = lax.reduce(
+            together, zeros, lambda a, b: [x + y for x, y in zip(a, b, strict=True)], (len(shape) - 2,)
+        )
+        for i, value in zip(where, reduced, strict=True):
             sums[i] = value
     return sums

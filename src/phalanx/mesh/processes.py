@@ -87,11 +87,11 @@ def initialize(
         >>> phx.initialize("127.0.0.1:12321", num_processes=2, process_id=0)  # doctest: +SKIP
         0
     """
-    known = [name for name in inspect.signature(jax.distributed.initialize).parameters if name not in _BY_NAME]
-    if unknown := [name for name in options if name not in known]:
+    others = [name for name in inspect.signature(jax.distributed.initialize).parameters if name not in _BY_NAME]
+    if unknown := [name for name in options if name not in others]:
         raise TypeError(
             f"initialize: there is no option {unknown[0]!r}. Besides {', '.join(_BY_NAME)} it takes "
-            f"{', '.join(known)}, as jax.distributed.initialize does."
+            f"{', '.join(others)}, as jax.distributed.initialize does."
         )
     if coordinator is not None and coordinator_address is not None:
         raise ValueError(
@@ -141,10 +141,10 @@ def initialize(
     return jax.process_index()
 
 
-def fail(words: str, status: int = 1) -> NoReturn:
+def fail(message: str, status: int = 1) -> NoReturn:
     """End this process, and the others with a line that says why."""
     for peers in _joined:
-        peers.fail(words, status)
+        peers.fail(message, status)
     sys.exit(status)
 
 
@@ -214,19 +214,19 @@ def agreed(value: PyTree) -> PyTree:
     return value if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(value)
 
 
-def exchange(own: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
+def exchange(array: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
     """Return the arrays of all processes, bit for bit; all must call it at the same place.
 
     Devices would round float64 to float32, so that bytes are exchanged.
 
     Args:
-        own: the array of this process.
-        lengths: length of each process's array; the other axes are those of `own`.
+        array: the array of this process.
+        lengths: length of each process's array; the other axes are those of `array`.
     """
-    row = own.itemsize * int(np.prod(own.shape[1:]))
+    row = array.itemsize * int(np.prod(array.shape[1:]))
     sizes = [length * row for length in lengths]
-    sent = np.ascontiguousarray(own).reshape(-1).view(np.uint8)
-    found = [np.empty(size, np.uint8) for size in sizes]
+    sent = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    buffers = [np.empty(size, np.uint8) for size in sizes]
     most = max(sizes)
     piece = 1 << max(EXCHANGED_BYTES // len(lengths), 1).bit_length() - 1
     for begin in range(0, most, piece):
@@ -234,10 +234,13 @@ def exchange(own: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
         part = np.zeros(length, np.uint8)
         mine = sent[begin : begin + length]
         part[: len(mine)] = mine
-        for into, received in zip(found, multihost_utils.process_allgather(part), strict=True):
+        for into, received in zip(buffers, multihost_utils.process_allgather(part), strict=True):
             rest = into[begin : begin + length]
             rest[:] = received[: len(rest)]
-    return [whole.view(own.dtype).reshape(length, *own.shape[1:]) for whole, length in zip(found, lengths, strict=True)]
+    return [
+        whole.view(array.dtype).reshape(length, *array.shape[1:])
+        for whole, length in zip(buffers, lengths, strict=True)
+    ]
 
 
 def made_by_first(make: Callable[[], Made], otherwise: Made) -> Made:
@@ -246,10 +249,10 @@ def made_by_first(make: Callable[[], Made], otherwise: Made) -> Made:
     Raises:
         OSError: in the others, when it raised an exception in the first.
     """
-    made, failure = otherwise, None
+    value, failure = otherwise, None
     if is_first():
         try:
-            made = make()
+            value = make()
         except Exception as error:
             failure = error
     has_failed = bool(agreed(np.bool_(failure is not None)))
@@ -257,4 +260,4 @@ def made_by_first(make: Callable[[], Made], otherwise: Made) -> Made:
         raise failure
     if has_failed:
         raise OSError("process 0 has failed to write a file for all processes; its own message says why.")
-    return made
+    return value

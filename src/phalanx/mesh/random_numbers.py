@@ -32,7 +32,7 @@ from phalanx.mesh.compatibility.workarounds import Workaround
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer
 
-Words = tuple[Array, Array]
+Bits = tuple[Array, Array]
 """Two arrays of 32 random bits."""
 
 INITIAL_POSITION = 0
@@ -41,17 +41,17 @@ INITIAL_POSITION = 0
 
 def uniforms(key: Array, numbers: Integer[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
     """Return uniforms on [0, 1), one for each of `numbers`."""
-    return uniforms_from(_words(key, numbers), dtype)
+    return uniforms_from(_bits(key, numbers), dtype)
 
 
 def standard_normals(key: Array, numbers: Integer[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
     """Return standard normals, one for each of `numbers`, by inversion."""
-    return standard_normals_from(_words(key, numbers), dtype)
+    return standard_normals_from(_bits(key, numbers), dtype)
 
 
-def uniforms_from(words: Words, dtype: DTypeLike) -> Float[Array, "*shape"]:
-    """Return uniforms on [0, 1) made from random words."""
-    first, second = words
+def uniforms_from(pair: Bits, dtype: DTypeLike) -> Float[Array, "*shape"]:
+    """Return uniforms on [0, 1) made from random bits."""
+    first, second = pair
     if jnp.dtype(dtype) == jnp.float64:
         bits = first.astype(jnp.uint64) << 32 | second.astype(jnp.uint64)
         return lax.bitcast_convert_type(bits >> 12 | np.uint64(0x3FF0000000000000), jnp.float64) - 1.0
@@ -60,11 +60,11 @@ def uniforms_from(words: Words, dtype: DTypeLike) -> Float[Array, "*shape"]:
     return (lax.bitcast_convert_type(bits, jnp.float32) - 1.0).astype(dtype)
 
 
-def standard_normals_from(words: Words, dtype: DTypeLike) -> Float[Array, "*shape"]:
-    """Return standard normals made from random words, by inversion."""
+def standard_normals_from(bits: Bits, dtype: DTypeLike) -> Float[Array, "*shape"]:
+    """Return standard normals made from random bits, by inversion."""
     wide = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
     low = np.nextafter(np.array(-1.0, wide), np.array(0.0, wide))  # erf_inv is infinite at -1
-    symmetric = jnp.maximum(low, uniforms_from(words, wide) * (1.0 - low) + low)
+    symmetric = jnp.maximum(low, uniforms_from(bits, wide) * (1.0 - low) + low)
     inverse = _erf_inv(symmetric) if wide == jnp.float32 else lax.erf_inv(symmetric)
     return (np.sqrt(2).astype(wide) * inverse).astype(dtype)
 
@@ -81,10 +81,10 @@ def _erf_inv(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     w = -jnp.log((1.0 - x) * (1.0 + x))
     in_tail = w >= 5.0
     from_middle = jnp.where(in_tail, jnp.sqrt(w) - 3.0, w - 2.5)
-    found = jnp.zeros_like(x)
+    result = jnp.zeros_like(x)
     for middle, tail in zip(_MIDDLE, _TAIL, strict=True):
-        found = found * from_middle + jnp.where(in_tail, np.float32(tail), np.float32(middle))
-    return found * x
+        result = result * from_middle + jnp.where(in_tail, np.float32(tail), np.float32(middle))
+    return result * x
 
 
 _MIDDLE = (
@@ -111,13 +111,13 @@ _TAIL = (
 )
 
 
-def _words(key: Array, numbers: Array) -> tuple[Array, Array]:
-    """Return two independent random words for each number."""
+def _bits(key: Array, numbers: Array) -> tuple[Array, Array]:
+    """Return two independent words of random bits for each number."""
     numbers = numbers.astype(jnp.uint32)
-    words = random.key_data(key)
+    data = random.key_data(key)
     # another generator's key has another size: hash it to two words
-    words = words if words.shape == (2,) else random.bits(key, (2,), jnp.uint32)
-    return threefry((words[0], words[1]), jnp.zeros_like(numbers), numbers)
+    data = data if data.shape == (2,) else random.bits(key, (2,), jnp.uint32)
+    return threefry((data[0], data[1]), jnp.zeros_like(numbers), numbers)
 
 
 CHAINS_HANG = jax.__version_info__ >= (0, 11)
@@ -137,7 +137,7 @@ def rolled_hashes() -> Iterator[None]:
         _ROLLED.reset(token)
 
 
-def threefry(key: Words, high: Array, low: Array) -> Words:
+def threefry(key: Bits, high: Array, low: Array) -> Bits:
     """Return the Threefry-2x32 hash (20 rounds) of a counter (`high`, `low`) under a key, elementwise.
 
     The result is JAX's, without JAX's loop over the rounds: XLA cannot fuse a loop with the users of the words, which
@@ -153,7 +153,7 @@ def threefry(key: Words, high: Array, low: Array) -> Words:
 
 
 @jax.jit  # a run hashes in many places: each shape is traced and lowered once
-def _written_out(first: Array, second: Array, *keys: Array) -> Words:
+def _written_out(first: Array, second: Array, *keys: Array) -> Bits:
     # the operators on arrays take several times as long to trace
     add = lax.add
     xor = lax.bitwise_xor
@@ -182,7 +182,7 @@ class Keys(NamedTuple):
         chain: the key of each chain.
     """
 
-    chain: Words
+    chain: Bits
 
     @classmethod
     def of_chains(cls, seed: ArrayLike, chains: ArrayLike) -> Keys:
@@ -191,15 +191,15 @@ class Keys(NamedTuple):
         chains = jnp.asarray(chains, jnp.uint32)
         return cls(threefry((jnp.zeros_like(seed), seed), jnp.zeros_like(chains), chains))
 
-    def of_draw(self, draw: ArrayLike) -> Words:
+    def of_draw(self, draw: ArrayLike) -> Bits:
         """Return the key of one draw of each chain; `draw` is a number, or one for each chain."""
         draw = jnp.asarray(draw, jnp.uint32)
         return threefry(self.chain, jnp.zeros_like(draw), draw)
 
 
-def as_key(words: Words) -> Array:
+def as_key(bits: Bits) -> Array:
     """Return words as a JAX key."""
-    return random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
+    return random.wrap_key_data(jnp.stack(bits, axis=-1), impl="threefry2x32")
 
 
 def is_key(leaf: object) -> bool:

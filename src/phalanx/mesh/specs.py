@@ -70,23 +70,23 @@ def layout_of(like: PyTree, spec: Spec, what: str) -> PyTree:
     return specs_of(like, spec, None, what)
 
 
-def specs_of(like: PyTree, spec: Spec, known: PyTree, what: str) -> PyTree:
+def specs_of(like: PyTree, spec: Spec, default: PyTree, what: str) -> PyTree:
     """Return the specs of arrays, from `spec` or else from the `known` specs; None if both are None.
 
     Raises:
         ValueError: when a tree of specs does not match the arrays, or a spec has more dimensions than its array.
     """
-    if spec is None and known is None:
+    if spec is None and default is None:
         return None
-    known = jax.tree.map(lambda _: PartitionSpec(), like) if known is None else known
+    default = jax.tree.map(lambda _: PartitionSpec(), like) if default is None else default
     if not callable(spec):
-        return known if spec is None else _checked(like, spec, what)
+        return default if spec is None else _checked(like, spec, what)
 
     def of(path: Sequence[object], leaf: Array, before: Any) -> Any:
-        found: Any = spec(path_of(path), leaf.shape)
-        return before if found is None else one_spec(found, f"{what}: {path_of(path)!r}")
+        chosen: Any = spec(path_of(path), leaf.shape)
+        return before if chosen is None else one_spec(chosen, f"{what}: {path_of(path)!r}")
 
-    return _checked(like, tree_map_with_path(of, like, known), what)
+    return _checked(like, tree_map_with_path(of, like, default), what)
 
 
 def _checked(like: PyTree, specs: PyTree, what: str) -> PyTree:

@@ -186,5 +186,5 @@ def take_rows(
         raise ValueError(f"phx.take_rows: rows are numbered from 0 to {count - 1}; got {list(numbers)}.")
     local = jnp.asarray(numbers) - lax.axis_index(axes) * rows
     mine = (local >= 0) & (local < rows)
-    found = values[jnp.clip(local, 0, rows - 1)]
-    return lax.psum(only_rows(mine, found), axes).astype(values.dtype)
+    rows_here = values[jnp.clip(local, 0, rows - 1)]
+    return lax.psum(only_rows(mine, rows_here), axes).astype(values.dtype)

@@ -105,8 +105,8 @@ def nnx_module(make: Callable[[Any], Any]) -> Module:
 
     def counts(module: Any) -> dict[str, Any]:
         """Return the counts of random numbers drawn, by their names in the module."""
-        found = {".".join(map(str, path)): node for path, node in nnx.iter_graph(module)}
-        return {name: node.get_value() for name, node in found.items() if isinstance(node, nnx.RngCount)}
+        nodes = {".".join(map(str, path)): node for path, node in nnx.iter_graph(module)}
+        return {name: node.get_value() for name, node in nodes.items() if isinstance(node, nnx.RngCount)}
 
     kept = nnx.split_state(rest, nnx.RngState, ...)[1]
     keeps = tuple(sorted({type(variable).__name__ for _, variable in nnx.to_flat_state(kept)}))
@@ -245,13 +245,13 @@ def equinox_module(make: Callable[[Array], Any]) -> Module:
     ]
 
     def begin(key: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        found = list(zip(names, jax.tree.leaves(make(key)), is_array, is_weight, strict=True))
-        weights = {name: leaf for name, leaf, _, weight in found if weight}
-        return weights, {name: leaf for name, leaf, array, weight in found if array and not weight}
+        entries = list(zip(names, jax.tree.leaves(make(key)), is_array, is_weight, strict=True))
+        weights = {name: leaf for name, leaf, _, weight in entries if weight}
+        return weights, {name: leaf for name, leaf, array, weight in entries if array and not weight}
 
     def predict(weights: PyTree, rest: PyTree, *inputs: PyTree, method: str = "__call__", **options: Any) -> PyTree:
-        known = {**weights, **rest}
-        filled = [known.get(name, leaf) for name, (_, leaf) in zip(names, leaves, strict=True)]
+        leaves_by_name = {**weights, **rest}
+        filled = [leaves_by_name.get(name, leaf) for name, (_, leaf) in zip(names, leaves, strict=True)]
         module = eqx.nn.inference_mode(jax.tree.unflatten(structure, filled))
         return getattr(module, method)(*inputs, **options)
 

@@ -164,9 +164,9 @@ def _computed_in(apply: Callable[..., Any], dtype: DTypeLike | None) -> Callable
         return jax.tree.map(lambda x: jnp.asarray(x).astype(dtype) if _is_real(x) else x, tree)
 
     def run(weights: PyTree, *inputs: PyTree, **options: Any) -> PyTree:
-        own = jnp.result_type(*(leaf for leaf in jax.tree.leaves(weights) if _is_real(leaf)))
+        of_weights = jnp.result_type(*(leaf for leaf in jax.tree.leaves(weights) if _is_real(leaf)))
         outputs = apply(lower(weights), *lower(inputs), **options)
-        return jax.tree.map(lambda x: x.astype(own) if _is_real(x) else x, outputs)
+        return jax.tree.map(lambda x: x.astype(of_weights) if _is_real(x) else x, outputs)
 
     return run
 

@@ -120,15 +120,15 @@ def random_network(
                 f"random_network {name!r}: init makes {keystr(path)} of type {like.dtype}, which is not a weight. Let "
                 f"it return the weights alone."
             )
-        own = path_of(path)
-        distribution = choose(own, like.shape)
-        found = (*distribution.batch_shape, *distribution.event_shape)
-        if found != like.shape:
+        site = path_of(path)
+        distribution = choose(site, like.shape)
+        shape = (*distribution.batch_shape, *distribution.event_shape)
+        if shape != like.shape:
             raise ValueError(
-                f"random_network {name!r}: the prior of {own!r} has shape {found}, but these weights {like.shape}. "
+                f"random_network {name!r}: the prior of {site!r} has shape {shape}, but these weights {like.shape}. "
                 f"Expand it, as in dist.Normal(0.0, 1.0).expand(shape)."
             )
-        return sample(f"{name}.{own}" if own else name, distribution)
+        return sample(f"{name}.{site}" if site else name, distribution)
 
     params = jax.tree_util.tree_map_with_path(weights, shapes)
     return lambda *inputs, **options: apply(params, *inputs, **options)

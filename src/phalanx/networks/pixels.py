@@ -130,12 +130,12 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
             return network.apply(weights, images, position, caches, method="next")
         return network.apply(weights, images)[:, position], caches
 
-    def sample(weights: PyTree, key: Array, images: Array, known: Array | int, temperature: Array | float) -> Array:
+    def sample(weights: PyTree, key: Array, images: Array, given: Array | int, temperature: Array | float) -> Array:
         def step(position: Array, state: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
             images, caches = state
             outputs, caches = outputs_at(weights, images, position, caches)
             drawn = jnp.asarray(likelihood(outputs, temperature).sample(random.fold_in(key, position)))
-            kept = jnp.where(position < known, images[:, position], drawn.astype(images.dtype))
+            kept = jnp.where(position < given, images[:, position], drawn.astype(images.dtype))
             return images.at[:, position].set(kept), caches
 
         caches = network.apply(weights, len(images), method="caches") if cached else ()
@@ -147,11 +147,11 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
         weights: PyTree,
         key: Array,
         images: Shaped[Array | np.ndarray, "images ..."],
-        known: Array | int,
+        given: Array | int,
         temperature: Array | float,
     ) -> Shaped[Array, "images pixels"]:
         if not isinstance(temperature, Tracer) and not float(temperature) >= 0:
             raise ValueError(f"pixel_sampler: temperature must be 0 or above; got {temperature}.")
-        return compiled(weights, key, images, known, temperature)
+        return compiled(weights, key, images, given, temperature)
 
     return sampler

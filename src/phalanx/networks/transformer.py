@@ -105,10 +105,10 @@ def _in_blocks(
     def attend_in_block(q: Array, k: Array, v: Array, mask: Array) -> Array:
         return jax.nn.dot_product_attention(q, k, v, mask=mask)
 
-    found = jax.vmap(attend_in_block, in_axes=(1, 1, 1, 0), out_axes=1)(
+    outputs = jax.vmap(attend_in_block, in_axes=(1, 1, 1, 0), out_axes=1)(
         blocks(query), with_block_before(key), with_block_before(value), mask
     )
-    return found.reshape(query.shape[0], count * window, *query.shape[2:])[:, :length]
+    return outputs.reshape(query.shape[0], count * window, *query.shape[2:])[:, :length]
 
 
 class Cache(NamedTuple):
@@ -158,8 +158,8 @@ def attend_next(
     )
     # slot s contains position i - (i - s) mod kept, if that is not negative
     written = position >= (position - jnp.arange(kept)) % kept
-    found = jax.nn.dot_product_attention(query, *cache, mask=written[None, None, None])
-    return found, cache
+    attended = jax.nn.dot_product_attention(query, *cache, mask=written[None, None, None])
+    return attended, cache
 
 
 def check_window(window: int | None) -> None:
@@ -273,15 +273,15 @@ class ImageTransformer(nnx.Module):
 
         Call it for one position after the other, from 0 on, starting with `caches` from `self.caches(batch)`.
         """
-        found: list[Cache] = []
+        next_caches: list[Cache] = []
 
         def over(cache: Cache, query: Array, key: Array, value: Array) -> Array:
             result, after = attend_next(query, key, value, cache, position)
-            found.append(after)
+            next_caches.append(after)
             return result
 
         features = self._features(pixels, position[None], [partial(over, cache) for cache in caches])
-        return self._outputs(features[:, 0]), found
+        return self._outputs(features[:, 0]), next_caches
 
     def caches(self, batch: int) -> list[Cache]:
         """Return the caches before the first pixel."""

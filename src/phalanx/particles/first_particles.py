@@ -52,10 +52,10 @@ def from_prior(programs: Programs, arrays: tuple[Any, ...], seed: int) -> Positi
             invalid = find_invalid(filled.program, filled.arguments, filled.mesh, arrays[:-1])
             for (name, parameter), wrong in invalid.items():
                 raise ValueError(wrong.said(name, parameter, nan_hint(filled.arguments.names, arrays[:-1])))
-        found = tuple(map(to_host, located.position.parts))
-        fits = to_host(located.fits) & np.all([np.isfinite(part).all(0) for part in found], axis=0)
+        parts = tuple(map(to_host, located.position.parts))
+        fits = to_host(located.fits) & np.all([np.isfinite(part).all(0) for part in parts], axis=0)
         new = lacking & fits
-        pairs = zip(found, found if position is None else position, strict=True)
+        pairs = zip(parts, parts if position is None else position, strict=True)
         position = tuple(np.where(new, *pair) for pair in pairs)
         lacking &= ~fits
         if not lacking.any():

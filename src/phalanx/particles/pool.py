@@ -126,23 +126,25 @@ class Pool:
         of_ancestors = np.bincount(ancestors, weights, roots)
         influence = of_ancestors
         seen = weights > 0
-        for known, part in zip(self.temperatures, self.ancestors, strict=True):
+        for stage, part in zip(self.temperatures, self.ancestors, strict=True):
             # the share of a temperature in the weighted mixture, by which an ancestor's part of its particles counts
-            share = weights[seen] @ np.exp((known.power * log_likelihood - known.log_evidence - mixture)[seen])
+            share = weights[seen] @ np.exp((stage.power * log_likelihood - stage.log_evidence - mixture)[seen])
             share /= len(self.temperatures)
-            influence = influence + share * (known.influence - np.bincount(part, minlength=roots) / len(part))
+            influence = influence + share * (stage.influence - np.bincount(part, minlength=roots) / len(part))
         mean_log_likelihood = float(weights[seen] @ log_likelihood[seen])
         apart = np.where(seen, weights * (log_likelihood - mean_log_likelihood), 0.0)
-        found = Temperature(power, log_sum - math.log(count), influence)
+        temperature = Temperature(power, log_sum - math.log(count), influence)
         ess = _ess(log_weights)
-        return Weighted(found, weights, ess, of_ancestors, mean_log_likelihood, np.bincount(ancestors, apart, roots))
+        return Weighted(
+            temperature, weights, ess, of_ancestors, mean_log_likelihood, np.bincount(ancestors, apart, roots)
+        )
 
     def _log_mixture(self) -> Float64[np.ndarray, "particle"]:
         log_likelihood = np.concatenate(self.log_likelihood)
-        found = np.full(len(log_likelihood), -np.inf)
-        for known in self.temperatures:
-            found = np.logaddexp(found, known.power * log_likelihood - known.log_evidence)
-        return found - math.log(len(self.temperatures))
+        log_mixture = np.full(len(log_likelihood), -np.inf)
+        for temperature in self.temperatures:
+            log_mixture = np.logaddexp(log_mixture, temperature.power * log_likelihood - temperature.log_evidence)
+        return log_mixture - math.log(len(self.temperatures))
 
 
 def first_temperature(count: int) -> Temperature:
@@ -159,8 +161,8 @@ def resampled(weights: Float64[np.ndarray, "particle"], count: int, uniform: flo
         uniform: a random number on [0, 1).
     """
     edges = np.cumsum(weights)
-    found = np.searchsorted(edges / edges[-1], (np.arange(count) + uniform) / count, side="right")
-    return np.minimum(found, np.flatnonzero(weights)[-1])
+    indices = np.searchsorted(edges / edges[-1], (np.arange(count) + uniform) / count, side="right")
+    return np.minimum(indices, np.flatnonzero(weights)[-1])
 
 
 def effective_number(shares: Float64[np.ndarray, "ancestor"]) -> float:
@@ -182,8 +184,8 @@ def _highest(suffices: Callable[[float], bool], before: float) -> float:
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if suffices(before + math.exp(middle)) else (low, middle)
-    found = _rounded(before + math.exp(low))
-    return found if found > before else min(_rounded(before, more=1), 1.0)
+    power = _rounded(before + math.exp(low))
+    return power if power > before else min(_rounded(before, more=1), 1.0)
 
 
 def _rounded(power: float, more: int = 0) -> float:

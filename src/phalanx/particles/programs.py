@@ -129,8 +129,8 @@ class ParticleBlocks:
         density = self.blocks.lanes(arrays).density
 
         def one(position: Vector) -> dict[str, Array]:
-            found = density.constrain(position.by_variable())
-            return {name: found[name] for name in self.blocks.names}
+            values = density.constrain(position.by_variable())
+            return {name: values[name] for name in self.blocks.names}
 
         return over_lanes(one, self.blocks.count)(position.T)
 
@@ -257,8 +257,8 @@ def compile_programs(
     blocks = particles.blocks
     key = None if key is None else ("smc", key, particles.blocks.slots, particles.tile)
     with jax.default_matmul_precision(matmul_precision):
-        found: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lowered(particles, arrays))
-    return Programs(particles, **found)
+        compiled: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lowered(particles, arrays))
+    return Programs(particles, **compiled)
 
 
 def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tuple[str, Lowered, Options]]:

@@ -122,19 +122,19 @@ class Particles(Pickled):
         return self.posterior()
 
     def __repr__(self) -> str:
-        found = self.evidence()
+        evidence = self.evidence()
         names = ", ".join(self.draws)
         return (
-            f"Particles({found.num_particles:,} of {self.record.model}; {len(self.temperatures)} temperatures; "
-            f"log evidence {found.log_evidence:,.2f} ± {found.error:.2g}; {names})"
+            f"Particles({evidence.num_particles:,} of {self.record.model}; {len(self.temperatures)} temperatures; "
+            f"log evidence {evidence.log_evidence:,.2f} ± {evidence.error:.2g}; {names})"
         )
 
     def _repr_html_(self) -> str:
-        found = self.evidence()
+        evidence = self.evidence()
         facts = {
             "model": self.record.model,
             "kernel": self.record.kernel,
             "temperatures": f"{len(self.temperatures)}",
-            "log evidence": f"{found.log_evidence:,.2f} ± {found.error:.2g}",
+            "log evidence": f"{evidence.log_evidence:,.2f} ± {evidence.error:.2g}",
         }
         return as_html("Particles", facts, self.draws)

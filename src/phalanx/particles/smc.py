@@ -252,9 +252,9 @@ def _programs(
         matmul_precision,
         draws_key(whole),
     )
-    known = executable_cache.EXECUTABLES.look_up(key)
-    if known is not None:
-        return known, known.blocks.target.of_program(whole.program).with_arguments(arguments), 0
+    compiled = executable_cache.EXECUTABLES.look_up(key)
+    if compiled is not None:
+        return compiled, compiled.blocks.target.of_program(whole.program).with_arguments(arguments), 0
     check_finite_data(whole.program, arguments, axes_but_chain(mesh), gradient=kernel.machine.uses_gradient)
     target = Target.of(whole.program, arguments, mesh, whole)
     checks.check_kernel(kernel, target)

@@ -85,12 +85,12 @@ class TemperatureTuners:
         if states is None:
             states = tuple(tuner.init(self._first, beginning, stage) for tuner in self._tuners)
         learned = []
-        for tuner, known in zip(self._tuners, states, strict=True):
+        for tuner, tuner_state in zip(self._tuners, states, strict=True):
             if _learns_from_particles(tuner):
-                known = tuner.next_window(tuner.update(known, beginning, self._first, stage), sample, stage)
+                tuner_state = tuner.next_window(tuner.update(tuner_state, beginning, self._first, stage), sample, stage)
             elif state.states is not None:
-                known = tuner.next_window(known, None, stage)
-            learned.append(known)
+                tuner_state = tuner.next_window(tuner_state, None, stage)
+            learned.append(tuner_state)
         return TuningState(tuple(learned), state.temperatures + 1)
 
     def after(self, state: TuningState, sums: Sums, tuning: PyTree) -> TuningState:
@@ -98,21 +98,21 @@ class TemperatureTuners:
         searching = self.searches(state)
         stage = self._stage(state)
         learned = []
-        for tuner, known in self._known(state):
-            waits = _learns_from_particles(tuner) or (searching and not tuner.searches(known))
-            learned.append(known if waits else tuner.update(known, sums, tuning, stage))
+        for tuner, tuner_state in self._known(state):
+            waits = _learns_from_particles(tuner) or (searching and not tuner.searches(tuner_state))
+            learned.append(tuner_state if waits else tuner.update(tuner_state, sums, tuning, stage))
         return state._replace(states=tuple(learned))
 
     def searches(self, state: TuningState) -> bool:
         """Return whether the next round is a single short move, from which only tuners that search learn."""
-        return any(tuner.searches(known) for tuner, known in self._known(state))
+        return any(tuner.searches(tuner_state) for tuner, tuner_state in self._known(state))
 
     def hyperparameters(self, state: TuningState) -> PyTree:
         """Return the hyperparameters of the next round."""
         tuning = self._first
         stage = self._stage(state)
-        for tuner, known in self._known(state):
-            tuning = tuner.apply(known, tuning, stage)
+        for tuner, tuner_state in self._known(state):
+            tuning = tuner.apply(tuner_state, tuning, stage)
         return tuning
 
     def _known(self, state: TuningState) -> list[tuple[Tuner, Any]]:
@@ -287,7 +287,7 @@ class Stages:
         beginning = programs.summed(settled.rows, 1) if learns else Sums.nothing(programs.blocks.layout.whole_lengths)
         sample = _sample(position, chains) if tuning.samples and learns else None
         state = tuning.at_temperature(self._state, beginning, sample)
-        made = 0
+        num_steps = 0
         checked = 0
         apart = np.zeros(0)
         total = Sums.nothing()
@@ -297,29 +297,29 @@ class Stages:
             used = tuning.hyperparameters(state)
             searching = tuning.searches(state)
             one = searching or tuning.every_draw
-            length = 1 if one else min(_round_after(made), programs.blocks.slots, most - made)
+            length = 1 if one else min(_round_after(num_steps), programs.blocks.slots, most - num_steps)
             chains, sums = programs.moved(self.seed, arrays, chains, used, length, self.interrupts.agree)
             self._drawn += length
             state = tuning.after(state, sums, used)
             self.evaluations += int(sums.stats["num_steps"])
             if searching:
                 continue
-            total = sums if not made else total.merge(sums)
-            made = made + length
-            if made < checked + _round_after(checked) and made < most:
+            total = sums if not num_steps else total.merge(sums)
+            num_steps = num_steps + length
+            if num_steps < checked + _round_after(checked) and num_steps < most:
                 continue
             position_now = tuple(map(to_host, chains.lanes.at.position.parts))
             before = apart
             apart = _squared_distances(position_now, position)
             if checked:
                 change = _change(before, apart)
-            checked = made
-            if made >= most or (self.num_moves is None and change <= SATURATED + NOISE / math.sqrt(number)):
+            checked = num_steps
+            if num_steps >= most or (self.num_moves is None and change <= SATURATED + NOISE / math.sqrt(number)):
                 break
         self._state = state
         self.log_density = _in_double(chains.lanes.at.log_density)
         numbers = {
-            "moves": float(made),
+            "moves": float(num_steps),
             "acceptance_rate": total.mean("acceptance_rate"),
             "change": change,
             "divergences": total.stats["diverging"],
@@ -368,8 +368,8 @@ def _in_double(total: Total) -> Float[np.ndarray, "particle"]:
     return np.asarray(Total(to_host(total.coarse), to_host(total.fine)).in_double())
 
 
-def _round_after(made: int) -> int:
-    return max(1, math.ceil(MORE * made))
+def _round_after(num_steps: int) -> int:
+    return max(1, math.ceil(MORE * num_steps))
 
 
 def _squared_distances(a: Position, b: Position) -> Float[np.ndarray, "coordinate"]:

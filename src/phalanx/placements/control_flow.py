@@ -48,12 +48,16 @@ class Body:
 
     def result_placements(self) -> list[Placements]:
         """Return the placements that the results have by themselves; found once for each placement of the inputs."""
-        found = self.interpreter.placements_found
+        all_placements = self.interpreter.body_placements
         in_loop = tuple(axis.is_in_loop for axis in self.interpreter.axes)
         key = id(self.program), tuple(value.placements for value in self.inputs), in_loop
-        if key not in found:
-            found[key] = self._probed(), self.demanded, self.program  # which keeps its identity while it is known
-        placements, self.demanded, _ = found[key]
+        if key not in all_placements:
+            all_placements[key] = (
+                self._probed(),
+                self.demanded,
+                self.program,
+            )  # which keeps its identity while it is known
+        placements, self.demanded, _ = all_placements[key]
         return placements
 
     def _probed(self) -> list[Placements]:
@@ -87,8 +91,8 @@ class ProgramInterpreter(PlacementInterpreter):
             return self.bind_replicated(equation, inputs)
         number, *operands = inputs
         bodies = [Body(self, branch, operands) for branch in parts.branches]
-        made = [body.result_placements() for body in bodies]
-        joined = [_agreed(self, placements) for placements in zip(*made, strict=True)]
+        of_branches = [body.result_placements() for body in bodies]
+        joined = [_agreed(self, placements) for placements in zip(*of_branches, strict=True)]
         which = self.convert(number, self.replicated)
         if self.is_probing:
             return _unknown(self, equation, joined)
@@ -119,13 +123,13 @@ class ProgramInterpreter(PlacementInterpreter):
 
         params = equation.params
         with self.loop(params["length"]):
-            carried, made = lax.scan(
+            carried, outputs = lax.scan(
                 step,
                 tuple(value.array for value in loop.carry),
                 tuple(value.array for value in rows),
                 **{name: params[name] for name in ("length", "reverse", "unroll")},
             )
-        return _values(equation, [*carried, *made], after)
+        return _values(equation, [*carried, *outputs], after)
 
     def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[PlacedValue]) -> list[PlacedValue]:
         """Return the results of a loop with a test, which is replicated; its messages are counted for one turn."""

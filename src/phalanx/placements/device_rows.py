@@ -70,27 +70,27 @@ class DeviceRows:
         def on_device(*args: PyTree) -> PyTree:
             program = self._trace(f, inputs, args)
             placed = self._placed(program, self._divided(_like(outputs, program.result)))
-            found = placed(*self._entered(program.shardings, jax.tree.leaves(args), record))
+            results = placed(*self._entered(program.shardings, jax.tree.leaves(args), record))
             if record is not None:
                 record.extend(placed.messages)
-            return jax.tree.unflatten(jax.tree.structure(program.result), found)
+            return jax.tree.unflatten(jax.tree.structure(program.result), results)
 
         return on_device
 
     def inspect(self, f: Callable[..., PyTree], inputs: tuple[PyTree, ...], *shapes: PyTree) -> Inspection:
         """Return the placements that the results of `f` have by themselves, given shapes of a device's arguments."""
         program = self._trace(f, inputs, shapes)
-        found: list[Mapping[AxisName, Placement]] = []
+        all_placements: list[Mapping[AxisName, Placement]] = []
         nowhere = [{} for _ in jax.tree.leaves(program.result)]
         placed = self._placed(program, nowhere)
 
         def evaluate(*arrays: Array) -> None:
-            found.extend(placed.own_placements(*self._entered(program.shardings, arrays)))
+            all_placements.extend(placed.own_placements(*self._entered(program.shardings, arrays)))
 
         jax.make_jaxpr(evaluate, axis_env=list(self.sizes.items()))(*jax.tree.leaves(shapes))
         tree = jax.tree.structure(program.result)
-        shardings = map(self._leading, jax.tree.leaves(program.result), found)
-        is_sum = (PARTIAL in placements.values() for placements in found)
+        shardings = map(self._leading, jax.tree.leaves(program.result), all_placements)
+        is_sum = (PARTIAL in placements.values() for placements in all_placements)
         return Inspection(tree.unflatten(shardings), tree.unflatten(is_sum), placed.messages)
 
     def with_last_row(self, values: PyTree, shardings: PyTree, record: list[Message] | None = None) -> PyTree:

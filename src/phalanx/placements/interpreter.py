@@ -84,7 +84,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
 
     Attributes:
         is_probing: whether only placements are asked for.
-        placements_found: what the bodies of loops have shown, by their program and the placements of its inputs.
+        body_placements: what the bodies of loops have shown, by their program and the placements of its inputs.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         self._equations: list[JaxprEqn] = []  # the one that is evaluated, after those that call it
         self._turns = 1
         self.is_probing = False
-        self.placements_found: dict[Any, Any] = {}
+        self.body_placements: dict[Any, Any] = {}
 
     # -- what is sent --------------------------------------------------------------------------------------------------
 
@@ -432,7 +432,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
 
     def call(self, equation: JaxprEqn, parts: Call, inputs: list[PlacedValue]) -> list[PlacedValue]:
         """Follow a primitive that only calls a program; rematerialised programs keep the barrier before them."""
-        if not parts.known:
+        if not parts.has_rule:
             return self.primitive(equation, inputs)
         name = equation.params.get("name", "")
         if name.startswith(DIVIDED):

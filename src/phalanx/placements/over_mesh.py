@@ -62,10 +62,10 @@ def over_mesh(
 
         def on_device(*local: Array) -> list[Array]:
             placed = PlacedProgram(program, inputs, outputs, axes, axes_but_chain(mesh), functions)
-            found = placed(*(_gathered(x, spec, axes) for x, spec in zip(local, specs, strict=True)))
+            outputs_everywhere = placed(*(_gathered(x, spec, axes) for x, spec in zip(local, specs, strict=True)))
             if record is not None:
                 record[:] = placed.messages
-            return [_own_part(x, spec, axes) for x, spec in zip(found, wanted, strict=True)]
+            return [_own_part(x, spec, axes) for x, spec in zip(outputs_everywhere, wanted, strict=True)]
 
         run = jax.shard_map(on_device, mesh=mesh, in_specs=tuple(specs), out_specs=wanted, check_vma=False)
         return jax.tree.unflatten(jax.tree.structure(result), run(*given))
@@ -95,10 +95,10 @@ def _axes_that_divide(specs: list[PartitionSpec], mesh: Mesh) -> dict[AxisName, 
 
 def _dims(spec: PartitionSpec, axes: Mapping[AxisName, int]) -> dict[AxisName, int]:
     """Return the dimension that each axis divides; of several axes that are not taken together, the first."""
-    found: dict[AxisName, int] = {}
+    dims: dict[AxisName, int] = {}
     for dim, named in _divided(spec):
-        found[axis_name(named) if axis_name(named) in axes else named[0]] = dim
-    return found
+        dims[axis_name(named) if axis_name(named) in axes else named[0]] = dim
+    return dims
 
 
 def _divided(spec: PartitionSpec) -> list[tuple[int, tuple[str, ...]]]:

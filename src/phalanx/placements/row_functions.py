@@ -66,7 +66,7 @@ class RowFunction(NamedTuple):
         if not self.adds_entries or len(equation.outvars) != self.sums:
             return None
         places = [_places_of_batch(*pair) for pair in zip(shapes, self.shapes, strict=True)]
-        if any(len(found) != 1 for found in places):  # none, or sizes that leave open which dimension is of the batch
+        if any(len(dims) != 1 for dims in places):  # none, or sizes that leave open which dimension is of the batch
             return None
         axes = [place for (place,) in places]
         count = next(shape[axis] for shape, axis in zip(shapes, axes, strict=True) if axis is not None)

@@ -86,15 +86,15 @@ def _add_groups_of_model(
                 "to_arviz: the model observes no variable, so there is no variable to draw anew for "
                 "posterior_predictive. Observe values by phx.sample(name, distribution, obs=values)."
             )
-        found = posterior.predictive(given=[], seed=seed)
-        groups.put("posterior_predictive", {name: found[name] for name in data.observed})
+        predictions = posterior.predictive(given=[], seed=seed)
+        groups.put("posterior_predictive", {name: predictions[name] for name in data.observed})
 
     def put_before() -> None:
         sizes = 1, PRIOR_DRAWS if prior is None or prior is True else int(prior)
-        run = RunDraws(target, tuple(record.latents), sizes=sizes, known=known_data(target, record))
-        found = predicted(None, None, "prior", run, seed=seed)
-        groups.put("prior", {name: values for name, values in found.items() if name not in data.observed})
-        groups.put("prior_predictive", {name: found[name] for name in data.observed})
+        run = RunDraws(target, tuple(record.latents), sizes=sizes, data=known_data(target, record))
+        predictions = predicted(None, None, "prior", run, seed=seed)
+        groups.put("prior", {name: values for name, values in predictions.items() if name not in data.observed})
+        groups.put("prior_predictive", {name: predictions[name] for name in data.observed})
 
     def put_terms() -> None:
         groups.put("log_likelihood", posterior.log_likelihood())
@@ -120,7 +120,7 @@ class _Groups:
     """Groups so far, and why others are left out."""
 
     names: AxisNames
-    made: dict[str, Any] = field(default_factory=dict)
+    groups: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     too_large: list[str] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ class _Groups:
         """Add a group of arrays, if there are any."""
         if arrays:
             names, arrays = _apart(self.names, arrays, len(leading)) if named else (AxisNames(), arrays)
-            self.made[group] = dataset(arrays, names, leading)
+            self.groups[group] = dataset(arrays, names, leading)
 
     def offer(self, group: str, way: str, asked: bool | int | None, size: int, put: Callable[[], None]) -> None:
         """Add a group that is asked for; or one that is not refused, if it is small enough and the model can make it.
@@ -163,7 +163,7 @@ class _Groups:
                 f"posterior.log_likelihood(), posterior.predictive() and reducers compute without a container.",
                 stacklevel=5,
             )
-        return container(self.made, {f"without {group}": reason for group, reason in self.left_out.items()})
+        return container(self.groups, {f"without {group}": reason for group, reason in self.left_out.items()})
 
 
 def _apart(names: AxisNames, arrays: Mapping[str, Any], leading: int) -> tuple[AxisNames, dict[str, Any]]:
@@ -171,8 +171,8 @@ def _apart(names: AxisNames, arrays: Mapping[str, Any], leading: int) -> tuple[A
     ranks = {name: np.ndim(values) - leading for name, values in arrays.items()}
     dims = {dim for name, rank in ranks.items() for dim in names.dims_of(name, rank)}
     called = {name: f"{name}_data" if name in dims else name for name in arrays}
-    known = {called[name]: of_axes for name, of_axes in names.dims.items() if name in called}
-    return replace(names, dims=known), {called[name]: values for name, values in arrays.items()}
+    dims_of_calls = {called[name]: of_axes for name, of_axes in names.dims.items() if name in called}
+    return replace(names, dims=dims_of_calls), {called[name]: values for name, values in arrays.items()}
 
 
 def _bytes(shapes: Shapes) -> int:

@@ -80,18 +80,18 @@ def calibrate(
     ranks = []
     inferred = None
     for number in range(num_simulations):
-        own = {**given, **{name: in_form_of(given[name], simulated[name][number]) for name in replaced}}
-        inferred = _posterior_of(infer(own, number + 1), num_draws, number + 1)
+        arguments = {**given, **{name: in_form_of(given[name], simulated[name][number]) for name in replaced}}
+        inferred = _posterior_of(infer(arguments, number + 1), num_draws, number + 1)
         draws = inferred.draws
-        known = {name: simulated[name][number] for name in draws if name in simulated and name not in replaced}
-        if not known:
+        truths = {name: simulated[name][number] for name in draws if name in simulated and name not in replaced}
+        if not truths:
             raise ValueError(
                 f"calibrate: the draws hold {', '.join(map(repr, draws)) or 'no variable'}, and the model simulates "
                 f"other variables; keep the draws of the latent ones."
             )
-        for name, true in known.items():
+        for name, true in truths.items():
             _check_shape(name, true, draws[name])
-        ranks.append({name: rank_of(true, _spaced(draws[name], num_draws), generator) for name, true in known.items()})
+        ranks.append({name: rank_of(true, _spaced(draws[name], num_draws), generator) for name, true in truths.items()})
         if on_simulation is not None:
             on_simulation(number + 1)
     labels = getattr(getattr(inferred, "record", None), "labels", {})

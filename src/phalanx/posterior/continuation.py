@@ -33,16 +33,16 @@ class Continuation(Protocol):
 class FromFile:
     """State of a run read from a file, without its model."""
 
-    known: Any
+    run_state: Any
     checksums: Mapping[str, str] = field(default_factory=dict)
 
     def state(self) -> Any:
         """Return the state of the run."""
-        return self.known
+        return self.run_state
 
     def saved(self) -> Any:
         """Return the state of the run."""
-        return self.known
+        return self.run_state
 
     def contents(self) -> Mapping[str, str]:
         """Return a checksum of each data argument; empty for files of earlier releases."""

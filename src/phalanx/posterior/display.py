@@ -23,7 +23,7 @@ def posterior_in_words(posterior: Any) -> str:
         variables = f"variables reduced by {', '.join(posterior.reduced)}"
     sizes = f"{count(posterior.num_chains, 'chain')} x {draws} of {variables or 'no variables'}"
     end = "; interrupted" if posterior.record.interrupted else ""
-    if posterior.own is not None:
+    if posterior.held_draws is not None:
         end += f"; this process holds {count(len(posterior.chains), 'chain')}"
     divergences = count(posterior.num_divergences, "divergence")
     return f"Posterior({sizes}; {divergences}; {posterior.timing.total:.1f} s{end})"
@@ -54,7 +54,7 @@ def posterior_as_html(posterior: Any) -> str:
         "model": posterior.record.model,
         "kernel": posterior.record.kernel,
         "draws": f"{count(posterior.num_chains, 'chain')} x {count(posterior.num_draws, 'draw')}",
-        "in this process": "" if posterior.own is None else count(len(posterior.chains), "chain"),
+        "in this process": "" if posterior.held_draws is None else count(len(posterior.chains), "chain"),
         "reduced": count(posterior.record.reduced_draws, "draw") if posterior.record.reduced_draws else "",
         "divergences": f"{posterior.num_divergences:,}",
         "seconds": f"{posterior.timing.total:.1f}",

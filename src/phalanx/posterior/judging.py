@@ -93,7 +93,7 @@ def windings(draws: Mapping[str, np.ndarray], latents: set[str]) -> dict[str, st
         draws: draws `(chain, draw, ...)` by variable.
         latents: names of the latent variables; others are computed.
     """
-    found: dict[str, str] = {}
+    by_variable: dict[str, str] = {}
     angles = {name: values for name, values in draws.items() if name not in latents}
     for name in latents & set(draws) if angles else ():
         values = draws[name]
@@ -108,5 +108,5 @@ def windings(draws: Mapping[str, np.ndarray], latents: set[str]) -> dict[str, st
             with np.errstate(invalid="ignore"):
                 whole = (np.abs(turns - np.round(turns)) < WHOLE * (1 + np.abs(line))).all()
             if whole and np.ptp(circle) <= 2 * np.pi * (1 + WHOLE) and np.round(turns).any():
-                found[name] = angle
-    return found
+                by_variable[name] = angle
+    return by_variable

@@ -248,9 +248,9 @@ def _check_asked(
     try:
         fn(_Draw(values), *key)
     except _NoSuchVariable as missing:
-        known = ", ".join(map(repr, values))
+        available = ", ".join(map(repr, values))
         wrong = hint(map(str, missing.args), values, not_kept)
-        message = f"predict: fn asks for {missing}, which is not among the draws; they hold: {known}.{wrong}"
+        message = f"predict: fn asks for {missing}, which is not among the draws; they hold: {available}.{wrong}"
         raise ValueError(message) from error
     except Exception:
         return

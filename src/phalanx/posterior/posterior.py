@@ -36,7 +36,7 @@ from phalanx.posterior.predictive import PredictiveDraws, check_kind, chosen, pr
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.rounding import rounding_error, with_rounding
 from phalanx.posterior.run_folder import read_saved
-from phalanx.posterior.together import OwnDraws, on_all_chains, report_together, save_together
+from phalanx.posterior.together import HeldDraws, on_all_chains, report_together, save_together
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.store.pickles import Pickled
 from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
@@ -75,7 +75,7 @@ class Posterior(Pickled):
             in the metric), and trajectory_length. Empty if the run tuned no parameter.
         target: the model with its data; None if the posterior was read from a file.
         continuation: continues the run; None for a posterior assembled by hand.
-        own: place of these draws among those of several processes; None if they are of all chains.
+        held_draws: place of these draws among those of several processes; None if they are of all chains.
         warmup_draws, warmup_stats: draws of warm-up and their statistics, `(chain, iteration, ...)`; empty without
             `save_warmup=True`.
 
@@ -97,14 +97,14 @@ class Posterior(Pickled):
     warmup: dict[str, np.ndarray] = field(default_factory=dict)
     target: Target | None = None
     continuation: Continuation | None = None
-    own: OwnDraws | None = None
+    held_draws: HeldDraws | None = None
     warmup_draws: dict[str, np.ndarray] = field(default_factory=dict)
     warmup_stats: dict[str, np.ndarray] = field(default_factory=dict)
 
-    of_process: ClassVar[dict[str, Any]] = {"target": None, "continuation": None, "own": None}
+    of_process: ClassVar[dict[str, Any]] = {"target": None, "continuation": None, "held_draws": None}
 
     def __getstate__(self) -> dict[str, Any]:
-        if self.own is not None:
+        if self.held_draws is not None:
             raise TypeError(
                 "pickle: this posterior has the draws of one of several processes. Pickle posterior.gather(), which "
                 "all processes must call, or use posterior.save."
@@ -126,31 +126,29 @@ class Posterior(Pickled):
     def _sizes(self) -> tuple[int, int]:
         arrays = [*self.stats.values(), *self.draws.values()]
         chains, draws = arrays[0].shape[:2] if arrays else (self.record.num_chains, 0)
-        return chains if self.own is None else self.own.held.num_chains, draws
+        return chains if self.held_draws is None else self.held_draws.held.num_chains, draws
 
     @property
     def _run_draws(self) -> RunDraws:
         record = self.record
-        known = known_data(self.target, self.record)
-        return RunDraws(
-            self.target, tuple(record.latents), self.draws, self._sizes, known, record.observed, record.axes
-        )
+        data = known_data(self.target, self.record)
+        return RunDraws(self.target, tuple(record.latents), self.draws, self._sizes, data, record.observed, record.axes)
 
     @property
     def _not_kept(self) -> list[str]:
         """Variables of the model without stored draws."""
-        known = self.record.latents if self.target is None else self.target.value_names()
-        return [name for name in known if name not in self.draws]
+        names = self.record.latents if self.target is None else self.target.value_names()
+        return [name for name in names if name not in self.draws]
 
     @property
     def chains(self) -> np.ndarray:
         """Numbers of the chains in `draws`, `stats`, and those of warm-up."""
-        return np.arange(self.num_chains) if self.own is None else self.own.held.numbers
+        return np.arange(self.num_chains) if self.held_draws is None else self.held_draws.held.numbers
 
     @cached_property
     def of_all_chains(self) -> Posterior:
         """The posterior with draws of all chains, gathered from all processes together when they are used."""
-        return self if self.own is None else self.own.joined(self, self.own.on_use)
+        return self if self.held_draws is None else self.held_draws.joined(self, self.held_draws.on_use)
 
     def gather(self) -> Posterior:
         """Return the posterior with the draws of all chains in the memory of each process, which must all call it.
@@ -165,17 +163,17 @@ class Posterior(Pickled):
             >>> posterior.gather().draws["mean"].shape  # doctest: +SKIP
             (4, 1000)
         """
-        own = self.own
-        if own is None:
+        held = self.held_draws
+        if held is None:
             return self
         check_same("posterior.gather")
-        return own.joined(self, own.gathered)
+        return held.joined(self, held.gathered)
 
     @property
     def num_divergences(self) -> int:
         """Divergent draws over all chains."""
-        if self.own is not None:
-            return self.own.divergences
+        if self.held_draws is not None:
+            return self.held_draws.divergences
         return int(np.sum(self.stats["diverging"])) if "diverging" in self.stats else self.record.divergences
 
     @cached_property
@@ -187,7 +185,7 @@ class Posterior(Pickled):
         """
         if self.continuation is None:
             raise ValueError("state: this posterior was not made by a run, or by an earlier release.")
-        if self.own is not None:
+        if self.held_draws is not None:
             check_same("posterior.state")
         return self.continuation.state()
 
@@ -219,9 +217,9 @@ class Posterior(Pickled):
     def __getitem__(self, name: str) -> np.ndarray:
         """Return the draws of one variable, `(chain, draw, ...)`."""
         if name not in self.draws:
-            known = ", ".join(map(repr, self.draws)) or "none"
+            available = ", ".join(map(repr, self.draws)) or "none"
             raise UnknownVariable(
-                f"posterior[{name!r}]: there is no variable {name!r} among the draws; they are: {known}."
+                f"posterior[{name!r}]: there is no variable {name!r} among the draws; they are: {available}."
                 f"{hint(str(name), self.draws, self._not_kept)}"
             )
         return self.draws[name]
@@ -341,13 +339,13 @@ class Posterior(Pickled):
             (4, 1000)
         """
         check_seed(seed)
-        if self.own is None:
+        if self.held_draws is None:
             return predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=self._not_kept)
         check_same("posterior.predict", lambda: {"seed": str(seed)})
-        held = self.own.held
+        held = self.held_draws.held
         not_kept = self._not_kept
-        found = predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=not_kept, chains=held.numbers)
-        return jax.tree.map(held.gathered, found)
+        predicted = predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=not_kept, chains=held.numbers)
+        return jax.tree.map(held.gathered, predicted)
 
     @on_all_chains
     def predictive(
@@ -487,9 +485,9 @@ class Posterior(Pickled):
         Source: A. Vehtari, A. Gelman, J. Gabry (2017), Practical Bayesian model evaluation using leave-one-out
         cross-validation and WAIC.
         """
-        found = leave_one_out(model, data, self._run_draws, self.reduced, self.stats.get("log_weight"))
-        labels = {name: self.record.axes.labels_of(name, values.shape) for name, values in found.pareto_k.items()}
-        return replace(found, labels=labels)
+        estimates = leave_one_out(model, data, self._run_draws, self.reduced, self.stats.get("log_weight"))
+        labels = {name: self.record.axes.labels_of(name, values.shape) for name, values in estimates.pareto_k.items()}
+        return replace(estimates, labels=labels)
 
     @on_all_chains
     def to_xarray(self) -> Dataset:
@@ -576,7 +574,7 @@ class Posterior(Pickled):
             PosixPath('run.npz')
         """
         file = file_to_save(path, "run.npz")
-        if self.own is not None:
+        if self.held_draws is not None:
             return save_together(self, file)
         if is_netcdf(file):
             return write_netcdf(file, self.to_arviz)
@@ -635,7 +633,7 @@ class Posterior(Pickled):
         """
         from phalanx.report import write_report  # many modules, which a run does not need
 
-        if self.own is not None:
+        if self.held_draws is not None:
             options = {"figures": figures, "checks": checks, "names": names}
             return report_together(self, Path(path), beside, options)
         return write_report(self, path, figures, checks, names=names, beside=beside)

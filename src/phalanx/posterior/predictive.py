@@ -76,19 +76,19 @@ def predictive(
     other = None if is_own else run.target
     held = HeldValues.of(program, _given(dependence, given), dependence, values, other, is_own)
     again = _PredictedDraw(program, held.stale if at and not is_own else frozenset(), held.missing)
-    found = evaluate(program, again, values, run.sizes, seed=seed, keep=keep, reducers=reducers, numbers=numbers)
-    _warn_of_largest(found, held.missing)
+    results = evaluate(program, again, values, run.sizes, seed=seed, keep=keep, reducers=reducers, numbers=numbers)
+    _warn_of_largest(results, held.missing)
     of_latents = run.of_latents().items()
     lasting = [dim for name, values in of_latents for dim in run.axes.dims_of(name, values.ndim - 2)]
 
     def labels() -> Names:
         # rows of other data are not those of the run, but the entries of its latent variables are
         here, there = (run.axes, run.axes) if is_own else (program.axis_names(), run.axes.of_dims(lasting))
-        shapes = {name: array.shape[2:] for name, array in found.items()}
+        shapes = {name: array.shape[2:] for name, array in results.items()}
         both = {name: zip(here.labels_of(name, s), there.labels_of(name, s), strict=True) for name, s in shapes.items()}
         return {name: tuple(ours or theirs for ours, theirs in axes) for name, axes in both.items()}
 
-    return PredictiveDraws(found, found.reduced, labels)
+    return PredictiveDraws(results, results.reduced, labels)
 
 
 def _warn_of_largest(draws: Mapping[str, np.ndarray], held: Collection[str]) -> None:

@@ -71,5 +71,5 @@ def predictive(
         )
     check_num_draws(num_draws)
     run = RunDraws(sizes=(1, int(num_draws)))
-    found = draw(model, data, "prior", run, seed=seed, given=given, keep=keep, reducers=reducers)
-    return PredictiveDraws({n: values[0] for n, values in found.items()}, found.reduced, lambda: found.labels)
+    draws = draw(model, data, "prior", run, seed=seed, given=given, keep=keep, reducers=reducers)
+    return PredictiveDraws({n: values[0] for n, values in draws.items()}, draws.reduced, lambda: draws.labels)

@@ -179,25 +179,27 @@ class RunRecord:
         Raises:
             ValueError: when a field is unknown, or of another type.
         """
-        known = {name: value for name, value in entries.items() if name in cls.__dataclass_fields__}
-        if wrong := [name for name, value in known.items() if not _may_be(value, cls.__dataclass_fields__[name].type)]:
-            raise ValueError(f"the entry {wrong[0]!r} of its record is {known[wrong[0]]!r}")
+        of_fields = {name: value for name, value in entries.items() if name in cls.__dataclass_fields__}
+        if wrong := [
+            name for name, value in of_fields.items() if not _may_be(value, cls.__dataclass_fields__[name].type)
+        ]:
+            raise ValueError(f"the entry {wrong[0]!r} of its record is {of_fields[wrong[0]]!r}")
         findings = tuple(Finding(*finding) for finding in entries["findings"])
         tuples = {name: tuple(entries[name]) for name in ("passed", "constant")}
         if entries.get("observed") is not None:
             tuples["observed"] = tuple(entries["observed"])
         labels = {
-            name: tuple(None if words is None else tuple(words) for words in axes)
+            name: tuple(None if of_axis is None else tuple(of_axis) for of_axis in axes)
             for name, axes in entries["labels"].items()
         }
         names = entries.get("names")
         if names is not None:
-            names = {name: (kind, tuple(words)) for name, (kind, words) in names.items()}
+            names = {name: (kind, tuple(of_axis)) for name, (kind, of_axis) in names.items()}
         communication = tuple(Communication(*message) for message in entries.get("communication", ()))
         scalars = {n: tuple(x) if isinstance(x, list) else x for n, x in entries.get("scalars", {}).items()}
         tuples_of = ("dims", "coords", "centring")
         named = {of: {name: tuple(x) for name, x in entries.get(of, {}).items()} for of in tuples_of}
-        made = {
+        converted = {
             **tuples,
             "findings": findings,
             "labels": labels,
@@ -211,7 +213,7 @@ class RunRecord:
         fields[fields.index("passed") + 1] = "diagnostics"
         if unknown := set(fields).difference(cls.__dataclass_fields__):
             raise ValueError(f"its record has the unknown fields {', '.join(map(repr, sorted(unknown)))}")
-        return cls(**{**dict(zip(fields, entries.values(), strict=True)), **made})
+        return cls(**{**dict(zip(fields, entries.values(), strict=True)), **converted})
 
 
 _OF_JSON: dict[str, tuple[type, ...]] = {

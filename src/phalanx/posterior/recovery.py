@@ -63,7 +63,7 @@ def recover(posterior: Posterior, *, seed: int = 0) -> dict[str, np.ndarray]:
             f"phx.marginalize, so no discrete variable was summed out. Run phx.mcmc(phx.marginalize(model), data)."
         )
     latents = [latent.name for latent in target.sites.latents]
-    if posterior.own is not None:
+    if posterior.held_draws is not None:
         check_same("phx.recover")
     posterior = posterior.of_all_chains
     if missing := [name for name in latents if name not in posterior.draws]:

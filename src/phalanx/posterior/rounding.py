@@ -104,10 +104,10 @@ def _is_suspicious(verdict: Verdict, target: Target, draws: Mapping[str, Any], s
     """Return whether the model has large numbers anywhere, or the run is not good, for which rounding may be why."""
     if any(finding.grade == "not good" and finding.topic in CONSEQUENCES for finding in verdict.findings):
         return True
-    known = [*draws.values(), *(stats[name] for name in stats if name == "log_density")]
+    arrays = [*draws.values(), *(stats[name] for name in stats if name == "log_density")]
     try:
-        known.extend(target.arguments.arrays)
-        if any(array.nbytes > DATA_BYTES or _is_large(to_host(array)) for array in known):
+        arrays.extend(target.arguments.arrays)
+        if any(array.nbytes > DATA_BYTES or _is_large(to_host(array)) for array in arrays):
             return True
         return any(_is_large(np.asarray(number)) for number in _constants(target))
     except Exception:  # the program does not run on whole data

@@ -139,20 +139,20 @@ def _check_number(there: int, chains: int, count: int) -> None:
 
 def _together(parts: Sequence[_Part], wanted: np.ndarray, count: int) -> dict[str, dict[str, np.ndarray]]:
     """Return the draws of the wanted chains, after checking that each is there once."""
-    made = np.zeros((len(wanted), count), bool)
-    found = {of: _empty(parts[0].arrays[of], (len(wanted), count)) for of in ("draws", "stats")}
+    filled = np.zeros((len(wanted), count), bool)
+    merged = {of: _empty(parts[0].arrays[of], (len(wanted), count)) for of in ("draws", "stats")}
     for first, end, numbers, arrays in parts:
         rows = np.flatnonzero(np.isin(wanted, numbers))
         taken = np.searchsorted(numbers, wanted[rows])
-        made[rows, first:end] = True
-        for of, into in found.items():
+        filled[rows, first:end] = True
+        for of, into in merged.items():
             if set(arrays[of]) != set(into):
                 raise ValueError("they have different variables")
             for name, values in arrays[of].items():
                 into[name][rows, first:end] = values[taken]
-    if not made.all():
+    if not filled.all():
         raise ValueError("some draws are there twice, and others are missing")
-    return found
+    return merged
 
 
 def _empty(arrays: Arrays, leading: tuple[int, int]) -> dict[str, np.ndarray]:
@@ -258,12 +258,12 @@ class RunFolder:
             ValueError: when all saves are damaged.
         """
         while True:
-            known = self.saves.manifests
+            manifests = self.saves.manifests
             try:
                 entries = self.saves.newest()
                 return None if entries is None else self.run_of(entries, held)
             except (ValueError, FileNotFoundError):
-                if self.saves.manifests == known:  # else a run that goes on has removed files
+                if self.saves.manifests == manifests:  # else a run that goes on has removed files
                     raise
 
     def run_of(
@@ -348,8 +348,8 @@ class RunFolder:
 
 def _warm_up_of(entries: Mapping[str, Any]) -> list[Any]:
     """Return the entries of the files with the draws of warm-up; saves of earlier releases may have none."""
-    found = entries.get("warm_up", [])
-    return found if isinstance(found, list) else [""]  # no file is called so
+    stages = entries.get("warm_up", [])
+    return stages if isinstance(stages, list) else [""]  # no file is called so
 
 
 def read_saved(path: Path) -> tuple[Run, Continuation | None]:
@@ -363,14 +363,14 @@ def read_saved(path: Path) -> tuple[Run, Continuation | None]:
         return read_posterior(path)
     called = f"Posterior.load: {str(path)!r}"
     if path.is_dir():
-        found = RunFolder.of(path, called).read()
+        saved = RunFolder.of(path, called).read()
     else:
         folder = RunFolder.of(path.parent, called)
         try:
-            found = folder.run_of(folder.saves.entries_of(path))
+            saved = folder.run_of(folder.saves.entries_of(path))
         except (Damage, KeyError) as damage:
             raise folder.saves.damage(str(damage)) from None
-    if found is None:
+    if saved is None:
         raise ValueError(f"{called} is a folder without a saved run.")
-    run, continuation, _ = found
+    run, continuation, _ = saved
     return run, continuation

@@ -33,9 +33,9 @@ class GatheredArray(LazyArray):
         held: the chains that each process holds.
     """
 
-    def __init__(self, own: Shaped[np.ndarray, "held draws *shape"], held: HeldChains):
-        super().__init__((held.num_chains, *own.shape[1:]), own.dtype)
-        self._own = own
+    def __init__(self, held_values: Shaped[np.ndarray, "held draws *shape"], held: HeldChains):
+        super().__init__((held.num_chains, *held_values.shape[1:]), held_values.dtype)
+        self._own = held_values
         self._held = held
 
     def _read(self, index: tuple[slice, ...]) -> np.ndarray:
@@ -46,8 +46,8 @@ class GatheredArray(LazyArray):
 class _Gathered(Mapping[str, np.ndarray]):
     """Arrays by name, each gathered when it is taken."""
 
-    def __init__(self, own: Arrays, held: HeldChains):
-        self._own = own
+    def __init__(self, held_arrays: Arrays, held: HeldChains):
+        self._own = held_arrays
         self._held = held
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -69,7 +69,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class OwnDraws:
+class HeldDraws:
     """Place of the draws of one process among those of all.
 
     Attributes:
@@ -81,12 +81,12 @@ class OwnDraws:
     divergences: int
 
     @classmethod
-    def of(cls, held: HeldChains, stats: Arrays) -> OwnDraws | None:
+    def of(cls, held: HeldChains, stats: Arrays) -> HeldDraws | None:
         """Return the place of these statistics; None if they are of all chains. All processes must call it together."""
         if held.is_whole:
             return None
-        own = int(np.sum(stats["diverging"][held.owned])) if "diverging" in stats else 0
-        return cls(held, int(held.total(np.array(own))))
+        divergences = int(np.sum(stats["diverging"][held.owned])) if "diverging" in stats else 0
+        return cls(held, int(held.total(np.array(divergences))))
 
     def gathered(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return arrays of all chains."""
@@ -99,12 +99,12 @@ class OwnDraws:
     def joined(self, posterior: Any, of: Callable[[Arrays], Any]) -> Any:
         """Return a posterior with the arrays of all chains that `gathered`, `on_use` or `at_first` makes of its own."""
         parts = {name: of(getattr(posterior, name)) for name in ("draws", "stats", *WARMUP_PARTS)}
-        return replace(posterior, **parts, own=None)
+        return replace(posterior, **parts, held_draws=None)
 
     def at_first(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return arrays of all chains in the first process, and none in the others."""
-        found = ((name, self.held.gathered(values)) for name, values in arrays.items())
-        return {name: values for name, values in found if is_first()}
+        gathered = ((name, self.held.gathered(values)) for name, values in arrays.items())
+        return {name: values for name, values in gathered if is_first()}
 
 
 def on_all_chains(method: Method) -> Method:
@@ -115,7 +115,7 @@ def on_all_chains(method: Method) -> Method:
 
     @functools.wraps(method)
     def together(self: Any, *arguments: Any, **options: Any) -> Any:
-        if self.own is None:
+        if self.held_draws is None:
             return method(self, *arguments, **options)
         check_same(f"posterior.{method.__name__}", lambda: _in_words(arguments, options))
         return method(self.of_all_chains, *arguments, **options)
@@ -127,10 +127,10 @@ def _in_words(arguments: tuple[Any, ...], options: dict[str, Any]) -> dict[str, 
     """Return the arguments that are words and numbers, which decide how much is gathered."""
     given = {f"argument {number}": value for number, value in enumerate(arguments)} | options
     plain = (str, int, float, type(None))
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     return {
         name: repr(value)
-        for name, value in known.items()
+        for name, value in settings.items()
         if isinstance(value, plain) or (isinstance(value, tuple) and all(isinstance(one, plain) for one in value))
     }
 
@@ -158,4 +158,8 @@ def report_together(posterior: Any, path: Path, beside: Any, options: dict[str, 
 
 def _at_first(posterior: Any) -> Any:
     """Return a posterior with all draws in the first process, and without draws in the others."""
-    return posterior if posterior.own is None else posterior.own.joined(posterior, posterior.own.at_first)
+    return (
+        posterior
+        if posterior.held_draws is None
+        else posterior.held_draws.joined(posterior, posterior.held_draws.at_first)
+    )

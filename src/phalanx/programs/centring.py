@@ -86,13 +86,13 @@ def find_sites(whole: TracedProgram, centring: str | Sequence[str]) -> dict[str,
     Raises:
         ValueError: when a name is not such a variable; the message says why.
     """
-    found: dict[str, Any] = {}
+    sites: dict[str, Any] = {}
 
     def parameters(position: PyTree, arrays: PyTree) -> PyTree:
         run = run_unconstrained(whole.program, position, whole.layout.join(arrays))
-        known = {name: location_scale(run.variables[name].distribution) for name in position}
-        found.update({name: run.variables[name].distribution for name in position})
-        return {name: (of.location, of.scale, of.factor) for name, of in known.items() if of is not None}
+        priors = {name: location_scale(run.variables[name].distribution) for name in position}
+        sites.update({name: run.variables[name].distribution for name in position})
+        return {name: (of.location, of.scale, of.factor) for name, of in priors.items() if of is not None}
 
     program, shapes = jax.make_jaxpr(parameters, axis_env=whole.axis_env, return_shape=True)(
         whole.position, whole.shapes
@@ -103,7 +103,7 @@ def find_sites(whole: TracedProgram, centring: str | Sequence[str]) -> dict[str,
     if centring != "auto":
         for name in centring:
             if name not in movable:
-                raise ValueError(_refusal(name, whole, found, depends, movable))
+                raise ValueError(_refusal(name, whole, sites, depends, movable))
         movable = [name for name in movable if name in centring]
     return {name: whole.position[name].shape for name in movable}
 
@@ -160,26 +160,26 @@ def centred_first(program: Program, data: object) -> Any:
 def place_centring(arguments: Arguments, arrays: Sequence[Array], centring: Centrings, mesh: Mesh) -> tuple[Array, ...]:
     """Return the arrays of a run's data with this centring; unchanged without partially centred variables."""
     replicated = NamedSharding(mesh, PartitionSpec())
-    own = {
+    kept_centring = {
         f"{CENTRING}[{name!r}]": to_devices(np.asarray(of_one, np.float32), replicated)
         for name, of_one in centring.items()
     }
-    return tuple(own.get(name, array) for name, array in zip(arguments.names, arrays, strict=True))
+    return tuple(kept_centring.get(name, array) for name, array in zip(arguments.names, arrays, strict=True))
 
 
 def residuals_of(variables: Mapping[str, RandomVariable]) -> dict[str, Residuals]:
     """Return the residuals of the partially centred variables among those of a program."""
-    found: dict[str, Residuals] = {}
+    residuals: dict[str, Residuals] = {}
     for name, variable in variables.items():
-        known = None if variable.centring is None or not variable.is_latent else location_scale(variable.distribution)
-        if known is None:
+        prior = None if variable.centring is None or not variable.is_latent else location_scale(variable.distribution)
+        if prior is None:
             continue
-        location = known.location if known.factor is None else variable.value - variable.residual
+        location = prior.location if prior.factor is None else variable.value - variable.residual
         residual = variable.residual
         shape = jnp.shape(variable.residual)
-        log_scale = jnp.broadcast_to(jnp.log(known.scale), shape)
-        found[name] = Residuals(residual, jnp.broadcast_to(location, shape), log_scale)
-    return found
+        log_scale = jnp.broadcast_to(jnp.log(prior.scale), shape)
+        residuals[name] = Residuals(residual, jnp.broadcast_to(location, shape), log_scale)
+    return residuals
 
 
 def log_jacobians(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
@@ -202,15 +202,15 @@ def _first(shape: tuple[int, ...]) -> Float[np.ndarray, "two *shape"]:
 
 
 def _refusal(
-    name: str, whole: TracedProgram, found: Mapping[str, Any], depends: Mapping[str, Any], movable: Sequence[str]
+    name: str, whole: TracedProgram, sites: Mapping[str, Any], depends: Mapping[str, Any], movable: Sequence[str]
 ) -> str:
     """Return why a variable cannot be partially centred."""
     centred = f"This model's are {first_few(list(map(repr, movable)))}." if movable else "This model has none."
-    if name not in found:
+    if name not in sites:
         if name in whole.variables:
             return f"centring: {name!r} is not latent, so that it has no position to choose. {centred}"
-        return f"centring: the model has no variable {name!r}.{hint(name, found)} {centred}"
-    kind = kind_of(found[name])
+        return f"centring: the model has no variable {name!r}.{hint(name, sites)} {centred}"
+    kind = kind_of(sites[name])
     if kind == "LatentEntries":
         return f"centring: {name!r} are imputed entries, which stay as they are. {centred}"
     if name not in depends:

@@ -28,17 +28,17 @@ def captured(whole: TracedProgram, differentiated: bool = True) -> Hashable | No
         whole: the trace.
         differentiated: True if the gradient is used: only its trace contains derivatives written by users.
     """
-    found = _form(whole)
-    if found is None or not found.rules or not differentiated:
-        return found
+    form = _form(whole)
+    if form is None or not form.rules or not differentiated:
+        return form
     gradient = form_of(whole.gradient())
-    return None if gradient is None else (found, gradient)
+    return None if gradient is None else (form, gradient)
 
 
 def captured_words(whole: TracedProgram) -> str:
     """Return a digest of the trace, equal in all processes; empty if the trace cannot be compared."""
-    found = _form(whole)
-    return "" if found is None else found.digest.hex()
+    form = _form(whole)
+    return "" if form is None else form.digest.hex()
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def _operation(equation: JaxprEqn, constants: Mapping[Any, Any]) -> bytes:
 def _variables_that_differ(one: TracedProgram, other: TracedProgram) -> Iterator[str]:
     """Yield the names of variables whose densities, and then values, depend on constants that differ."""
     constants = [_constants(one.at_zero), _constants(other.at_zero)]
-    known = zip(one.at_zero.jaxpr.constvars, one.at_zero.consts, other.at_zero.consts, strict=False)
-    differing = {variable for variable, mine, theirs in known if operations_of(mine) != operations_of(theirs)}
+    triples = zip(one.at_zero.jaxpr.constvars, one.at_zero.consts, other.at_zero.consts, strict=False)
+    differing = {variable for variable, mine, theirs in triples if operations_of(mine) != operations_of(theirs)}
     for mine, theirs in zip(one.at_zero.eqns, other.at_zero.eqns, strict=False):
         calls = [
             operations_of([value for value in equation.params.values() if is_program(value)])

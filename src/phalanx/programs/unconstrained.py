@@ -107,13 +107,13 @@ class Evaluation:
 
     def in_support(self) -> dict[str, Array]:
         """Return for each observed variable whether its values are in the support of its distribution."""
-        found: dict[str, Array] = {}
+        inside: dict[str, Array] = {}
         for name, variable in self.variables.items():
             if not variable.observed or variable.distribution is None or isinstance(variable.distribution, Unit):
                 continue
             if (support := support_of(variable.distribution)) is not None:
-                found[name] = jnp.asarray(support(variable.value))
-        return found
+                inside[name] = jnp.asarray(support(variable.value))
+        return inside
 
 
 def run_unconstrained(
@@ -203,7 +203,7 @@ def at_values(
 
     A value fits if it is the transform of an unconstrained value, given the other variables.
     """
-    found: dict[str, Array] = {}
+    results: dict[str, Array] = {}
     misfits: dict[str, Array] = {}
 
     def place(variable: RandomVariable, _: Forward) -> RandomVariable:
@@ -215,15 +215,15 @@ def at_values(
             inverse = transform.inv(values[name])
         except NotImplementedError:
             inverse = jnp.full_like(position[name], jnp.nan)
-        found[name] = jnp.where(wanted[name], inverse, position[name])
-        value = jnp.asarray(transform(found[name]))
+        results[name] = jnp.where(wanted[name], inverse, position[name])
+        value = jnp.asarray(transform(results[name]))
         fits = jnp.isfinite(inverse).all() & jnp.isclose(value, values[name], rtol=FITS, atol=FITS).all()
         misfits[name] = wanted[name] & ~fits
         return _with_value(variable, value)
 
     with unvalidated(), tracing(place):
         program(**data)
-    return found, misfits
+    return results, misfits
 
 
 def _given(position: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Array:
@@ -327,10 +327,10 @@ def transform_of(variable: RandomVariable) -> Transform:
 
 def _centred(variable: RandomVariable, bijection: Transform) -> Transform:
     """Return the transform of a partially centred position; `bijection` is that of a centred one."""
-    found = location_scale(variable.distribution)
-    assert found is not None  # `centring.find_sites` names variables that have both
-    location, scale = (jnp.broadcast_to(x, _shape(variable)) for x in found[:2])
-    factor = None if found.factor is None else _for_each(found.factor, location.ndim)
+    parts = location_scale(variable.distribution)
+    assert parts is not None  # `centring.find_sites` names variables that have both
+    location, scale = (jnp.broadcast_to(x, _shape(variable)) for x in parts[:2])
+    factor = None if parts.factor is None else _for_each(parts.factor, location.ndim)
     centred = PartlyCentred(LocationScale(location, scale, factor), jnp.asarray(variable.centring))
     return centred if isinstance(bijection, IdentityTransform) else ComposeTransform([centred, bijection])
 

@@ -96,7 +96,7 @@ class InvalidValues(NamedTuple):
                 f"jax.nn.sigmoid."
             )
         at = f" at {where}" if where else ""
-        found = f"{message_text.count(self.count, 'observed value')} {'lies' if self.count == 1 else 'lie'}"
+        subject = f"{message_text.count(self.count, 'observed value')} {'lies' if self.count == 1 else 'lie'}"
         remedy = "Check the data, or choose a distribution that can take these values."
         if np.isnan(self.value).any() and not hint:
             remedy = (
@@ -105,15 +105,15 @@ class InvalidValues(NamedTuple):
                 f"arguments latent."
             )
         return (
-            f"Variable {name!r}: {found} outside the support of its distribution{hint}. {remedy} The first is "
+            f"Variable {name!r}: {subject} outside the support of its distribution{hint}. {remedy} The first is "
             f"{value}{at}, and a value of a {self.distribution} must be {self.allowed}."
         )
 
 
 def nan_hint(names: Sequence[str], arrays: Sequence[ArrayLike]) -> str:
     """Return a part of a message that names the arrays with NaN; empty if all are free of NaN."""
-    found = [name for name, array in zip(names, arrays, strict=True) if bool(jnp.isnan(array).any())]
-    return f"; the data hold NaN in {', '.join(found)}" if found else ""
+    with_nan = [name for name, array in zip(names, arrays, strict=True) if bool(jnp.isnan(array).any())]
+    return f"; the data hold NaN in {', '.join(with_nan)}" if with_nan else ""
 
 
 def find_invalid(
@@ -126,11 +126,11 @@ def find_invalid(
         run = run_unconstrained(program, None, data)
         keys = dict(zip(run.position, random.split(random.key(0), len(run.position)), strict=True))
         elsewhere = {name: random.normal(keys[name], v.shape, v.dtype) for name, v in run.position.items()}
-        found = value_checks_of_both(run, run_unconstrained(program, elsewhere, data))
-        return {key: (replace(check, values=()), first_of(check)) for key, check in found.items()}
+        checks = value_checks_of_both(run, run_unconstrained(program, elsewhere, data))
+        return {key: (replace(check, values=()), first_of(check)) for key, check in checks.items()}
 
-    found = jax.jit(lambda arrays: alone(lambda: look(arrays), axes_but_chain(mesh)))(arrays)
-    return {key: InvalidValues.of(check, first) for key, (check, first) in found.items() if int(first[0])}
+    checks = jax.jit(lambda arrays: alone(lambda: look(arrays), axes_but_chain(mesh)))(arrays)
+    return {key: InvalidValues.of(check, first) for key, (check, first) in checks.items() if int(first[0])}
 
 
 def improper_parameters(run: Callable[[Mapping[str, Array] | None], Evaluation]) -> ValueChecks:
@@ -165,23 +165,23 @@ def first_of(check: ValueCheck) -> tuple[Array, Array, Array]:
 
 def value_checks_of_both(run: Evaluation, other: Evaluation) -> ValueChecks:
     """Return the checks by variable and parameter, given evaluations at two positions; flags are set if both agree."""
-    found = value_checks_of(run)
+    checks = value_checks_of(run)
     elsewhere = value_checks_of(other)
     return {
         key: replace(check, bad=check.bad & _same(check, elsewhere[key]) & _same_support(run, other, key))
-        for key, check in found.items()
+        for key, check in checks.items()
     }
 
 
 def value_checks_of(run: Evaluation) -> ValueChecks:
     """Return the checks at one position, including values that are invalid only there."""
-    found: ValueChecks = {}
+    checks: ValueChecks = {}
     for name, variable in run.variables.items():
         if variable.observed and (check := _of_value(variable)) is not None:
-            found[name, VALUE] = check
+            checks[name, VALUE] = check
         for parameter, check in _of_parameters(variable.distribution):
-            found.setdefault((name, parameter), check)
-    return found
+            checks.setdefault((name, parameter), check)
+    return checks
 
 
 def _same(check: ValueCheck, other: ValueCheck) -> Array:
@@ -243,8 +243,8 @@ def _is_checked(constraint: Any) -> bool:
 
 def in_words(constraint: Any) -> str:
     """Return the values that a constraint allows, as text."""
-    for known, text in ALLOWED:
-        if constraint is known:
+    for allowed, text in ALLOWED:
+        if constraint is allowed:
             return text
     bounds = [getattr(constraint, bound, None) for bound in ("lower_bound", "upper_bound")]
     is_number = [isinstance(bound, int | float | np.ndarray) and np.ndim(bound) == 0 for bound in bounds]

@@ -209,9 +209,9 @@ def _ends(state: Lagged, numpy: ModuleType) -> Array | np.ndarray:
     lags = state.last.shape[1]
     left_out = [numpy.zeros_like(state.centre)]
     for lag in range(lags):
-        known = at_lanes(lag < state.count, state.centre)
+        is_within = at_lanes(lag < state.count, state.centre)
         ends = (state.first[:, lag] - state.centre) + (state.last[:, lag] - state.centre)
-        left_out.append(left_out[-1] + numpy.where(known, ends, 0.0))
+        left_out.append(left_out[-1] + numpy.where(is_within, ends, 0.0))
     ends = 2 * (state.deviations + state.deviations_lost)[:, None] - numpy.stack(left_out, axis=1)
     return numpy.where(_pairs(state, numpy) > 0, ends, 0.0)
 

@@ -244,9 +244,9 @@ def _finalize(batch: int, state: PyTree) -> Float64[np.ndarray, "*shape"]:
         ).reshape(shape)
         of_draws = _variance(series.draws)
         total = series.draws.count.sum()
-        found = of_draws / error * (total / series.lengths[:, :batches].sum())
+        size = of_draws / error * (total / series.lengths[:, :batches].sum())
         most = total * np.log10(total)
-        return np.where(of_draws > 0, np.minimum(found, most), np.nan)
+        return np.where(of_draws > 0, np.minimum(size, most), np.nan)
 
 
 def _whole_batches(lengths: Int[np.ndarray, "chains batches"], length: int) -> int:

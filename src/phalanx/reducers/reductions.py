@@ -175,7 +175,7 @@ def _called(fn: Callable[..., Any], values: dict[str, Array]) -> PyTree:
 def parts_of(name: str, entry: Reduce, values: Mapping[str, Array]) -> dict[str, Array]:
     """Return the arrays, of all chains, that an entry reduces."""
     try:
-        made = jax.vmap(lambda values: _called(entry.fn, values))(dict(values))
+        results = jax.vmap(lambda values: _called(entry.fn, values))(dict(values))
     except KeyError as error:
         if error.args and error.args[0] in values:
             raise  # the variable exists: the error is of the user's code
@@ -183,7 +183,7 @@ def parts_of(name: str, entry: Reduce, values: Mapping[str, Array]) -> dict[str,
             f"reducers[{name!r}]: there is no variable {error} to reduce; there are {', '.join(map(repr, values))}."
             f"{hint(map(str, error.args), values)}"
         ) from error
-    parts = made if isinstance(made, dict) else {WHOLE: made}
+    parts = results if isinstance(results, dict) else {WHOLE: results}
     for part, array in parts.items():
         if not hasattr(array, "shape"):
             raise ValueError(

@@ -93,10 +93,10 @@ def _predictive(posterior: Reported, most: int, kind: str) -> tuple[dict[str, np
         for name, values in posterior.draws.items()
     }
     try:
-        found = replace(of_run, draws=thinned, stats={}).predictive(kind=kind, given=[])
+        predictions = replace(of_run, draws=thinned, stats={}).predictive(kind=kind, given=[])
     except Exception as error:  # of the user's model, of any class
         return {}, _first_line(error)
-    return {name: values[0] for name, values in found.items()}, ""
+    return {name: values[0] for name, values in predictions.items()}, ""
 
 
 def _observed(target: Target, draw: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], int]:
@@ -107,11 +107,15 @@ def _observed(target: Target, draw: Mapping[str, np.ndarray]) -> tuple[dict[str,
     def run(arrays: list[Any]) -> dict[str, Any]:
         data = arguments.join(arrays)
         with unvalidated(), model_errors(target.program, arguments=data):
-            found = trace(seed(substitute(target.program, draw), jax.random.key(0)))(**data)
-        values = {name: jnp.asarray(variable.value) for name, variable in found.items() if variable.value is not None}
+            variables = trace(seed(substitute(target.program, draw), jax.random.key(0)))(**data)
+        values = {
+            name: jnp.asarray(variable.value) for name, variable in variables.items() if variable.value is not None
+        }
         sizes.append(sum(value.size * value.dtype.itemsize for value in values.values()))
         # a factor is observed, too, and has no elements
-        given = {name for name, variable in found.items() if variable.observed and variable.distribution is not None}
+        given = {
+            name for name, variable in variables.items() if variable.observed and variable.distribution is not None
+        }
         return {name: value for name, value in values.items() if name in given and value.size}
 
     def alone_on_device(arrays: list[Any]) -> dict[str, Any]:

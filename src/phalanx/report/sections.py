@@ -211,26 +211,26 @@ def loo_section(posterior: Any, model: ModelDraws) -> Section:
     if not model.observed:
         return Section(title, missing=[f"Not computed: {model.no_replicates}."])
     if terms > _MOST_TERMS:
-        words = f"it takes {terms:,} terms, one of each observation at each draw; call posterior.loo()"
-        return Section(title, missing=[f"Not computed: {words}."])
+        text = f"it takes {terms:,} terms, one of each observation at each draw; call posterior.loo()"
+        return Section(title, missing=[f"Not computed: {text}."])
     try:
-        found = posterior.loo()
+        loo = posterior.loo()
     except Exception as error:  # of the user's model, of any class
         reason = (str(error) or type(error).__name__).splitlines()[0]
         return Section(title, missing=[f"Not computed: {reason}"])
-    shapes = {name: np.asarray(values, np.float64).ravel() for name, values in found.pareto_k.items()}
+    shapes = {name: np.asarray(values, np.float64).ravel() for name, values in loo.pareto_k.items()}
     shapes = {name: values[np.isfinite(values)] for name, values in shapes.items()}  # masked entries have none
-    high = sum(int(np.sum(values > found.good_k)) for values in shapes.values())
+    high = sum(int(np.sum(values > loo.good_k)) for values in shapes.values())
     note = (
-        f"Expected log predictive density (elpd) {float(found.elpd):,.2f} ± {float(found.se):,.2f} (standard error); "
-        f"effective number of parameters (p_loo) {float(found.p_loo):,.2f}. "
+        f"Expected log predictive density (elpd) {float(loo.elpd):,.2f} ± {float(loo.se):,.2f} (standard error); "
+        f"effective number of parameters (p_loo) {float(loo.p_loo):,.2f}. "
     )
     if high:
-        note += f"Pareto k of {count(high, 'observation')} is above {found.good_k:.2g}: their terms are unreliable."
+        note += f"Pareto k of {count(high, 'observation')} is above {loo.good_k:.2g}: their terms are unreliable."
     else:
         total = sum(values.size for values in shapes.values())
-        note += f"Pareto k of all {total:,} observations is at most {found.good_k:.2g}."
-    figures = {f"Pareto k of {name}": pareto_figure(name, values, found.good_k) for name, values in shapes.items()}
+        note += f"Pareto k of all {total:,} observations is at most {loo.good_k:.2g}."
+    figures = {f"Pareto k of {name}": pareto_figure(name, values, loo.good_k) for name, values in shapes.items()}
     return section(title, note, figures)
 
 
@@ -289,9 +289,9 @@ def histograms(draws: np.ndarray) -> list[str]:
             low, high = np.quantile(part, [0.005, 0.995], axis=0)
             bins = np.floor((part - low) / (high - low) * _BINS)
         drawable = np.isfinite(bins).all(axis=0)
-        known = np.where((bins >= 0) & (bins < _BINS) & drawable, bins, _BINS).astype(np.intp)
-        size = known.shape[1]
-        counts = np.bincount((known + np.arange(size) * (_BINS + 1)).ravel(), minlength=size * (_BINS + 1))
+        numbers = np.where((bins >= 0) & (bins < _BINS) & drawable, bins, _BINS).astype(np.intp)
+        size = numbers.shape[1]
+        counts = np.bincount((numbers + np.arange(size) * (_BINS + 1)).ravel(), minlength=size * (_BINS + 1))
         counts = counts.reshape(size, _BINS + 1)[:, :_BINS]
         heights = np.rint(9 * counts / np.maximum(counts.max(axis=1, keepdims=True), 1)).astype(int)
         lines += ["".join(map(str, row)) if good else "" for row, good in zip(heights.tolist(), drawable, strict=True)]
@@ -378,12 +378,12 @@ def comparison_section(posterior: Reported, beside: Reported) -> Section:
     order = np.argsort(-np.nan_to_num(far, nan=-1.0), kind="stable")[:MOST_ELEMENTS]
     rows: list[Row] = [("", str(both[row]), "", _cells(numbers[row])) for row in order]
     apart = int(np.sum(far >= _FAR))
-    found = f"{count(apart, 'mean')} of {len(both):,} differ" if apart else f"none of {len(both):,} means differs"
+    different = f"{count(apart, 'mean')} of {len(both):,} differ" if apart else f"none of {len(both):,} means differs"
     counts = f"{count(beside.num_chains, 'chain')} of {count(beside.num_draws, 'draw')}"
     note = (
         f"The other run: {other}; {counts}; verdict: {beside.verdict().headline} Of the elements that both have, "
-        f"{found} by {_FAR} or more Monte Carlo standard errors (highlighted): chance explains smaller distances. Such "
-        f"a distance is unimportant if it is a small part of the standard deviation."
+        f"{different} by {_FAR} or more Monte Carlo standard errors (highlighted): chance explains smaller distances. "
+        f"Such a distance is unimportant if it is a small part of the standard deviation."
     )
     return Section(title, note, table=Table(_COMPARISON_TITLES, rows))
 

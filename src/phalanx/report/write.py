@@ -106,14 +106,14 @@ def write_report(
     record = posterior.record
     verdict = posterior.verdict(checks)
     shown = choose_variables(posterior, names)
-    made = f"{posterior.num_draws:,}" + (
+    run_length = f"{posterior.num_draws:,}" + (
         f" of {record.num_samples:,}" if record.num_samples > posterior.num_draws else ""
     )
     return Page(
         title=f"Posterior of {record.model}" if record.model else "Posterior",
         subtitle=" · ".join(filter(None, [record.kernel, f"seed {record.seed}", record.started])),
         verdict=verdict,
-        interrupted=f"The run was interrupted after {made} draws." if record.interrupted else "",
+        interrupted=f"The run was interrupted after {run_length} draws." if record.interrupted else "",
         cards=headline_cards(posterior, verdict),
         sections=[
             *sections_of_draws(posterior, shown, beside),
@@ -201,10 +201,10 @@ def write_folder(
     files = []
     findings = {}
     if posterior.num_draws:
-        found = posterior.summary()["r_hat"]
+        r_hat = posterior.summary()["r_hat"]
         findings = {
             "verdict": _verdict(posterior, checks),
-            "r_hat": {"log_density": _number(found.iloc[0]), "worst": _number(found.max())},
+            "r_hat": {"log_density": _number(r_hat.iloc[0]), "worst": _number(r_hat.max())},
         }
     elif posterior.record.reduced_draws:
         findings = {"verdict": _verdict(posterior)}
@@ -232,8 +232,8 @@ def write_result(document: Mapping[str, Any], folder: Path) -> Path:
 
 
 def _title(name: str) -> str:
-    words = name.replace("_", " ")
-    return words[:1].upper() + words[1:]
+    title = name.replace("_", " ")
+    return title[:1].upper() + title[1:]
 
 
 def _verdict(posterior: Reported, checks: Sequence[Check] = ()) -> dict[str, Any]:

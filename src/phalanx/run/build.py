@@ -71,7 +71,7 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, call: TracedCall, 
     reductions = Reductions.of(options.reducers, keep or latents, tuple(whole.observed))
     if reductions.of_observations:
         check_unscaled(whole.observed, "reducers")
-    of_groups = call.own, call.groups
+    of_groups = call.per_lane_data, call.groups
     key = executable_cache.key_of(
         whole,
         kernel,
@@ -84,11 +84,11 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, call: TracedCall, 
         *of_groups,
     )
     stored, too_large = _stored(call, kernel, keep)
-    known = executable_cache.EXECUTABLES.look_up(key)
-    target = _target(call, kernel) if known is None else known.blocks.target.with_arguments(call.arguments)
+    compiled = executable_cache.EXECUTABLES.look_up(key)
+    target = _target(call, kernel) if compiled is None else compiled.blocks.target.with_arguments(call.arguments)
     kernel = kernel.on(target)
     arrays = call.place_arrays(target)
-    if known is None:
+    if compiled is None:
         with waiting(bool(run.progress), "compiling"):
             reducing = _reducing(call, target, kernel, reductions, options.num_chains, stored)
             # the trace of a user's kernel or reducer is of one chain, which another process may have edited for many
@@ -96,7 +96,7 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, call: TracedCall, 
             executables = compile_blocks(reducing, arrays, options.matmul_precision, key if of_ours else None)
         executable_cache.EXECUTABLES.keep(key, executables)
     else:
-        executables = known.serving(call.model, reductions)
+        executables = compiled.serving(call.model, reductions)
         target = executables.blocks.target.with_arguments(call.arguments)
     record = replace(describe(target, kernel, options.num_chains, options.matmul_precision), **call.names)
     notices = [*call.notices, *too_large, notice_of_gathers(target, record.communication)]
@@ -110,7 +110,7 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, call: TracedCall, 
         record,
         call.naming,
         time.perf_counter() - began,
-        compilations=executables.count if known is None else 0,
+        compilations=executables.count if compiled is None else 0,
         notice="\n".join(filter(None, notices)) or None,
         indices=call.indices,
         traces=partial(executable_cache.trace_words, call.as_written, options.kernel, reductions),
@@ -157,7 +157,7 @@ def _target(call: TracedCall, kernel: Kernel) -> Target:
         uses_gradient = kernel.machine.uses_gradient
         check_finite_data(call.model, call.arguments, axes_but_chain(call.mesh), gradient=uses_gradient)
     target = Target.of(call.model, call.arguments, call.mesh, call.whole)
-    target = target if call.groups is None else target.of_groups(call.own, call.groups)
+    target = target if call.groups is None else target.of_groups(call.per_lane_data, call.groups)
     target = target if kernel.batch_size is None else target.in_batches(kernel.batch_size)
     checks.check_kernel(kernel, target)
     return target

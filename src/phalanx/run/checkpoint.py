@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from phalanx.mesh.agreement import SharedWords
+from phalanx.mesh.agreement import SharedMessages
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.failure import all_end_by
 from phalanx.mesh.fingerprint import fingerprint
@@ -26,7 +26,7 @@ from phalanx.posterior.file import WARMUP_PARTS, warmup_parts
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
 from phalanx.posterior.run_folder import NextSave, RunFolder, Together, sizes
-from phalanx.posterior.together import OwnDraws
+from phalanx.posterior.together import HeldDraws
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
@@ -77,7 +77,7 @@ class RunCheckpoint(Checkpoint):
         super().__init__(policy, "run", f"checkpoint={str(policy.folder)!r}")
         self._folder = RunFolder(self.saves)
         self._store = store
-        self._held, self._words = held, SharedWords(self.called)
+        self._held, self._messages = held, SharedMessages(self.called)
         self._identity: Mapping[str, Any] = {}
         self._contents: Mapping[str, str] = {}
 
@@ -93,21 +93,21 @@ class RunCheckpoint(Checkpoint):
         """
         self._identity = identity
         self._contents = contents
-        found = self._folder.read(None if self._held.is_whole else self._held)
-        if found is None:
+        save = self._folder.read(None if self._held.is_whole else self._held)
+        if save is None:
             return None
-        (parts, timing, record), continuation, known = found
-        if known.keys() != identity.keys():
-            release = known.get("the release of phalanx", "of another release")
+        (parts, timing, record), continuation, of_save = save
+        if of_save.keys() != identity.keys():
+            release = of_save.get("the release of phalanx", "of another release")
             raise ValueError(
                 f"{self.called} was saved by Phalanx {release}, in a form that this release does not continue. Install "
                 f"that release, or name another folder."
             )
-        COMPARISON.check(self.called, "run", cast("Identity", known), identity)
+        COMPARISON.check(self.called, "run", cast("Identity", of_save), identity)
         warmup = parts.get("warmup", {})
         # its divergences are counted when the run has continued
         has_draws = parts["stats"] or parts.get("warmup_stats")
-        own = OwnDraws(self._held, 0) if has_draws and not self._held.is_whole else None
+        held_draws = HeldDraws(self._held, 0) if has_draws and not self._held.is_whole else None
         return Posterior(
             parts["draws"],
             parts["stats"],
@@ -116,7 +116,7 @@ class RunCheckpoint(Checkpoint):
             parts["reduced"],
             warmup,
             continuation=continuation,
-            own=own,
+            held_draws=held_draws,
             **warmup_parts(parts),
         )
 
@@ -203,9 +203,9 @@ class RunCheckpoint(Checkpoint):
                     in_store.result()
                 entries = together.next.write_draws(self.saves.folder, draws, stats, parts, self._held)
             except Exception as failure:
-                self._words.leave(topic, json.dumps(str(failure)))
+                self._messages.leave(topic, json.dumps(str(failure)))
                 raise
-            self._words.leave(topic, json.dumps(entries))
+            self._messages.leave(topic, json.dumps(entries))
 
         self._writer.submit(write if is_first() else write_own)
 
@@ -222,8 +222,8 @@ class RunCheckpoint(Checkpoint):
 
     def _together(self, draws: int) -> Together:
         """Return the next save, of which the first process knows the place, given the draws of each chain."""
-        found = self._folder.next(draws) if is_first() else NextSave(0, 0, 0)
-        save = NextSave(*map(int, agreed(np.array(found, np.int32))))
+        next_save = self._folder.next(draws) if is_first() else NextSave(0, 0, 0)
+        save = NextSave(*map(int, agreed(np.array(next_save, np.int32))))
         return Together(self._held, save, lambda: self._written_by_others(f"save {save.number}"))
 
     def _written_by_others(self, topic: str) -> list[tuple[list[Any], list[Any]]]:
@@ -232,13 +232,13 @@ class RunCheckpoint(Checkpoint):
         Raises:
             OSError: when a process could not write its file.
         """
-        self._words.leave(topic, "[[], []]")
-        found = [json.loads(words) for words in self._words.awaited(topic)]
-        self._words.forget(topic)
-        for number, entries in enumerate(found):
+        self._messages.leave(topic, "[[], []]")
+        manifests = [json.loads(message) for message in self._messages.awaited(topic)]
+        self._messages.forget(topic)
+        for number, entries in enumerate(manifests):
             if isinstance(entries, str):
                 raise OSError(f"process {number}: {entries}")
-        return found
+        return manifests
 
 
 def identity_of(
@@ -252,7 +252,7 @@ def identity_of(
     said = {name: str(getattr(record, name)) for name in names}
     for what, lines in (("data", record.data), ("variable", record.latents)):
         said |= {f"{what} {name!r}": line.partition(", rows over")[0] for name, line in lines.items()}
-    said |= {f"reducer {name!r}": words for name, words in reducers.items()}
+    said |= {f"reducer {name!r}": text for name, text in reducers.items()}
     said |= {f"the release of {name}": record.versions[name] for name in LIBRARIES}
     store = str(None if options.store is None else IN_STORE)
     said |= {"call": "phx.mcmc", "thin": str(thin), "store": store, "save_warmup": str(bool(options.save_warmup))}

@@ -156,10 +156,10 @@ class ContinuationChecks:
                 "the posterior that continue_run returns."
             )
         self._check_centring(state)
-        known = state.tuning
+        tuning = state.tuning
         expected = unshard(first_tuning(blocks), blocks.layout)
         try:
-            tuned = _like(expected, known, "the kernel's tuning")
+            tuned = _like(expected, tuning, "the kernel's tuning")
             _check_shapes(tuned, expected)
         except ValueError as error:
             raise ValueError(f"tuning: the posterior has other variables or another metric: {error}.") from None
@@ -196,15 +196,15 @@ class ContinuationChecks:
             return
         arrays = place_centring(blocks.target.arguments, arrays, state.centring, blocks.target.mesh)
         position = blocks.layout.of_whole(at.position, zero=True)
-        found = self.executables.log_density_at(arrays, position)
-        known = at.log_density.in_double()
+        log_density = self.executables.log_density_at(arrays, position)
+        saved = at.log_density.in_double()
         relative = RELATIVE if self.executables.matmul_precision == "float32" else ROUGHLY
-        if not np.allclose(found, known, rtol=relative, atol=ABSOLUTE):
-            chain = int(np.argmax(np.abs(found - known)))
+        if not np.allclose(log_density, saved, rtol=relative, atol=ABSOLUTE):
+            chain = int(np.argmax(np.abs(log_density - saved)))
             raise ValueError(
-                f"continue_run: at the position of chain {chain} the posterior's log density was {known[chain]:.8g}; "
-                f"that of this model on these data is {found[chain]:.8g}. Continue with the model and the data that "
-                f"the posterior was drawn with."
+                f"continue_run: at the position of chain {chain} the posterior's log density was {saved[chain]:.8g}; "
+                f"that of this model on these data is {log_density[chain]:.8g}. Continue with the model and the data "
+                f"that the posterior was drawn with."
             )
 
     def _in_classes(self, state: RunState) -> RunState:
@@ -227,20 +227,20 @@ class ContinuationChecks:
             settling=None if state.settling is None else Stored(*state.settling),
         )
 
-    def _sinks(self, known: SinkState | None) -> SinkState | None:
+    def _sinks(self, saved: SinkState | None) -> SinkState | None:
         """Return the sinks with the states of a user's reducers in their classes."""
-        if known is None or len(known.states) == 1:
-            return known
-        counts, states = known.states
+        if saved is None or len(saved.states) == 1:
+            return saved
+        counts, states = saved.states
         placements = self.executables.reducing.placements
         states = {name: _of_user(placements[name], parts) for name, parts in states.items()}
-        return SinkState(known.count, (Counts(*counts), states))
+        return SinkState(saved.count, (Counts(*counts), states))
 
-    def _reduced(self, known: Reduced) -> Reduced:
+    def _reduced(self, saved: Reduced) -> Reduced:
         placements = self.executables.reducing.placements
-        if known.draws and set(known.states) != set(placements):
-            raise ValueError(f"it has the reducers {', '.join(map(repr, known.states)) or 'none'}")
-        return known._replace(states={name: _of_user(placements[name], parts) for name, parts in known.states.items()})
+        if saved.draws and set(saved.states) != set(placements):
+            raise ValueError(f"it has the reducers {', '.join(map(repr, saved.states)) or 'none'}")
+        return saved._replace(states={name: _of_user(placements[name], parts) for name, parts in saved.states.items()})
 
     def _check_snapshot(self, snapshot: Snapshot) -> None:
         blocks = self.executables.blocks
@@ -302,9 +302,9 @@ def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
     return left
 
 
-def check_contents(known: Mapping[str, str], here: Mapping[str, str]) -> None:
+def check_contents(saved: Mapping[str, str], here: Mapping[str, str]) -> None:
     """Raise if the checksums of the data differ from those of the run's data."""
-    if other := [name for name in {**known, **here} if known.get(name) != here.get(name)]:
+    if other := [name for name in {**saved, **here} if saved.get(name) != here.get(name)]:
         raise ValueError(
             f"continue_run: data: {', '.join(other)} {'differ' if len(other) > 1 else 'differs'} in at least one value "
             f"from the posterior's data. Continue with the data that the posterior was drawn with, or start a new run "
@@ -320,7 +320,7 @@ def check_same_names(there: NamesOfData | None, here: NamesOfData | None) -> Non
         was = there.get(name)
         now = here.get(name)
         if was != now:
-            said = ["no names" if found is None else f"the {found[0]} {listed(found[1])}" for found in (was, now)]
+            said = ["no names" if names is None else f"the {names[0]} {listed(names[1])}" for names in (was, now)]
             raise ValueError(
                 f"continue_run: {name} has {said[1]} in this sampler's data, and {said[0]} in the posterior's. Give "
                 f"the data again: continue_run(posterior, num_samples, data=...) numbers them as the posterior does."
@@ -340,9 +340,9 @@ def _known(posterior: Posterior) -> RunState:
 
 def held_of(posterior: Posterior, arrays: DrawsByName, held: HeldChains) -> DrawsByName:
     """Return the draws of a posterior in the chains that this process holds, which may differ from those it has."""
-    if posterior.own is not None and posterior.own.held == held:
+    if posterior.held_draws is not None and posterior.held_draws.held == held:
         return arrays
-    gathered = (lambda values: values) if posterior.own is None else posterior.own.held.gathered
+    gathered = (lambda values: values) if posterior.held_draws is None else posterior.held_draws.held.gathered
     return {name: held.part(gathered(values)) for name, values in arrays.items()}  # pyright: ignore[reportArgumentType]
 
 

@@ -79,12 +79,12 @@ def names_in_record(naming: Naming, arguments: Arguments, names: NamesOfData | N
     Raises:
         ValueError: when coordinates have another length than their dimension, or two rows of a table one name.
     """
-    found = naming.found(arguments)
-    axes = naming.names(arguments, found)
+    found_names = naming.axes_of_data(arguments)
+    axes = naming.names(arguments, found_names)
     shapes = {name: naming.variables[name] for name in naming.rows}
     labels = distinct_rows(shapes, axes, frozenset(naming.given.coords))
     if names is None:
-        names = names_of(arguments, {name: [axis.words for axis in known] for name, known in found.items()})
+        names = names_of(arguments, {name: [axis.labels for axis in of_axes] for name, of_axes in found_names.items()})
     return {
         "labels": labels,
         "dims": axes.dims,
@@ -100,7 +100,7 @@ def call_words(program: Callable[..., Any], arguments: Arguments, **others: Any)
     return {
         "model": getattr(program, "__name__", type(program).__name__),
         "the text of the model": source_of(program),
-        **{f"data {name!r}": words for name, words in data_words(arguments).items()},
+        **{f"data {name!r}": text for name, text in data_words(arguments).items()},
         **held_contents(arguments),
         **{name: str(value) for name, value in others.items()},
         **{f"the release of {name}": release for name, release in versions().items()},
@@ -109,18 +109,20 @@ def call_words(program: Callable[..., Any], arguments: Arguments, **others: Any)
 
 def data_words(arguments: Arguments) -> dict[str, str]:
     """Return each array of the data in words: type, shape, sharding, and the names of its levels or columns."""
-    known = zip(arguments.names, arguments.whole_shapes(), arguments.shardings, arguments.labels, strict=True)
+    arguments_and_labels = zip(
+        arguments.names, arguments.whole_shapes(), arguments.shardings, arguments.labels, strict=True
+    )
     return {
-        name: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(words)}"
-        for name, s, sharding, words in known
+        name: f"{s.dtype} {s.shape}{where_words(sharding)}{_labels(of_axes)}"
+        for name, s, sharding, of_axes in arguments_and_labels
         if not name.startswith(ADDED)
     }
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that draws depend on."""
-    found = {name: _version(name) for name in ("phalanx", "jax", "jaxlib", "numpyro", "numpy")}
-    return {**found, "python": platform.python_version()}
+    by_package = {name: _version(name) for name in ("phalanx", "jax", "jaxlib", "numpyro", "numpy")}
+    return {**by_package, "python": platform.python_version()}
 
 
 @cache
@@ -136,12 +138,14 @@ def where_words(sharding: RowSharding) -> str:
     return f", rows over {' and '.join(map(repr, sharding.axes))}" if sharding.axes else ""
 
 
-def _labels(words: Labels) -> str:
+def _labels(labels: Labels) -> str:
     """Return the names of columns or levels in the order of their numbers."""
-    if not words:
+    if not labels:
         return ""
-    shown = ", ".join(words) if len(words) <= MOST_LABELS else f"{', '.join(words[:MOST_LABELS])}, ... ({len(words)})"
-    return f", {'levels' if isinstance(words, Levels) else 'columns'} {shown}"
+    shown = (
+        ", ".join(labels) if len(labels) <= MOST_LABELS else f"{', '.join(labels[:MOST_LABELS])}, ... ({len(labels)})"
+    )
+    return f", {'levels' if isinstance(labels, Levels) else 'columns'} {shown}"
 
 
 def source_of(program: Any) -> str:
@@ -183,8 +187,8 @@ def distinct_rows(shapes: Mapping[str, tuple[int, ...]], names: AxisNames, given
 
 def _equal_rows(shapes: Mapping[str, tuple[int, ...]], labels: Names) -> dict[str, tuple[str, str]]:
     """Return the variables with a row whose name another row has: that row, and the variable of the other."""
-    words = (word for axes in labels.values() if len(axes) > 1 for known in axes if known for word in known)
-    may_be_equal = any("[" in name for name in shapes) or any("," in word for word in words)
+    all_levels = (word for axes in labels.values() if len(axes) > 1 for levels in axes if levels for word in levels)
+    may_be_equal = any("[" in name for name in shapes) or any("," in word for word in all_levels)
     if not may_be_equal or sum(map(math.prod, shapes.values())) > MOST_ROWS:
         return {}
     owners: dict[str, str] = {}

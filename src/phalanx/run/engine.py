@@ -94,9 +94,9 @@ class Engine:
             for number in np.flatnonzero(bad)
         }
         for (name, parameter), counts in begun.invalid.items():
-            found = to_host(counts).reshape(by_group)[:, 0]
+            failures = to_host(counts).reshape(by_group)[:, 0]
             what = f"the parameter {parameter!r} of {name!r}" if parameter else f"a value of {name!r}"
-            reasons |= {int(number): f"{what} is not valid" for number in np.flatnonzero(found)}
+            reasons |= {int(number): f"{what} is not valid" for number in np.flatnonzero(failures)}
         return reasons
 
     def _without_groups(self, failed: dict[int, str]) -> tuple[Array, ...]:
@@ -114,7 +114,7 @@ class Engine:
         source[list(failed)] = good[0]
         take = jax.jit(lambda array: array[source])
         return tuple(
-            jax.device_put(take(array), array.sharding) if number in target.own else array
+            jax.device_put(take(array), array.sharding) if number in target.per_lane_data else array
             for number, array in enumerate(self.arrays)
         )
 
@@ -139,18 +139,18 @@ class Engine:
         """Return the log density, its gradient and residuals at host positions `(position, coordinate)`, by batches."""
         count, (batch, num_chains, _) = len(position.parts[0]), self.blocks.batch_shapes().parts[0].shape
         rows = batch * num_chains
-        found = []
+        densities = []
         for first in range(0, count, rows):
             chosen = np.minimum(np.arange(first, first + rows), count - 1)
             part = jax.tree.map(lambda x, at=chosen: x[at].reshape(batch, num_chains, -1), position)
-            found.append(self.executables.evaluated_at(arrays, part))
+            densities.append(self.executables.evaluated_at(arrays, part))
         log_density, gradient, residuals = jax.tree.map(
-            lambda *parts: np.concatenate([part.reshape(rows, *part.shape[2:]) for part in parts])[:count], *found
+            lambda *parts: np.concatenate([part.reshape(rows, *part.shape[2:]) for part in parts])[:count], *densities
         )
         target = self.blocks.target
         trimmed = {
-            name: jax.tree.map(lambda values, of=name: target.trim(of, values, 1), known)
-            for name, known in residuals.items()
+            name: jax.tree.map(lambda values, of=name: target.trim(of, values, 1), of_group)
+            for name, of_group in residuals.items()
         }
         return AtPositions(log_density, gradient, trimmed)
 
@@ -159,8 +159,8 @@ class Engine:
         layout = self.blocks.layout
         snapshot = layout.fetched(self.executables.snapshot(chains))
         at = snapshot.lanes.at
-        found = self.evaluated_at(self.arrays, layout.of_whole(at.position, zero=True))
-        moved = {**at.position, **recentred(found.residuals, centring, layout.dtype)}
+        evaluated = self.evaluated_at(self.arrays, layout.of_whole(at.position, zero=True))
+        moved = {**at.position, **recentred(evaluated.residuals, centring, layout.dtype)}
         self.use_centring(centring)
         there = self.evaluated_at(self.arrays, layout.of_whole(moved, zero=True))
         at = at._replace(position=moved, log_density=there.log_density, gradient=there.gradient.by_variable())
@@ -222,8 +222,8 @@ class Engine:
         """Return empty sinks, given the number of draws of each chain that were reduced before."""
         program = self.executables.empty if accumulates else self.executables.no_records
         assert program is not None
-        made = np.full(self.blocks.num_chains, before if accumulates else 0, np.int32)
-        return program(self.arrays, self.executables.device_constants.array(made, PartitionSpec(CHAIN)))
+        counts = np.full(self.blocks.num_chains, before if accumulates else 0, np.int32)
+        return program(self.arrays, self.executables.device_constants.array(counts, PartitionSpec(CHAIN)))
 
     def _placed_tuning(self, tuning: PyTree) -> PyTree:
         """Return a tuning on the devices; a metric that was placed before is not copied again."""

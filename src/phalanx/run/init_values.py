@@ -122,8 +122,8 @@ class Initial:
 
     def check(self, misfits: Mapping[str, Array]) -> None:
         """Raise if a value is outside of its variable's support."""
-        for name, found in misfits.items():
-            if (chains := np.flatnonzero(to_host(found))).size:
+        for name, misfit in misfits.items():
+            if (chains := np.flatnonzero(to_host(misfit))).size:
                 value = self.values[name][chains[0]]
                 what = f"{value}" if value.ndim == 0 else f"of shape {value.shape}"
                 raise ValueError(
@@ -165,16 +165,16 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
         return _checked("draws from the prior", prior(keys(np.arange(num_chains))), shapes, num_chains)
     if callable(init):
         name = getattr(init, "__name__", type(init).__name__)
-        made = _of_function(init, keys(np.arange(num_chains)), target)
-        check_inside_simplex(made, target.sites.latents)
-        return _checked(f"values of {name}", made, shapes, num_chains)
+        starts = _of_function(init, keys(np.arange(num_chains)), target)
+        check_inside_simplex(starts, target.sites.latents)
+        return _checked(f"values of {name}", starts, shapes, num_chains)
     raise _no_kind(init)
 
 
 def check_kind(init: object) -> None:
     """Raise unless `init` has a type that `phx.mcmc` takes."""
-    known = isinstance(init, Superchains | Posterior | Mapping) or hasattr(init, "starts") or callable(init)
-    if not (init is None or known or (isinstance(init, str) and init == PRIOR)):
+    is_init = isinstance(init, Superchains | Posterior | Mapping) or hasattr(init, "starts") or callable(init)
+    if not (init is None or is_init or (isinstance(init, str) and init == PRIOR)):
         raise _no_kind(init)
 
 
@@ -260,13 +260,13 @@ def _of_posterior(
 def _of_fit(draws: Mapping[str, Any], target: Target) -> dict[str, Any]:
     """Return a guide's draws of the variables that this model has."""
     names = [latent.name for latent in target.sites.latents]
-    found = {name: draws[name] for name in names if name in draws}
-    if not found:
+    values = {name: draws[name] for name in names if name in draws}
+    if not values:
         raise ValueError(
             f"init: the fit has none of this model's variables {', '.join(map(repr, names))}; it has "
             f"{', '.join(map(repr, draws))}. Give a fit of this model."
         )
-    return found
+    return values
 
 
 def _of_function(
@@ -276,27 +276,30 @@ def _of_function(
     first = init(keys[0])
     if not isinstance(first, Mapping):
         raise TypeError(f"init: the function must return a dict of values by variable, got {type(first).__name__}.")
-    found = _for_all(init, keys, first)
+    values = _for_all(init, keys, first)
     chains = np.arange(len(keys))
     shapes = target.sites.whole_shapes
     # if the function returns values for all chains, each chain uses its own entry of those made with its key
     return {
         name: value[chains, chains] if value.shape == (*chains.shape * 2, *shapes.get(name, (0,))) else value
-        for name, value in ((name, np.asarray(value)) for name, value in found.items())
+        for name, value in ((name, np.asarray(value)) for name, value in values.items())
     }
 
 
 def _for_all(init: Callable[[Array], Any], keys: Array, first: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
-        found = jax.vmap(init)(keys)
+        of_all = jax.vmap(init)(keys)
         last = init(keys[-1])  # a single comparison may agree by chance
-        ends = [(found[name][i], one[name]) for i, one in ((0, first), (-1, last)) for name in first]
+        ends = [(of_all[name][i], one[name]) for i, one in ((0, first), (-1, last)) for name in first]
         if all(np.allclose(*pair, rtol=1e-5, equal_nan=True) for pair in ends):
-            return found
+            return of_all
     except jax.errors.JAXTypeError:
         pass
-    made = [first, *map(init, keys[1:])]  # the function uses NumPy or its own random numbers: call it chain by chain
-    return jax.tree.map(lambda *values: np.stack(values), *made)
+    of_chains = [
+        first,
+        *map(init, keys[1:]),
+    ]  # the function uses NumPy or its own random numbers: call it chain by chain
+    return jax.tree.map(lambda *values: np.stack(values), *of_chains)
 
 
 def _checked(
@@ -307,7 +310,7 @@ def _checked(
     of_chains: bool = True,
 ) -> Initial:
     """Return values that fit the model, broadcast over chains; `of_chains` means that they have one for each chain."""
-    found = {}
+    checked = {}
     if unknown := [name for name in values if name not in shapes]:
         raise ValueError(
             f"init: the model has no latent variable {', '.join(map(repr, unknown))}; it has "
@@ -323,8 +326,8 @@ def _checked(
                 f"init: the value of variable {name!r} has shape {one}; expected {shape}, or {each} with a value for "
                 f"each chain."
             )
-        found[name] = np.broadcast_to(value, each)
-    return Initial(f"{described} ({', '.join(found)})" if found else "random", found)
+        checked[name] = np.broadcast_to(value, each)
+    return Initial(f"{described} ({', '.join(checked)})" if checked else "random", checked)
 
 
 def _numbers(name: str, value: Any) -> Shaped[np.ndarray, "..."]:

@@ -109,15 +109,15 @@ class Run:
             self._go_through(warming)
         self._keep_warm_up()
 
-    def resume(self, known: RunState) -> None:
+    def resume(self, saved: RunState) -> None:
         """Restore a fetched state, and complete its warm-up."""
         executables = self.engine.executables
-        if (larger := executables.with_slots(known.slots, self.engine.arrays)) is not executables:
-            self.engine = Engine(larger, known.seed, self.engine.arrays)
+        if (larger := executables.with_slots(saved.slots, self.engine.arrays)) is not executables:
+            self.engine = Engine(larger, saved.seed, self.engine.arrays)
         stores = executables.stores_draws
-        self.engine.use_centring(known.centring)
-        reduced = HostReducers.of(self.engine.executables.reducing).pooled(known.reduced)
-        state = self.engine.placed(known._replace(reduced=reduced))
+        self.engine.use_centring(saved.centring)
+        reduced = HostReducers.of(self.engine.executables.reducing).pooled(saved.reduced)
+        state = self.engine.placed(saved._replace(reduced=reduced))
         warming = self._warm_up_phase(state.arguments)
         state = warming.resume(state) if state.in_warm_up else state
         self.state = self.engine.rested(state, warming.accumulates if state.in_warm_up else not stores)

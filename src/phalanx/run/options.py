@@ -151,8 +151,8 @@ class RunOptions:
 
     def in_words(self, saved: Posterior | None) -> dict[str, str]:
         """Return the options that processes must share besides a run's identity; a checkpoint holds the run `saved`."""
-        found = {name: str(getattr(self, name)) for name in ("num_samples", "until", "checkpoint", "store")}
-        return found | {"the number of saved draws": str(None if saved is None else saved.num_draws)}
+        texts = {name: str(getattr(self, name)) for name in ("num_samples", "until", "checkpoint", "store")}
+        return texts | {"the number of saved draws": str(None if saved is None else saved.num_draws)}
 
     @property
     def centring(self) -> Centrings:

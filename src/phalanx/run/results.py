@@ -18,7 +18,7 @@ from phalanx.diagnostics.judging.stationarity import shifts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.posterior.together import OwnDraws
+from phalanx.posterior.together import HeldDraws
 from phalanx.programs.centring import Centrings
 from phalanx.run.continuing import held_of
 from phalanx.run.host.draw_store import step_sizes
@@ -143,10 +143,10 @@ class RunResults(NamedTuple):
         stats["step_size"] = step_sizes(state, stats)
         return cls({name: draws[name] for name in run.engine.blocks.names}, stats, *reduced, *of_warmup)
 
-    def place(self, run: Run) -> OwnDraws | None:
+    def place(self, run: Run) -> HeldDraws | None:
         """Return the position of these draws among all processes' draws; None if complete. All must call it."""
         is_part = (self.stats or self.warmup_stats) and run.store is None
-        return OwnDraws.of(run.engine.blocks.held, self.stats) if is_part else None
+        return HeldDraws.of(run.engine.blocks.held, self.stats) if is_part else None
 
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:
         """Return the record of a run of `samples` iterations, given the record of its sampler."""
@@ -154,8 +154,8 @@ class RunResults(NamedTuple):
         reducers = HostReducers.of(run.engine.executables.reducing)
         relocations = [Relocation(*relocation) for relocation in state.relocations]
         executables = run.engine.executables
-        made = self.states.draws
-        lost = 0 if executables.reduce is None else max(0, state.stored.count - made)
+        num_draws = self.states.draws
+        lost = 0 if executables.reduce is None else max(0, state.stored.count - num_draws)
         drifts = filter(None, [self._not_stationary(run, before)])
         return replace(
             before.of_run(clock.started, run.interrupted, relocations, (*drifts, *findings(dict(self.reduced), lost))),
@@ -164,7 +164,7 @@ class RunResults(NamedTuple):
             superchains=state.arguments.superchains,
             num_warmup=state.arguments.num_warmup,
             num_samples=samples,
-            reduced_draws=0 if executables.stores_draws else made,
+            reduced_draws=0 if executables.stores_draws else num_draws,
             acceptance_rate=self.states.acceptance_rate,
             divergences=self.states.divergences,
             diagnostics=reducers.reductions.statistics,
@@ -179,10 +179,10 @@ class RunResults(NamedTuple):
         draws = run.state.stored.count
         if settling is None or not settling.count or not self.stats or draws >= SHORT_CHAIN:
             return None
-        own = held.owned
+        owned = held.owned
         parts = (settling.draws, settling.stats), (self.draws, self.stats)
         early, late = (
-            {name: values[own] for name, values in [("log_density", stats["log_density"]), *variables.items()]}
+            {name: values[owned] for name, values in [("log_density", stats["log_density"]), *variables.items()]}
             for variables, stats in parts
         )
         return shifts(early, late, record.labels, held.total).finding

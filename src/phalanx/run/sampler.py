@@ -45,7 +45,7 @@ from phalanx.run.progress.watchdog import watched
 from phalanx.run.results import Clock, Data, RunResults, RunStart
 from phalanx.run.state import RunArguments, RunState
 from phalanx.run.until import Until
-from phalanx.store.identity import Identity, words_of
+from phalanx.store.identity import Identity, texts_of
 from phalanx.store.policy import SavePolicy
 
 
@@ -168,7 +168,7 @@ class Sampler:
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
             identity = self._identity(int(seed), arguments, initial, options, data_used, contents)
             before = None if saves is None else saves.read(identity, contents)
-            check_same("phx.mcmc", lambda: words_of(identity) | options.in_words(before))
+            check_same("phx.mcmc", lambda: texts_of(identity) | options.in_words(before))
             if saves is None or before is None:
                 if draws_to is not None:
                     draws_to.begin(identity, None if saves is None else saves.saves.folder)
@@ -282,10 +282,10 @@ class Sampler:
         """Return what a saved run must share with a call that continues it; `contents` are checksums of its data."""
         record = replace(data.record, seed=seed, num_warmup=arguments.num_warmup, init=arguments.init)
         reducers = {name: str(entry.reducer) for name, entry in self.executables.reducing.reductions.stateful}
-        found = identity_of(record, arguments.thin, reducers, initial.values, options)
+        identity = identity_of(record, arguments.thin, reducers, initial.values, options)
         if options.policy is not None:
-            found["traces"] = {name: digest or None for name, digest in self.traces().items()}
-        return {**found, "contents": {**found["contents"], **contents}}
+            identity["traces"] = {name: digest or None for name, digest in self.traces().items()}
+        return {**identity, "contents": {**identity["contents"], **contents}}
 
     def stream(self, seed: int, num_samples: int | None, options: RunOptions) -> Generator[StreamBlock, None, None]:
         """Yield draws and results of reducers block by block, without storing them; see `phx.stream`."""
@@ -300,14 +300,14 @@ class Sampler:
             contents = {} if saves is None else self.arguments(self.arrays).fingerprints()
             identity = self._identity(int(seed), arguments, initial, options, data, contents)
             identity["said"]["call"] = "phx.stream"
-            check_same("phx.stream", lambda: words_of(identity) | {"num_samples": str(num_samples)})
+            check_same("phx.stream", lambda: texts_of(identity) | {"num_samples": str(num_samples)})
             before = None if saves is None else saves.read(identity, contents)
             kernel = self._tuned(options) if before is None else self.kernel
             state = None if before is None else self._state_of(before, self.arrays)
             start = RunStart(int(seed), kernel, initial, arguments, options.centring, before, state)
             callbacks = options.callbacks
             if saves is not None:
-                callbacks.append(lambda report: saves.offer(replace(report, done=stream.made)))
+                callbacks.append(lambda report: saves.offer(replace(report, done=stream.draws_made)))
             run = Run(self.executables, kernel, start.seed, self.arrays, display, callbacks, saves is not None)
             stream = RunStream.of(run, num_samples, options.thin, before)
             clock = start.clock()
@@ -325,7 +325,7 @@ class Sampler:
         received = stream.received
         state = run.value._replace(stored=run.state.stored.whole_of_each.gathered(run.engine.blocks.held))
         posterior = self._posterior(run, data, clock, state.arguments.thin * received, lambda: state)
-        return replace(posterior, draws={}, stats={}, own=None)
+        return replace(posterior, draws={}, stats={}, held_draws=None)
 
     def _posterior(
         self, run: Run, data: Data, clock: Clock, samples: int, state: Callable[[], RunState], with_draws: bool = True
@@ -343,7 +343,7 @@ class Sampler:
             run.state.warmup_record,
             self.executables.blocks.target.with_arrays(data.arrays),
             continuation=SamplerContinuation(sampler, state),
-            own=results.place(run),
+            held_draws=results.place(run),
             warmup_draws=dict(results.warmup_draws),
             warmup_stats=dict(results.warmup_stats),
         )
@@ -355,8 +355,8 @@ class Sampler:
 
     def _tuned(self, options: RunOptions) -> Kernel:
         """Return the kernel with its initial hyperparameters."""
-        known = options.tuning
-        return self.kernel if known is None else replace(self.kernel, tuning=self._checks.tuning_of(known))
+        tuning = options.tuning
+        return self.kernel if tuning is None else replace(self.kernel, tuning=self._checks.tuning_of(tuning))
 
     @property
     def _checks(self) -> ContinuationChecks:
@@ -371,11 +371,11 @@ class Sampler:
         state = self._checks.state_of(posterior)
         of = posterior.continuation.sampler if isinstance(posterior.continuation, SamplerContinuation) else None
         same_data = of is not None and list(map(id, of.arrays)) == list(map(id, arrays))
-        known = posterior.continuation is not None and posterior.continuation.contents() if not same_data else None
-        if known:
-            check_contents(known, self.arguments(arrays).fingerprints())
+        contents = posterior.continuation is not None and posterior.continuation.contents() if not same_data else None
+        if contents:
+            check_contents(contents, self.arguments(arrays).fingerprints())
         if of is None or of.executables is not self.executables or not same_data:
-            self._checks.check_log_density(state, arrays, bool(known) or same_data)
+            self._checks.check_log_density(state, arrays, bool(contents) or same_data)
         return state
 
     def arguments(self, arrays: tuple[Array, ...]) -> Arguments:
@@ -420,9 +420,9 @@ class Sampler:
             used = Data(self.arrays, self.record)
         else:
             names = self.record.names if names is None else names
-            known = KnownData.of(target.arguments.with_arrays(self.arrays), names)
+            of_fit = KnownData.of(target.arguments.with_arrays(self.arrays), names)
             given = centred_first(target.program, impute_again(target.program, data))
-            arguments = known.split(target.program, given).fixing(target.arguments.constants)
+            arguments = of_fit.split(target.program, given).fixing(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
                 self.indices.check_indices(arguments)

@@ -50,7 +50,7 @@ class Reduced(NamedTuple):
         failed: reasons why reducers failed, by reducer name.
         draws: draws of each chain that were reduced.
         divergences, evaluations: totals of those draws over all chains; 0 if draws are stored.
-        accepted, made: sum of the acceptance rates of those draws before thinning, and their number; 0 likewise.
+        accepted, transitions: sum of the acceptance rates of those draws before thinning, and their number; 0 likewise.
     """
 
     states: Mapping[str, Any] = {}
@@ -59,12 +59,12 @@ class Reduced(NamedTuple):
     divergences: int = 0
     evaluations: int = 0
     accepted: float = 0.0
-    made: int = 0
+    transitions: int = 0
 
     @property
     def acceptance_rate(self) -> float | None:
         """Mean acceptance rate of all draws; None before the first draw."""
-        return self.accepted / self.made if self.made else None
+        return self.accepted / self.transitions if self.transitions else None
 
 
 class LateCopy:

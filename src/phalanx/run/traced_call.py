@@ -49,7 +49,7 @@ class TracedCall:
         names: names of axes, levels and columns, as fields of a record.
         indices: check of the indices in the data.
         notices: sentences to show before the run.
-        own: numbers of the arrays of which each group of chains has its own, in a run on many data sets.
+        per_lane_data: numbers of the arrays of which each group of chains has its own, in a run on many data sets.
         groups: number of those groups, in the order of chains; None if all chains have the same data.
     """
 
@@ -62,7 +62,7 @@ class TracedCall:
     names: dict[str, Any]
     indices: DataCheck
     notices: tuple[str, ...]
-    own: tuple[int, ...] = ()
+    per_lane_data: tuple[int, ...] = ()
     groups: int | None = None
 
     @classmethod

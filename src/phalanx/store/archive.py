@@ -85,8 +85,8 @@ def read_archive(path: Path, kind: Kind, make: Callable[[dict[str, Any], Mapping
         if contents.get("format") != kind.format:
             raise ValueError(f"its format is {contents.get('format')!r}")
         if contents.get("version") not in kind.versions:
-            known = " and ".join(map(str, kind.versions))
-            raise ValueError(f"it has version {contents.get('version')} of the format; this release reads {known}")
+            versions = " and ".join(map(str, kind.versions))
+            raise ValueError(f"it has version {contents.get('version')} of the format; this release reads {versions}")
         parts = {name: _rebuild(part, arrays) for name, part in contents.get("parts", {}).items()}
         if missing := [name for name in kind.parts if name not in parts]:
             raise ValueError(f"it has no {', '.join(missing)}")
@@ -94,8 +94,8 @@ def read_archive(path: Path, kind: Kind, make: Callable[[dict[str, Any], Mapping
     except PermissionError:
         raise
     except Exception as error:  # zipfile, zlib, NumPy and json raise errors of a dozen kinds on damaged bytes
-        found = f"it has no entry {error}" if isinstance(error, KeyError) else error
-        message = f"{kind.load}: {path} is not a {kind.what} saved by Phalanx, or is damaged: {found}."
+        problem = f"it has no entry {error}" if isinstance(error, KeyError) else error
+        message = f"{kind.load}: {path} is not a {kind.what} saved by Phalanx, or is damaged: {problem}."
         raise ValueError(message) from error
 
 
@@ -137,9 +137,9 @@ def _name_of(record: type) -> str:
 def _class_of(name: str, fields: list[str]) -> Any:
     """Return a record's class: Phalanx's, if it is imported and still has these fields; else a new one."""
     module, _, name = name.rpartition(":")
-    found = getattr(sys.modules.get(module), name, None) if module.partition(".")[0] == _OURS else None
-    is_it = isinstance(found, type) and issubclass(found, tuple) and list(getattr(found, "_fields", ())) == fields
-    return found if is_it else namedtuple(name.rpartition(".")[2], fields)
+    entry = getattr(sys.modules.get(module), name, None) if module.partition(".")[0] == _OURS else None
+    is_it = isinstance(entry, type) and issubclass(entry, tuple) and list(getattr(entry, "_fields", ())) == fields
+    return entry if is_it else namedtuple(name.rpartition(".")[2], fields)
 
 
 def _describe_array(array: np.ndarray, where: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -148,8 +148,8 @@ def _describe_array(array: np.ndarray, where: str, arrays: dict[str, np.ndarray]
         raise TypeError(f"save: {where} holds Python objects in an array, which cannot be saved.")
     entry = str(len(arrays))
     # `.npy` has no dtypes such as bfloat16: their bits are written as integers
-    known = array.dtype.kind != "V"
-    arrays[entry] = array if known else array.view(f"u{array.dtype.itemsize}")
+    has_name = array.dtype.kind != "V"
+    arrays[entry] = array if has_name else array.view(f"u{array.dtype.itemsize}")
     return {"array": entry, "dtype": array.dtype.name, "shape": list(array.shape)}
 
 
@@ -157,12 +157,12 @@ def _checked(array: np.ndarray, dtype: str, shape: Any) -> np.ndarray:
     """Return an array of the file if it is what was saved."""
     if array.dtype.fields is not None or np.dtype(dtype).fields is not None:
         raise ValueError("an array has several fields")
-    known = array.dtype.name == dtype
-    if not known and not (np.dtype(dtype).kind == "V" and array.dtype == f"u{np.dtype(dtype).itemsize}"):
+    same_type = array.dtype.name == dtype
+    if not same_type and not (np.dtype(dtype).kind == "V" and array.dtype == f"u{np.dtype(dtype).itemsize}"):
         raise ValueError(f"an array of {dtype} is one of {array.dtype}")
     if shape is not None and list(array.shape) != shape:
         raise ValueError(f"an array of shape {tuple(shape)} has shape {array.shape}")
-    return array if known else array.view(dtype)
+    return array if same_type else array.view(dtype)
 
 
 def _rebuild(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:

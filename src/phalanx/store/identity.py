@@ -47,8 +47,8 @@ class Identity(TypedDict):
     compiler: NotRequired[dict[str, str]]
 
 
-def words_of(identity: Identity) -> dict[str, str]:
-    """Return an identity in words by name, which processes compare."""
+def texts_of(identity: Identity) -> dict[str, str]:
+    """Return an identity as texts by name, which processes compare."""
     digests = {f"{CONTENT}{name}": str(one) for name, one in {**identity["contents"], **identity["traces"]}.items()}
     return {**{name: str(value) for name, value in identity["said"].items()}, **digests, **identity["releases"]}
 
@@ -64,13 +64,13 @@ class Comparison:
     """Comparison of the identities of two runs or two trainings, in words.
 
     Attributes:
-        words: for each content and trace, what it is of; empty if their names say it.
+        descriptions: for each content and trace, what it is of; empty if their names say it.
         advice: what the user should do where they differ.
         follows: traces that change with others, by name: a change is reported only if those others are equal.
         spare: traces that need not be comparable.
     """
 
-    words: Mapping[str, str]
+    descriptions: Mapping[str, str]
     advice: str
     follows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
@@ -87,8 +87,8 @@ class Comparison:
         Raises:
             ValueError: when it holds another run or training; the message names what differs.
         """
-        if found := self.differences(there, here):
-            raise ValueError(f"{called} holds another {kind}: {found}. {self.advice}")
+        if differences := self.differences(there, here):
+            raise ValueError(f"{called} holds another {kind}: {differences}. {self.advice}")
         if opaque := self.not_compared(there, here):
             warn(
                 f"{called} may be of another {kind}: not compared were {opaque}. Make sure that they are those it was "
@@ -110,14 +110,14 @@ class Comparison:
         traces = []
         if there["releases"] == here["releases"]:
             traces = _others(there["traces"], here["traces"])
-        if not self.words:
+        if not self.descriptions:
             changed = [f"the content of {name} differs" for name in contents]
             programs = [f"the trace of {name} differs (its code, or a value that it reads)" for name in traces]
             return "; ".join(changed or programs)
         others = {*contents, *traces}
-        named = [name for name in self.words if name in others and others.isdisjoint(self.follows.get(name, ()))]
-        words = dict.fromkeys(self.words[name] for name in named)
-        return f"it differs in {' and in '.join(words)}" if words else ""
+        named = [name for name in self.descriptions if name in others and others.isdisjoint(self.follows.get(name, ()))]
+        texts = dict.fromkeys(self.descriptions[name] for name in named)
+        return f"it differs in {' and in '.join(texts)}" if texts else ""
 
     def not_compared(self, there: Identity, here: Identity) -> str:
         """Return what could not be compared, and why; empty where all was."""
@@ -127,12 +127,12 @@ class Comparison:
                 for name in TRACED_BY
                 if there["releases"].get(name) != here["releases"].get(name)
             ]
-            what = " and ".join(dict.fromkeys(self.words[name] for name in here["traces"]))
+            what = " and ".join(dict.fromkeys(self.descriptions[name] for name in here["traces"]))
             return f"{what}, because programs are written down by {', '.join(changed)}"
         opaque = [
-            self.words[name]
+            self.descriptions[name]
             for name, digest in here["traces"].items()
-            if name in self.words and name not in self.spare and None in (digest, there["traces"].get(name))
+            if name in self.descriptions and name not in self.spare and None in (digest, there["traces"].get(name))
         ]
         return f"{' and '.join(opaque)}, of which some function's content cannot be compared" if opaque else ""
 
@@ -144,19 +144,19 @@ def _others(there: Mapping[str, str | None], here: Mapping[str, str | None]) -> 
 
 def trace(f: Callable[..., Any], *arguments: PyTree) -> object:
     """Trace the part of `f` that its outputs need: the rest may appear in the first of several traces only."""
-    found = live(jax.make_jaxpr(f)(*arguments))
-    return _NOT_LIVE if found is None else found
+    jaxpr = live(jax.make_jaxpr(f)(*arguments))
+    return _NOT_LIVE if jaxpr is None else jaxpr
 
 
 def digest_of(arrays: Iterable[tuple[str, np.ndarray]], labels: Mapping[str, Any] | None = None) -> str:
     """Return a digest of arrays by name: of names, dtypes, shapes and contents, and of labels that some have."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     labels = labels or {}
     for name, array in arrays:
         array = np.ascontiguousarray(array)
-        found.update(f"{name} {array.dtype} {array.shape} {labels.get(name, '')}".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {array.dtype} {array.shape} {labels.get(name, '')}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def _digest(traced: object) -> str | None:
@@ -166,10 +166,10 @@ def _digest(traced: object) -> str | None:
 
 
 def _releases() -> dict[str, str]:
-    found = {}
+    releases = {}
     for name in TRACED_BY:
         try:
-            found[name] = version(name)
+            releases[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return releases

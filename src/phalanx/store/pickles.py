@@ -31,8 +31,8 @@ class Pickled:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         shared = {name: getattr(self, name) for name in self.of_process}
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in shared}  # pyright: ignore[reportArgumentType]
-        return self._with({**shared, **copy.deepcopy(own, memo)})
+        copied = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in shared}  # pyright: ignore[reportArgumentType]
+        return self._with({**shared, **copy.deepcopy(copied, memo)})
 
     def _with(self, state: dict[str, Any]) -> Any:
         copied = object.__new__(type(self))

@@ -150,8 +150,8 @@ class Saves:
         for name, write in files.items():
             write(self.folder / name)
         manifest = self.folder / f"save-{self.next_number:08d}{'' if at is None else f'-at-{at}'}.json"
-        known = {name: digest for name, digest in self.digests.items() if _top(name) in before}
-        text = seal({"version": VERSION, **entries}, self.folder, [*before, *files], known)
+        sealed = {name: digest for name, digest in self.digests.items() if _top(name) in before}
+        text = seal({"version": VERSION, **entries}, self.folder, [*before, *files], sealed)
         with replacing(manifest) as partial:
             partial.write_text(text, encoding="utf-8")
         self.digests = digests(self.folder, manifest.name)
@@ -175,9 +175,9 @@ class Saves:
     @property
     def manifests(self) -> list[Path]:
         """Manifests, the oldest first."""
-        found = [path for path in self.folder.glob("save-*.json") if MANIFEST.fullmatch(path.name)]
+        manifests = [path for path in self.folder.glob("save-*.json") if MANIFEST.fullmatch(path.name)]
         old = [self.folder / self.index] if self.index and (self.folder / self.index).is_file() else []
-        return [*old, *sorted(found, key=_number)]
+        return [*old, *sorted(manifests, key=_number)]
 
     def contents_of(self, manifests: Iterable[Path]) -> set[str]:
         """Return names of the files and folders that belong to some saves."""
@@ -231,13 +231,13 @@ def remove(path: Path) -> None:
 
 
 def _number(manifest: Path) -> int:
-    found = MANIFEST.fullmatch(manifest.name)
-    return 0 if found is None else int(found[1])
+    match = MANIFEST.fullmatch(manifest.name)
+    return 0 if match is None else int(match[1])
 
 
 def _at(manifest: Path) -> int | None:
-    found = MANIFEST.fullmatch(manifest.name)
-    return None if found is None or found[2] is None else int(found[2])
+    match = MANIFEST.fullmatch(manifest.name)
+    return None if match is None or match[2] is None else int(match[2])
 
 
 def _top(name: str) -> str:

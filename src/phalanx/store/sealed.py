@@ -18,19 +18,19 @@ FILES, SEAL = "files", "seal"
 """Entries of the index: digests by file, and the digest of all other entries."""
 
 
-def seal(record: Mapping[str, Any], folder: Path, parts: Iterable[str], known: Mapping[str, str] | None = None) -> str:
+def seal(record: Mapping[str, Any], folder: Path, parts: Iterable[str], sealed: Mapping[str, str] | None = None) -> str:
     """Return the text of an index.
 
     Args:
         record: other entries of the index, as JSON has them.
         folder: the folder of the files.
         parts: names of the files in it that are sealed, and of folders whose files are.
-        known: digests of files that were sealed before.
+        sealed: digests of files that were sealed before.
     """
-    known = known or {}
+    sealed = sealed or {}
     paths = [file for part in parts for file in (folder / part, *sorted((folder / part).rglob("*")))]
     names = [file.relative_to(folder).as_posix() for file in paths]
-    files = {name: known.get(name) or _digest(folder / name) for name in names if (folder / name).is_file()}
+    files = {name: sealed.get(name) or _digest(folder / name) for name in names if (folder / name).is_file()}
     entries = json.loads(json.dumps({**record, FILES: files}))
     return json.dumps({**entries, SEAL: digest_of(entries)}, indent=1) + "\n"
 
@@ -81,10 +81,12 @@ def digests(folder: Path, index: str) -> dict[str, str]:
     if not is_inside(folder, index):
         return {}
     try:
-        found = json.loads((folder / index).read_text(encoding="utf-8"))[FILES]
+        by_file = json.loads((folder / index).read_text(encoding="utf-8"))[FILES]
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return {}
-    return {name: sum_ for name, sum_ in found.items() if is_inside(folder, name)} if isinstance(found, dict) else {}
+    return (
+        {name: sum_ for name, sum_ in by_file.items() if is_inside(folder, name)} if isinstance(by_file, dict) else {}
+    )
 
 
 def is_inside(folder: Path, name: str) -> bool:

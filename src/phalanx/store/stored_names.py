@@ -54,7 +54,7 @@ def _ignores_case(folder: Path) -> bool:
 
 def _escaped(name: str) -> str:
     """Return a name as one of a folder."""
-    key = _SPECIAL.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), name)
+    key = _SPECIAL.sub(lambda match: quote(match[0], safe="", errors="surrogatepass"), name)
     if _RESERVED.fullmatch(key):
         key = f"%{key}"
     return key if len(key.encode()) <= LONGEST_NAME else _with_digest(key, name)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.extras import require
-from phalanx.mesh.agreement import SharedWords
+from phalanx.mesh.agreement import SharedMessages
 from phalanx.mesh.chains import HeldChains
 from phalanx.mesh.output import warn
 from phalanx.mesh.processes import is_first
@@ -171,7 +171,7 @@ class ZarrFolder:
     coords: Mapping[str, np.ndarray] = field(default_factory=dict)
     is_open: bool = False
     """True once a store was made or continued."""
-    _words: SharedWords = field(init=False)
+    _messages: SharedMessages = field(init=False)
     _arrays: dict[tuple[str, str], Any] = field(default_factory=dict)
     _tails: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
     """Room for a chunk of each array; its first draws are those behind the last full chunk."""
@@ -181,7 +181,7 @@ class ZarrFolder:
     """Descriptor of the folder, locked for this process."""
 
     def __post_init__(self) -> None:
-        self._words = SharedWords(self.called)
+        self._messages = SharedMessages(self.called)
 
     # -- beginning ----------------------------------------------------------------------------------------------------
 
@@ -198,16 +198,16 @@ class ZarrFolder:
             FileExistsError: when something else is at the path.
             ValueError: when another process writes to the store.
         """
-        self._words.leave(WRITTEN, "0")
+        self._messages.leave(WRITTEN, "0")
         if not self.owned.is_first:
             self.is_open = True
             return
         if entries["checkpoint"] and is_zarr(self.path):
-            known = root_of(self.path, self.called)[1]
-            same = all(known.get(name) == entries[name] for name in ("run", "checkpoint"))
-            if same and not known.get("complete"):
+            of_store = root_of(self.path, self.called)[1]
+            same = all(of_store.get(name) == entries[name] for name in ("run", "checkpoint"))
+            if same and not of_store.get("complete"):
                 self._locked()
-                self._set_aside(known["committed"]) if known.get("committed") else self.discard()
+                self._set_aside(of_store["committed"]) if of_store.get("committed") else self.discard()
         if self.path.exists():
             raise FileExistsError(
                 f"{self.called} exists already, and a store is never overwritten. Name a new folder; to continue its "
@@ -232,24 +232,24 @@ class ZarrFolder:
         Raises:
             ValueError: when the store is of another run, has fewer draws, or another process writes to it.
         """
-        root, known = root_of(self.path, self.called)
-        if known.get("run") != entries["run"] or count > known.get("committed", 0):
-            of = "is of this run" if known.get("run") == entries["run"] else "is of another run"
+        root, of_store = root_of(self.path, self.called)
+        if of_store.get("run") != entries["run"] or count > of_store.get("committed", 0):
+            of = "is of this run" if of_store.get("run") == entries["run"] else "is of another run"
             raise ValueError(
-                f"{self.called} {of} and has {known.get('committed', 0)} draws of each chain; the checkpoint continues "
-                f"a run behind {count}. Give the store that the run wrote to."
+                f"{self.called} {of} and has {of_store.get('committed', 0)} draws of each chain; the checkpoint "
+                f"continues a run behind {count}. Give the store that the run wrote to."
             )
         if self.owned.is_first:
             self._locked()
-            write_entries(root, {**known, **entries, "committed": count})
+            write_entries(root, {**of_store, **entries, "committed": count})
         self.is_open = True
         self.count = count
-        self._words.leave(WRITTEN, str(count))
+        self._messages.leave(WRITTEN, str(count))
         if count:
             groups = zip((POSTERIOR, STATS), read_zarr(self.path, self.called, count), strict=False)
-            found = {(group, name): draws for group, arrays in groups for name, draws in arrays.items()}
-            self.owned = self.owned.fitting({draws.stored.chunks[0] for draws in found.values()})
-            for key, draws in found.items():
+            arrays_by_name = {(group, name): draws for group, arrays in groups for name, draws in arrays.items()}
+            self.owned = self.owned.fitting({draws.stored.chunks[0] for draws in arrays_by_name.values()})
+            for key, draws in arrays_by_name.items():
                 array = self._arrays[key] = draws.stored.with_config(ALL_CHUNKS)
                 behind = self._read_tail(draws)
                 self._tails[key] = _room(array, behind)
@@ -316,8 +316,8 @@ class ZarrFolder:
         `first` is the number of the first of them. Draws that the store has are left out: a run that an error or a
         second Ctrl-C ended within a block gives its last draws again.
         """
-        known = max(self.count - first, 0)
-        groups = {group: {name: v[:, known:] for name, v in arrays.items()} for group, arrays in groups.items()}
+        surplus = max(self.count - first, 0)
+        groups = {group: {name: v[:, surplus:] for name, v in arrays.items()} for group, arrays in groups.items()}
         number = next(iter(groups[STATS].values())).shape[1]
         if not self._arrays and self.owned.is_first:
             self._make_arrays(groups)
@@ -337,19 +337,21 @@ class ZarrFolder:
         They have their final size. It ends in the first process once they are on the disk in all.
         """
         if self.owned.is_first:
-            made = {group: self._make_group(group, v, next(iter(v.values())).shape[1]) for group, v in groups.items()}
-            self._words.leave(MADE, "")
+            groups_made = {
+                group: self._make_group(group, v, next(iter(v.values())).shape[1]) for group, v in groups.items()
+            }
+            self._messages.leave(MADE, "")
         else:
-            self._words.awaited(MADE, of=[0])
+            self._messages.awaited(MADE, of=[0])
             root, _ = root_of(self.path, self.called)
-            made = {group: dict(arrays_in(root[group])) for group in groups}
-        for group, arrays in made.items():
+            groups_made = {group: dict(arrays_in(root[group])) for group in groups}
+        for group, arrays in groups_made.items():
             for name, array in arrays.items():
                 self._write(group, name, array.with_config(ALL_CHUNKS), 0, groups[group][name])
         self._sync()
-        self._words.leave(PUT, "")
+        self._messages.leave(PUT, "")
         if self.owned.is_first:
-            self._words.awaited(PUT)
+            self._messages.awaited(PUT)
 
     def commit(self, entries: Mapping[str, Any] | None = None, of_all: bool = True) -> None:
         """Write the chunks that are not full, wait for the disk, then write the number of draws and other entries.
@@ -358,24 +360,24 @@ class ZarrFolder:
         is false, that of the draws which all have written so far.
         """
         self._write_tails()
-        self._words.leave(WRITTEN, str(self.count))
+        self._messages.leave(WRITTEN, str(self.count))
         if not self.owned.is_first:
             return
-        counts = self._words.left(WRITTEN)
+        counts = self._messages.left(WRITTEN)
         if of_all:
-            self._words.awaited(WRITTEN, lambda words: int(words) >= self.count)
+            self._messages.awaited(WRITTEN, lambda message: int(message) >= self.count)
             counts = {0: str(self.count)}
         elif len(counts) < self.owned.processes:
             return
-        root, known = root_of(self.path, self.called)
-        count = max(known.get("committed", 0), min(map(int, counts.values())))
-        write_entries(root, {**known, **(entries or {}), "committed": count})
+        root, of_store = root_of(self.path, self.called)
+        count = max(of_store.get("committed", 0), min(map(int, counts.values())))
+        write_entries(root, {**of_store, **(entries or {}), "committed": count})
         sync(self.path / "zarr.json")
         sync(self.path)
 
     def fail(self, error: BaseException) -> None:
         """Report a failure of this process to the others that write."""
-        self._words.fail(error)
+        self._messages.fail(error)
 
     def _write_tails(self) -> None:
         for (group, name), tail in self._tails.items():
@@ -404,21 +406,21 @@ class ZarrFolder:
 
     def _make_arrays(self, groups: Groups) -> None:
         for group, arrays in groups.items():
-            made = self._make_group(group, arrays, max(self.room, 1))
-            self._arrays |= {(group, name): array for name, array in made.items()}
-            self._tails |= {(group, name): _room(array, arrays[name]) for name, array in made.items()}
-        self._words.leave(ROOM, str(self.room))
+            zarr_arrays = self._make_group(group, arrays, max(self.room, 1))
+            self._arrays |= {(group, name): array for name, array in zarr_arrays.items()}
+            self._tails |= {(group, name): _room(array, arrays[name]) for name, array in zarr_arrays.items()}
+        self._messages.leave(ROOM, str(self.room))
 
     def _make_group(self, group: str, arrays: Mapping[str, np.ndarray], room: int) -> dict[str, Any]:
         """Make a group of arrays like these with room for so many draws of all chains, and its coordinates."""
-        root, known = root_of(self.path, self.called)
+        root, entries = root_of(self.path, self.called)
         within = root.create_group(group, attributes={"inference_library": OURS}, overwrite=True)
-        made = {}
+        zarr_arrays = {}
         for name, values in arrays.items():
-            own = self.dims.get(name, (None,) * (values.ndim - 2))
-            dims = ("chain", "draw", *(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(own)))
+            of_value = self.dims.get(name, (None,) * (values.ndim - 2))
+            dims = ("chain", "draw", *(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(of_value)))
             shape = (self.owned.num_chains, room, *values.shape[2:])
-            made[name] = within.create_array(
+            zarr_arrays[name] = within.create_array(
                 name,
                 shape=shape,
                 chunks=self.owned.chunk(shape, values.dtype.itemsize),
@@ -430,17 +432,17 @@ class ZarrFolder:
             )
             for dim, size in zip(dims, shape, strict=True):
                 if dim not in within:
-                    words = self.coords.get(dim)
-                    words = np.arange(size) if words is None or len(words) != size else words
-                    _make_coordinate(within, dim, words)
+                    labels = self.coords.get(dim)
+                    labels = np.arange(size) if labels is None or len(labels) != size else labels
+                    _make_coordinate(within, dim, labels)
         self._written.update((self.path / group).rglob("*"))
-        kinds = {group: {name: kind_of(array) for name, array in made.items()}}
-        write_entries(root, {**known, ARRAYS: {**known.get(ARRAYS, {}), **kinds}})
-        return made
+        kinds = {group: {name: kind_of(array) for name, array in zarr_arrays.items()}}
+        write_entries(root, {**entries, ARRAYS: {**entries.get(ARRAYS, {}), **kinds}})
+        return zarr_arrays
 
     def _open_arrays(self, room: int) -> None:
         """Open the arrays once the first process has made them, with room for so many draws of each chain."""
-        self._words.awaited(ROOM, lambda words: int(words) >= room, of=[0])
+        self._messages.awaited(ROOM, lambda message: int(message) >= room, of=[0])
         root, _ = root_of(self.path, self.called)
         self._arrays = {
             (group, name): array.with_config(ALL_CHUNKS)
@@ -461,7 +463,7 @@ class ZarrFolder:
             draw.resize((room,))
             draw[:] = np.arange(room)
         self.room = room
-        self._words.leave(ROOM, str(room))
+        self._messages.leave(ROOM, str(room))
 
     def _append(self, group: str, name: str, values: np.ndarray) -> None:
         tail = self._tails[group, name]
@@ -482,9 +484,9 @@ class ZarrFolder:
         self.owned.write(array, slice(begin, end), values)
         for number in range(begin // size, -(-end // size)):
             for chains in self.owned.numbers(array.chunks[0]):
-                found = self.path / group / name / "c" / str(chains) / str(number)
-                if found.exists():
-                    self._written.update([found, *found.rglob("*")])
+                chunk = self.path / group / name / "c" / str(chains) / str(number)
+                if chunk.exists():
+                    self._written.update([chunk, *chunk.rglob("*")])
 
 
 def _room(array: Any, like: np.ndarray) -> np.ndarray:
@@ -504,5 +506,5 @@ def _codecs() -> list[Any]:
 def _make_coordinate(group: Any, name: str, values: np.ndarray) -> None:
     kind = str if values.dtype.kind == "U" else values.dtype
     chunks = (max(1, len(values)),)
-    made = group.create_array(name, shape=values.shape, chunks=chunks, dtype=kind, dimension_names=(name,))
-    made[:] = values
+    coordinate = group.create_array(name, shape=values.shape, chunks=chunks, dtype=kind, dimension_names=(name,))
+    coordinate[:] = values

@@ -63,34 +63,34 @@ def _stored(
     stored: list[dict[str, StoredArray]] = []
     for group in groups:
         try:
-            found = _in_order(dict(arrays_in(root[group])), entries.get(ARRAYS, {}).get(group, {}))
+            arrays = _in_order(dict(arrays_in(root[group])), entries.get(ARRAYS, {}).get(group, {}))
         except Exception as error:  # of many classes: metadata are parsed here
             raise ValueError(
                 f"{called} is damaged: its group {group} cannot be read ({error}). A zarr.json in that folder is "
                 f"missing or damaged: restore it from a copy."
             ) from error
-        _check_kinds(found, entries, group, called)
-        if short := [(name, array.shape[1]) for name, array in found.items() if array.shape[1] < (count or 0)]:
+        _check_kinds(arrays, entries, group, called)
+        if short := [(name, array.shape[1]) for name, array in arrays.items() if array.shape[1] < (count or 0)]:
             raise ValueError(f"{called} is damaged: {short[0][0]} has {short[0][1]} of {count} draws.")
-        lengths = {name: array.shape[1] if count is None else count for name, array in found.items()}
-        stored.append({name: StoredArray(array, lengths[name]) for name, array in found.items()})
+        lengths = {name: array.shape[1] if count is None else count for name, array in arrays.items()}
+        stored.append({name: StoredArray(array, lengths[name]) for name, array in arrays.items()})
     draws, stats = stored or ({}, {})
     return draws, stats
 
 
-def _in_order(found: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+def _in_order(arrays: Mapping[str, Any], order: Mapping[str, Any]) -> dict[str, Any]:
     """Return arrays in the order in which the run made them; Zarr lists them in any order."""
-    return {name: found[name] for name in [*(n for n in made if n in found), *sorted(found.keys() - made.keys())]}
+    return {name: arrays[name] for name in [*(n for n in order if n in arrays), *sorted(arrays.keys() - order.keys())]}
 
 
-def _check_kinds(found: Mapping[str, Any], entries: Mapping[str, Any], group: str, called: str) -> None:
+def _check_kinds(arrays: Mapping[str, Any], entries: Mapping[str, Any], group: str, called: str) -> None:
     """Raise unless a group has the arrays that the run made in it; earlier releases did not record them."""
     for name, kind in entries.get(ARRAYS, {}).get(group, {}).items():
-        if name not in found:
+        if name not in arrays:
             raise ValueError(
                 f"{called} is damaged: its group {group} has lost {name!r}. Restore the folder from a copy."
             )
-        if (now := kind_of(found[name])) != kind:
+        if (now := kind_of(arrays[name])) != kind:
             raise ValueError(
                 f"{called} is damaged: {name!r} of its group {group} is [type, chains, ...] = {now}, and the run wrote "
                 f"{kind}. Restore the folder from a copy."
@@ -129,8 +129,8 @@ def root_of(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
         raise ValueError(
             f"{called} is damaged: its version, its committed draws or its arrays are not those of a store."
         )
-    found = entries.pop(SEAL, None)
-    if version > 1 and found != digest_of(entries):
+    seal = entries.pop(SEAL, None)
+    if version > 1 and seal != digest_of(entries):
         raise ValueError(
             f"{called} is damaged: the entries of its zarr.json, such as the number of committed draws, do not have "
             f"the checksum that was written with them. Restore {str(path / 'zarr.json')!r} from a copy. The arrays "

@@ -343,13 +343,13 @@ def check_values_given(init: object, what: str) -> None:
         raise TypeError(f"{what}: init: expected a dict of values by variable; got {init!r}.")
 
 
-def check_init(init: Mapping[str, Any], known: Sequence[str], latents: Sequence[Latent] = ()) -> None:
+def check_init(init: Mapping[str, Any], names: Sequence[str], latents: Sequence[Latent] = ()) -> None:
     """Raise if initial values have unknown names, or the wrong shape for a latent variable."""
-    if unknown := [name for name in init if name not in known]:
+    if unknown := [name for name in init if name not in names]:
         raise ValueError(
             f"init: there is no parameter or variable {', '.join(map(repr, unknown))}; there are "
-            f"{', '.join(map(repr, known))}."
-            f"{hint(unknown, known)}"
+            f"{', '.join(map(repr, names))}."
+            f"{hint(unknown, names)}"
         )
     for name, value in init.items():
         for leaf in jax.tree.leaves(value):
@@ -372,8 +372,8 @@ def check_found(pair: Pair, given: Mapping[str, Any], num_steps: int) -> None:
     """Raise if initial values are of parameters that a guide finds itself."""
     if num_steps == 0 or not pair.guide.traits.is_solved:
         return
-    if own := [name for name in given if name in pair.learned.parameters]:
+    if learned := [name for name in given if name in pair.learned.parameters]:
         raise ValueError(
-            f"init: {own[0]!r} is a parameter of {pair.guide.name}, which climbs and finds its own. Give values of the "
-            f"model's variables, where the climb begins; or num_steps=0, to keep the parameters as they are."
+            f"init: {learned[0]!r} is a parameter of {pair.guide.name}, which climbs and finds its own. Give values of "
+            f"the model's variables, where the climb begins; or num_steps=0, to keep the parameters as they are."
         )

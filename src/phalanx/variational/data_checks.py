@@ -66,9 +66,9 @@ class DataChecks:
         """
         self.judge(arguments, self.look(arrays))
 
-    def judge(self, arguments: Arguments, found: Array | None) -> None:
+    def judge(self, arguments: Arguments, flags: Array | None) -> None:
         """Raise if the flag of `look` is true and names an index or a value; warn of those that cannot be checked."""
-        if found is not None and bool(found):
+        if flags is not None and bool(flags):
             self.unseen(arguments)  # its sentences were shown for the first data
             _warn(self._of_model.check_values(arguments))
 

@@ -55,14 +55,15 @@ def posterior_of(
     began = time.perf_counter()
     problem = drawing.pair.problem
     latents = list(record.latents)
-    known = list(problem.whole.values)
+    available = list(problem.whole.values)
     if keep is None:  # a deterministic value may have the rows of the first batch
         keep, _ = stored_by_default(latents, {} if problem.is_streamed else problem.whole.deterministic)
     names = [keep] if isinstance(keep, str) else list(keep)
-    if unknown := [name for name in names if name not in known]:
+    if unknown := [name for name in names if name not in available]:
         raise ValueError(
-            f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has {', '.join(map(repr, known))}."
-            f"{hint(unknown, known)}"
+            f"keep: the model has no variable {', '.join(map(repr, unknown))}; it has "
+            f"{', '.join(map(repr, available))}."
+            f"{hint(unknown, available)}"
         )
     reduction = DrawReduction(drawing.compiler, Reductions.of(reducers, names or latents)) if reducers else None
     stored: dict[str, list[np.ndarray]] = {name: [] for name in names}

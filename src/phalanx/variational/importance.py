@@ -80,14 +80,14 @@ def importance(
     pair.problem.check_same("phx.importance", proposal=pair.guide.name, seed=seed)
     compiler = Compiler()
     arrays = pair.problem.place_arrays()
-    known = pair.learned  # traces both programs first: errors in a program come before errors in values
+    learned = pair.learned  # traces both programs first: errors in a program come before errors in values
     pair.problem.check_function()
     pair.problem.check_finite()
     DataChecks(pair, compiler).check_now(pair.problem.arguments)
     free = FirstParameters.of(pair, compiler, int(seed), arrays, init)()
     empty = np.zeros(0, np.float32)
     return Fit(
-        params=jax.tree.map(np.asarray, dict(known.constrain(free))),
+        params=jax.tree.map(np.asarray, dict(learned.constrain(free))),
         losses=Losses(empty, empty),
         timing=Timing(compile=time.perf_counter() - began, compilations=compiler.count),
         record=record_of(pair, elbo(), 0, int(seed), started, False, names_for(pair.problem)),

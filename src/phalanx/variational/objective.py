@@ -272,13 +272,13 @@ def objective(fn: Callable[[Array, Array, PyTree], Array], *, path: bool = False
     def loss(parts: Parts) -> Float[Array, ""]:
         returned = fn(parts["log_p"], parts[log_q], parts["draws"])
         try:
-            made = jnp.asarray(returned)
+            value = jnp.asarray(returned)
         except (TypeError, ValueError):
             raise TypeError(
                 f"objective: the function must return a scalar, the number to minimise; got {returned!r}."
             ) from None
-        if made.shape != ():
-            raise ValueError(f"objective: the function must return a scalar; got an array of shape {made.shape}.")
-        return made
+        if value.shape != ():
+            raise ValueError(f"objective: the function must return a scalar; got an array of shape {value.shape}.")
+        return value
 
     return Objective(f"objective({getattr(fn, '__name__', 'fn')})", ("log_p", log_q, "draws"), loss, _each)

@@ -121,9 +121,9 @@ class PageOfFit(NamedTuple):
             sections=[
                 *self._of_draws(names, beside),
                 *(
-                    section(title, _NOTES[title], {f"{title} {number}": one for number, one in enumerate(found)})
-                    for title, found in drawn.items()
-                    if found
+                    section(title, _NOTES[title], {f"{title} {number}": one for number, one in enumerate(figures)})
+                    for title, figures in drawn.items()
+                    if figures
                 ),
                 *(section_of_users(title, figure) for title, figure in figures.items()),
             ],
@@ -194,8 +194,8 @@ def marginal_figure(values: Mapping[str, np.ndarray], weights: Weights, labels: 
     normalized = weights.normalized
     if not np.isfinite(normalized).all():
         return []
-    found = moments(values, normalized, labels=labels)
-    found = sorted(found, key=lambda m: -max(abs(m.shift), abs(np.log(m.ratio))))[:SHOWN]
+    largest = moments(values, normalized, labels=labels)
+    largest = sorted(largest, key=lambda m: -max(abs(m.shift), abs(np.log(m.ratio))))[:SHOWN]
     columns = {
         label: column
         for name, draws in values.items()
@@ -203,7 +203,7 @@ def marginal_figure(values: Mapping[str, np.ndarray], weights: Weights, labels: 
             element_names(name, draws.shape[1:], labels), draws.reshape(len(draws), -1).T, strict=True
         )
     }
-    return [panel(_weighted, moment.name, columns[moment.name].astype(np.float64), normalized) for moment in found]
+    return [panel(_weighted, moment.name, columns[moment.name].astype(np.float64), normalized) for moment in largest]
 
 
 def _weighted(axes: Axes, name: str, draws: np.ndarray, normalized: np.ndarray) -> None:

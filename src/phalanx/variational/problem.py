@@ -158,12 +158,12 @@ class Problem(ModelOnMesh):
         """
         if self.minibatch is not None or self.parameters:
             return None
-        found = captured(self.whole)
+        form = captured(self.whole)
         arguments = self.arguments
-        if found is None:
+        if form is None:
             return None
         rows = arguments.layout, arguments.shardings, arguments.local_shapes()
-        return found, draws_key(self.whole), self.mesh, *rows
+        return form, draws_key(self.whole), self.mesh, *rows
 
     @property
     def at_start(self) -> Program:

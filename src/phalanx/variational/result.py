@@ -120,7 +120,7 @@ class Fit(Pickled):
     free: dict[str, Any] | None = None
     pair: Pair | None = None
     arrays: tuple[Array, ...] = ()
-    known: Mapping[str, Any] = field(default_factory=dict)
+    from_file: Mapping[str, Any] = field(default_factory=dict)
     is_proposal: bool = False
     last: dict[str, Any] | None = None
 
@@ -147,11 +147,11 @@ class Fit(Pickled):
         """
         check_seed(seed)
         check_number(n)
-        known = self.proposals.names
-        if unknown := [name for name in names or () if name not in known]:
+        available = self.proposals.names
+        if unknown := [name for name in names or () if name not in available]:
             raise ValueError(
                 f"sample: there is no variable {', '.join(map(repr, unknown))}; there are "
-                f"{', '.join(map(repr, known))}.{hint(unknown, known)}"
+                f"{', '.join(map(repr, available))}.{hint(unknown, available)}"
             )
         return on_host(self._drawing.batches(seed, n), names).values
 
@@ -286,8 +286,8 @@ class Fit(Pickled):
         Returns:
             The verdict: `good`, `grade` ("good", "usable" or "not good"), `headline`, `findings` and `passed` checks.
         """
-        if self.pair is None and "verdict" in self.known:
-            return self.known["verdict"]
+        if self.pair is None and "verdict" in self.from_file:
+            return self.from_file["verdict"]
         check_number(num_draws)
         ended: dict[str, Any] = {"settled": self.unsettled, "steps": self.steps, "failed": self.failed}
         if self.pair and not self.pair.guide.traits.has_draws:
@@ -347,7 +347,7 @@ class Fit(Pickled):
             parts["failed"],
             parts.get("seen", 0),
             tuple(Look(*look) for look in parts.get("looks", ())),
-            known={"verdict": parts["verdict"]},
+            from_file={"verdict": parts["verdict"]},
             last=parts.get("last"),
         )
 

@@ -112,7 +112,7 @@ class FirstParameters:
     @property
     def shapes(self) -> dict[str, Any]:
         """Shapes of the parameters, on the real line."""
-        return self.program.made[0]
+        return self.program.out_info[0]
 
     def values_from(self, compiler: Compiler) -> Callable[[Params], dict[str, Any]]:
         """Return the function from points of the real line to the parameters' values; it compiles in the background."""
@@ -155,13 +155,13 @@ def check_misfits(*flags: Misfits, sets: int = 1) -> dict[int, str]:
     Raises:
         ValueError: when it does for all.
     """
-    found: dict[int, str] = {}
+    by_set: dict[int, str] = {}
     for (_, sentence), bad in (item for misfits in reversed(flags) for item in misfits.items()):  # variables first
         numbers = np.flatnonzero(to_host(bad))
-        found = dict.fromkeys(numbers[numbers < sets].tolist(), sentence) | found
-    if len(found) == sets:
-        raise ValueError(found[0])
-    return found
+        by_set = dict.fromkeys(numbers[numbers < sets].tolist(), sentence) | by_set
+    if len(by_set) == sets:
+        raise ValueError(by_set[0])
+    return by_set
 
 
 def _layout(value: PyTree) -> PyTree:
@@ -174,26 +174,26 @@ def init_of(init: Init | None, pair: Pair, continues: bool = False) -> dict[str,
         return {}
     of_guide = () if pair.program else pair.problem.latents
     latents = [latent.name for latent in of_guide]
-    known = [*pair.learned.parameters, *latents]
+    names = [*pair.learned.parameters, *latents]
     if isinstance(init, Fit):
         params = init.params if init.last is None or not continues else init.last
-        found = {name: value for name, value in params.items() if name in pair.learned.parameters}
-        if not found:
+        values = {name: value for name, value in params.items() if name in pair.learned.parameters}
+        if not values:
             raise ValueError(
                 f"init: the fit has the parameters {', '.join(map(repr, init.params))}, but this one has no parameter "
                 f"of these names; it has {', '.join(map(repr, pair.learned.parameters))}."
             )
     elif isinstance(init, Posterior):
         draws = init.of_all_chains.draws  # all processes make this call together
-        found = {name: np.mean(np.asarray(draws[name]), (0, 1)) for name in latents if name in draws}
+        values = {name: np.mean(np.asarray(draws[name]), (0, 1)) for name in latents if name in draws}
     elif isinstance(init, Mapping):
-        found = dict(init)
+        values = dict(init)
     else:
         raise TypeError(f"init: expected a dict of values by name, a fit or a posterior; got {init!r}.")
-    if both := [name for name in found if name in latents and name in pair.learned.parameters]:
+    if both := [name for name in values if name in latents and name in pair.learned.parameters]:
         raise ValueError(
             f"init: {both[0]!r} is both a variable of the model and a parameter of the guide {pair.guide.name}. Rename "
             f"the variable."
         )
-    checks.check_init(found, known, of_guide)
-    return {name: arrays_of(name, value) for name, value in found.items()}
+    checks.check_init(values, names, of_guide)
+    return {name: arrays_of(name, value) for name, value in values.items()}

@@ -145,35 +145,35 @@ def _check_parameters(
     traced, checks = jax.make_jaxpr(look, return_shape=True)(values, problem.arguments.whole_shapes())
     names = [name for name in sorted(values) for _ in jax.tree.leaves(values[name])]
     sources = {v: name for v, name in zip(traced.jaxpr.invars, names, strict=False) if name in real}
-    for found in _unbounded(traced, sources, checks):
-        constraint = NAMES.get(found.check.allowed, "interval")
+    for scale in _unbounded(traced, sources, checks):
+        constraint = NAMES.get(scale.check.allowed, "interval")
         raise ValueError(
-            f"{_sentence(found, where)} the parameter {found.source!r}, which has no constraint. Give it one, as in "
-            f"phx.param({found.source!r}, ..., numpyro.distributions.constraints.{constraint}), or {TRANSFORM}."
+            f"{_sentence(scale, where)} the parameter {scale.source!r}, which has no constraint. Give it one, as in "
+            f"phx.param({scale.source!r}, ..., numpyro.distributions.constraints.{constraint}), or {TRANSFORM}."
         )
 
 
 def _check_latents(problem: Problem) -> None:
     whole = problem.whole
     sources = dict(zip(whole.at_zero.jaxpr.outvars, sorted(whole.position), strict=False))
-    for found in _unbounded(whole.at_zero, sources, whole.checks):
-        if _invalid_in_prior(problem, found) > RARE:
-            kind = kind_of(whole.variables[found.source].distribution)
+    for scale in _unbounded(whole.at_zero, sources, whole.checks):
+        if _invalid_in_prior(problem, scale) > RARE:
+            kind = kind_of(whole.variables[scale.source].distribution)
             raise ValueError(
-                f"{_sentence(found, '')} the variable {found.source!r}, whose {kind} has other values. Give it a prior "
+                f"{_sentence(scale, '')} the variable {scale.source!r}, whose {kind} has other values. Give it a prior "
                 f"with the right support, such as HalfNormal or LogNormal for a scale and Beta for a probability, or "
                 f"{TRANSFORM}."
             )
 
 
-def _sentence(found: _Unbounded, where: str) -> str:
+def _sentence(scale: _Unbounded, where: str) -> str:
     return (
-        f"Variable {found.name!r}{where}: its {found.parameter} must be {found.check.allowed} for a "
-        f"{found.check.distribution}, and is"
+        f"Variable {scale.name!r}{where}: its {scale.parameter} must be {scale.check.allowed} for a "
+        f"{scale.check.distribution}, and is"
     )
 
 
-def _invalid_in_prior(problem: Problem, found: _Unbounded) -> float:
+def _invalid_in_prior(problem: Problem, scale: _Unbounded) -> float:
     """Return the fraction of draws from the prior in which a distribution's parameter is invalid; 0 if unknown."""
     data = problem.arguments.join(problem.arguments.arrays)
 
@@ -184,7 +184,7 @@ def _invalid_in_prior(problem: Problem, found: _Unbounded) -> float:
             return variable.complete() if variable.is_given else replace(variable, key=next(keys)).complete()
 
         variables = run_program(problem.at_start, draw, data)
-        return value_checks_of(Evaluation(variables, {}, {}))[found.name, found.parameter].bad.any()
+        return value_checks_of(Evaluation(variables, {}, {}))[scale.name, scale.parameter].bad.any()
 
     keys = random.split(random.key(0), DRAWS)
     try:

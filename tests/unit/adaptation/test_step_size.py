@@ -20,7 +20,7 @@ BEST = -math.log(TARGET)
 
 
 def ended(search: StepSizeSearch) -> StepSizeSearch:
-    while not search.found:
+    while not search.is_done:
         search = search.after(math.exp(-search.step_size), TARGET)
     return search
 
@@ -32,12 +32,12 @@ def test_it_ends_at_a_step_size_that_is_accepted_where_one_twice_as_large_is_not
 
 
 @pytest.mark.parametrize("found", [0.51 * BEST, 0.99 * BEST, 1.01 * BEST, 1.99 * BEST])
-def test_what_trajectories_have_found_stays_where_a_leapfrog_says_no_more_than_twice_or_half_of_it(found):
+def test_step_size_of_trajectories_stays_if_a_leapfrog_gives_between_half_and_twice_of_it(found):
     assert ended(StepSizeSearch(found, is_known=True)).step_size == pytest.approx(found)
 
 
 @pytest.mark.parametrize("found", [0.01 * BEST, 0.49 * BEST, 2.01 * BEST, 100 * BEST])
-def test_what_is_farther_off_is_left(found):
+def test_step_size_that_is_farther_off_is_left(found):
     assert BEST / 2 <= ended(StepSizeSearch(found, is_known=True)).step_size <= BEST
 
 

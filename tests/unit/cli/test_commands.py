@@ -95,7 +95,7 @@ def test_a_saved_fit_has_the_page_and_summary_of_a_fit(phalanx, tmp_path, monkey
     record = replace(RECORD, kernel="fit(full_rank(), elbo)", num_chains=1, num_samples=200, independent=True)
     elbo = np.linspace(-9.0, -7.0, 50).astype(np.float32)
     verdict = judged([Finding("k-hat", "The weights vary.", "a closer guide")], ())
-    fit = phx.Fit({"loc": np.zeros(2)}, Losses(elbo, elbo), Timing(), record, steps=50, known={"verdict": verdict})
+    fit = phx.Fit({"loc": np.zeros(2)}, Losses(elbo, elbo), Timing(), record, steps=50, from_file={"verdict": verdict})
     draws = {"w": np.random.default_rng(0).normal(size=(1, 200, 2))}
     log_weight = -0.1 * (draws["w"] ** 2).sum(-1)
     posterior = phx.Posterior(draws, {"log_weight": log_weight, "log_density": log_weight}, Timing(), record)

@@ -24,11 +24,11 @@ COUNTY = pd.Series(pd.Categorical([LEVELS[i] for i in (0, 2, 1, 0, 1, 2)]))
 
 def found(mean, x: Any = X, county: Any = COUNTY, other=None):
     """The names of entries in a program that observes `mean(x, county, other)`."""
-    return {name: words for name, axes in axes_of(mean, x, county, other).items() if any(words := entries(axes))}
+    return {name: labels for name, axes in axes_of(mean, x, county, other).items() if any(labels := entries(axes))}
 
 
 def entries(axes):
-    return tuple(axis.words for axis in axes)
+    return tuple(axis.labels for axis in axes)
 
 
 def axes_of(mean, x: Any = X, county: Any = COUNTY, other=None):
@@ -40,7 +40,7 @@ def axes_of(mean, x: Any = X, county: Any = COUNTY, other=None):
     arguments = split_arguments(model, {"x": x, "county": county, "other": other})
     with jax.numpy_rank_promotion("allow"):  # as users write models
         whole = TracedProgram.of_whole(model, arguments, {})
-    return Naming.of(whole, arguments, GivenNames()).found(arguments)
+    return Naming.of(whole, arguments, GivenNames()).axes_of_data(arguments)
 
 
 def normal(name, *shape):
@@ -115,7 +115,7 @@ def test_constrained_variables_are_named_like_others(prior):
     assert found(lambda x, g, _: phx.sample("w", prior)[g]) == {"w": (LEVELS,)}
 
 
-def test_what_variables_have_in_common_does_not_make_them_one():
+def test_variables_with_common_labels_stay_apart():
     def mean(x, g, other):
         zeros, scales = jnp.zeros(3), jnp.array([1.0, 2.0, 3.0])
         b, alike = (phx.sample(name, dist.Normal(zeros, scales)) for name in ("b", "alike"))

@@ -43,7 +43,7 @@ def names(model: Any = regression, data: Any = DATA, dims: Any = None, coords: A
     arguments = split_arguments(model, data)
     whole = TracedProgram.of_whole(model, arguments, {})
     naming = Naming.of(whole, arguments, GivenNames.of(dims, coords))
-    return naming.names(arguments, naming.found(arguments))
+    return naming.names(arguments, naming.axes_of_data(arguments))
 
 
 def test_levels_name_their_dimension_as_the_argument_and_columns_their_entries():
@@ -53,7 +53,7 @@ def test_levels_name_their_dimension_as_the_argument_and_columns_their_entries()
     assert found.coords["site"] == SITES and found.coords["w_dim_0"] == FEATURES
 
 
-def test_what_is_given_comes_before_what_is_found():
+def test_given_names_come_before_those_of_data():
     found = names(
         dims={"w": "feature", "level": ["place"], "y": ["row"]}, coords={"place": ["E", "N"], "row": range(10, 16)}
     )
@@ -161,6 +161,6 @@ def test_found_names_that_do_not_agree_are_left_out():
         (None, [3], TypeError, "coords: expected a dict of names by dimension"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named(dims, coords, error, words):
+def test_wrong_names_are_refused(dims, coords, error, words):
     with pytest.raises(error, match=re.escape(words)):
         names(dims=dims, coords=coords)

@@ -71,9 +71,9 @@ def _line_of_value(path: Path, keys: ValuePath) -> int:
 
 def _next(text: str, at: int) -> int:
     """Return the position of the next character that is no space."""
-    found = re.compile(r"\S").search(text, at)
-    assert found is not None
-    return found.start()
+    match = re.compile(r"\S").search(text, at)
+    assert match is not None
+    return match.start()
 
 
 def coded(name: str, column: Any, impute: bool = False) -> Any:

@@ -140,17 +140,17 @@ def read_values(path: Path, option: str) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"), parse_float=_number, object_pairs_hook=_object)
+        content = json.loads(path.read_text(encoding="utf-8"), parse_float=_number, object_pairs_hook=_object)
     except _TwiceError as error:
         raise ValueError(f"--data {path}: the name {error} occurs twice in one object; leave one out.") from None
     except RecursionError:
         raise ValueError(f"--data {path}: {_DEEP}") from None
     except ValueError as error:
         raise ValueError(f"--data {path}: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"--data {path}: expected an object of values by name, got a {type(found).__name__}.")
+    if not isinstance(content, dict):
+        raise ValueError(f"--data {path}: expected an object of values by name, got a {type(content).__name__}.")
     try:
-        return {name: _from_json(path, (name,), value) for name, value in found.items()}
+        return {name: _from_json(path, (name,), value) for name, value in content.items()}
     except RecursionError:
         raise ValueError(f"--data {path}: {_DEEP}") from None
 
@@ -164,11 +164,11 @@ class _TooLarge(str):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         names = [name for name, _ in pairs]
         raise _TwiceError(repr(next(name for name in names if names.count(name) > 1)))
-    return found
+    return entries
 
 
 def _number(text: str) -> float | _TooLarge:

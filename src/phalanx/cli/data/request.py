@@ -75,19 +75,19 @@ def read_files(paths: Sequence[Path]) -> FileData:
     Raises:
         ValueError: if two files hold a value of one name.
     """
-    found = {}
+    arrays = {}
     files = {}
     for path in paths:
         data = read_data(path)
-        if twice := [name for name in data if name in found]:
+        if twice := [name for name in data if name in arrays]:
             raise ValueError(
                 f"--data {path}: {', '.join(map(repr, twice))} {'is' if len(twice) == 1 else 'are'} in "
                 f"{files[twice[0]]}, too. Rename {'it' if len(twice) == 1 else 'them'} in one of the files, or leave "
                 f"{'it' if len(twice) == 1 else 'them'} out."
             )
-        found |= data
+        arrays |= data
         files |= dict.fromkeys(data, path)
-    return FileData(found, files)
+    return FileData(arrays, files)
 
 
 def say(lines: Sequence[str], title: str = "") -> None:
@@ -118,8 +118,8 @@ def _introduce(
     if left_out:
         lines.append(f"left out, since the model does not ask for it: {', '.join(left_out)}")
     for name, value in arguments.items():
-        if words := levels(value):
-            lines.append(f"{name}: {', '.join(f'{word} is {number}' for number, word in enumerate(words))}")
+        if labels := levels(value):
+            lines.append(f"{name}: {', '.join(f'{word} is {number}' for number, word in enumerate(labels))}")
     return lines
 
 

@@ -68,10 +68,10 @@ class CheckedRun:
     @cached_property
     def r_hats(self) -> np.ndarray:
         """R-hat of each quantity; of short superchains the nested one, where draws are stored."""
-        found = self.table["r_hat"].to_numpy().copy()
+        r_hats = self.table["r_hat"].to_numpy().copy()
         for rows, values in self._blocks() if self.is_nested else ():
-            found[rows] = measure(lambda elements: elements.nested_rhat(self.superchains), values)
-        return found
+            r_hats[rows] = measure(lambda elements: elements.nested_rhat(self.superchains), values)
+        return r_hats
 
     @cached_property
     def disagreeing(self) -> np.ndarray:
@@ -93,13 +93,13 @@ class CheckedRun:
     @cached_property
     def chances(self) -> np.ndarray:
         """The p-values of the R-hats of 1.01 or more; NaN for the others, and without draws."""
-        found = np.full(len(self.table), np.nan)
+        chances = np.full(len(self.table), np.nan)
         suspects = self.r_hats >= HIGH_RHAT
         groups = self.superchains if self.is_nested else 0
         for rows, values in self._blocks() if suspects.any() else ():
             wanted = suspects[rows]
-            found[rows[wanted]] = measure(lambda elements: elements.agreement(groups), values[:, :, wanted])
-        return found
+            chances[rows[wanted]] = measure(lambda elements: elements.agreement(groups), values[:, :, wanted])
+        return chances
 
     @cached_property
     def heavy_shapes(self) -> np.ndarray:

@@ -305,8 +305,8 @@ def check_acceptance(run: CheckedRun) -> Finding | None:
     rates = run.stats.get("acceptance_rate")
     if rates is None or not np.isfinite(rates).any():
         return None
-    known = np.isfinite(rates)
-    rates = np.where(known, rates, 0.0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+    is_rate = np.isfinite(rates)
+    rates = np.where(is_rate, rates, 0.0).sum(axis=1) / np.where(is_rate.any(axis=1), is_rate.sum(axis=1), np.nan)
     low = _low(rates, LOW_ACCEPTANCE, run.num_draws)
     if not low:
         return None
@@ -358,18 +358,18 @@ CHECKS: tuple[Check, ...] = (
 """All checks, in the order of their findings: invalid draws come before too few draws."""
 
 
-def together(found: Sequence[Finding], run: CheckedRun) -> list[Finding]:
+def together(findings: Sequence[Finding], run: CheckedRun) -> list[Finding]:
     """Return the findings of all checks, with grades that take the other findings into account.
 
     Divergences and a low E-BFMI are mild only in a run that is in order otherwise: with chains that differ or move
     slowly, they show a geometry that the sampler could not follow.
     """
-    topics = {finding.topic for finding in found}
+    topics = {finding.topic for finding in findings}
     slow = "low ESS" in topics and np.nanmin(run.least_ess) < SLOW * run.num_chains * run.num_draws
     signs = {"divergences", "low E-BFMI"}
     if len(topics & signs) + ("high R-hat" in topics) + slow < 2:
-        return list(found)
-    return [finding._replace(grade="not good") if finding.topic in signs else finding for finding in found]
+        return list(findings)
+    return [finding._replace(grade="not good") if finding.topic in signs else finding for finding in findings]
 
 
 def _low(figures: np.ndarray, bound: float, num_draws: int) -> int:
@@ -415,7 +415,7 @@ def gathers(diverging: np.ndarray, columns: Iterable[tuple[str, np.ndarray]]) ->
         return None
     others = others[:: -(-len(others) // MOST_REFERENCES)]
     least = 1.0
-    words = None
+    text = None
     tests = 0
     for name, values in islice(columns, MOST_QUANTITIES):
         flat = values.reshape(-1)
@@ -434,8 +434,8 @@ def gathers(diverging: np.ndarray, columns: Iterable[tuple[str, np.ndarray]]) ->
             chance = penalty * 2 * mean_of_uniforms(min(mean, 1 - mean), len(shares))
             if chance < least:
                 least = chance
-                words = f"{name} is {low if mean < 0.5 else high}"
-    return words if least * tests < FALSE_GATHERINGS else None
+                text = f"{name} is {low if mean < 0.5 else high}"
+    return text if least * tests < FALSE_GATHERINGS else None
 
 
 def mean_of_uniforms(mean: float, count: int) -> float:

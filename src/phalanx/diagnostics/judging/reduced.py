@@ -73,8 +73,8 @@ def judge_reduced(
         return judged(wrong, right)
     worst = max(_read(r_hats).values())
     least = min(_read(sizes).values())
-    words = f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
-    return judged((), right, good=words)
+    text = f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
+    return judged((), right, good=text)
 
 
 def _figures(
@@ -82,8 +82,8 @@ def _figures(
 ) -> Figures | None:
     """Return the figures of all reducers of a statistic; None where there is no reducer of it."""
     names = [name for name, statistic in statistics.items() if statistic == wanted and name in reduced]
-    found = (named_elements(reducer, reduced[reducer], labels) for reducer in names)
-    return {name: value for figures in found for name, value in figures} if names else None
+    all_figures = (named_elements(reducer, reduced[reducer], labels) for reducer in names)
+    return {name: value for figures in all_figures for name, value in figures} if names else None
 
 
 def named_elements(reducer: str, result: Any, labels: Names | None = None) -> Iterator[tuple[str, float]]:
@@ -100,10 +100,10 @@ def _read(figures: Figures | None) -> Figures:
 
 
 def _asked(r_hats: Figures | None, sizes: Figures | None) -> Finding | None:
-    lacking = [words for words, found in (("rhat()", r_hats), ("ess()", sizes)) if found is None]
+    lacking = [call for call, figures in (("rhat()", r_hats), ("ess()", sizes)) if figures is None]
     if not lacking:
         return None
-    wanted = " and ".join(f"phx.reducers.{words}" for words in lacking)
+    wanted = " and ".join(f"phx.reducers.{call}" for call in lacking)
     run = "neither rhat() nor ess() is" if len(lacking) == 2 else f"{lacking[0]} is not"
     problem = f"No draw was stored, and {run} among the reducers: the convergence of the chains is unknown."
     return Finding("not measured", problem, f"reducers= with {wanted}, or keep a variable")
@@ -115,22 +115,24 @@ def _known(
     """Return a finding about undefined statistics, or a sentence about constant elements."""
     if r_hats is not None and num_chains == 1:
         return Finding("one chain", "There is one chain, and R-hat compares chains.", "num_chains=4 or more")
-    asked = [found for found in (r_hats, sizes) if found is not None]
-    for found in asked:
-        if not _read(found):
+    asked = [figures for figures in (r_hats, sizes) if figures is not None]
+    for figures in asked:
+        if not _read(figures):
             problem = "R-hat or ESS is NaN for every quantity: draws are constant, not finite, or too few."
             return Finding("not known", problem, "more draws (num_samples), or to find an overflow in the model")
-    unknown = sorted({name for found in asked for name, value in found.items() if np.isnan(value)})
-    known = [name for name in unknown if name in constant]
+    unknown = sorted({name for figures in asked for name, value in figures.items() if np.isnan(value)})
+    constants = [name for name in unknown if name in constant]
     unknown = [name for name in unknown if name not in constant]
     if not unknown:
-        return f"{count(len(known), 'quantity')} constant, and left out: {_listed(known)}." if known else None
+        return (
+            f"{count(len(constants), 'quantity')} constant, and left out: {_listed(constants)}." if constants else None
+        )
     problem = f"R-hat or ESS is NaN for {_listed(unknown)}: constant, not finite, or of too few draws."
     return Finding("not known", problem, "to keep these, or to reduce only their varying elements with phx.reduce")
 
 
-def _rhats(found: Figures | None) -> Finding | str | None:
-    figures = _read(found)
+def _rhats(r_hats: Figures | None) -> Finding | str | None:
+    figures = _read(r_hats)
     high = {name: value for name, value in figures.items() if not value < HIGH_RHAT}
     if not figures:
         return None
@@ -146,8 +148,8 @@ def _rhats(found: Figures | None) -> Finding | str | None:
     return Finding("high R-hat", problem, "a longer warm-up and more draws; or another parametrisation")
 
 
-def _sizes(found: Figures | None, needed: int) -> Finding | str | None:
-    figures = _read(found)
+def _sizes(ess: Figures | None, needed: int) -> Finding | str | None:
+    figures = _read(ess)
     low = {name: value for name, value in figures.items() if value < needed}
     if not figures:
         return None

@@ -44,9 +44,9 @@ class Shifts:
     def finding(self) -> Finding | None:
         """The finding "not stationary"; None if no mean has moved by more than its error."""
         chances = 2 * stdtr(self.num_chains - 1, -np.abs(self.t))
-        known = np.isfinite(chances)
-        least = np.where(known, chances, 1.0).min(axis=1)
-        moved = np.flatnonzero(least < FALSE_ALARMS / max(int(known.sum()), 1))
+        is_chance = np.isfinite(chances)
+        least = np.where(is_chance, chances, 1.0).min(axis=1)
+        moved = np.flatnonzero(least < FALSE_ALARMS / max(int(is_chance.sum()), 1))
         if not len(moved):
             return None
         moved = moved[np.argsort(-np.nanmax(np.abs(self.t[moved]), axis=1), kind="stable")]

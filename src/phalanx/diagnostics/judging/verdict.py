@@ -131,8 +131,8 @@ def judge(
     num_chains, num_draws = next(iter(stats.values())).shape[:2]
     run = CheckedRun(table, stats, num_chains, num_draws, draws or {}, labels or {}, superchains)
     results = [result for check in (*CHECKS, *checks) if (result := check(run)) is not None]
-    found = together([result for result in results if isinstance(result, Finding)], run)
-    findings = (*findings, *found)
+    problems = together([result for result in results if isinstance(result, Finding)], run)
+    findings = (*findings, *problems)
     passed = (*passed, *(result for result in results if isinstance(result, str)))
     if findings:
         return judged(findings, passed)

@@ -33,10 +33,10 @@ def metropolis(
     """
     # Derive all results from one exp: XLA computes it once, but recomputes cheaper operations, such as a log density
     # without an exp, in each consumer.
-    found = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(log_ratio), log_ratio, jnp.nan), 0.0))
-    broken = jnp.isnan(found)
+    probability = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(log_ratio), log_ratio, jnp.nan), 0.0))
+    broken = jnp.isnan(probability)
     # u < probability rather than log u < ratio: u may be zero, and a ratio of -inf must never pass
-    return uniform < found, jnp.where(broken, 0.0, found), broken
+    return uniform < probability, jnp.where(broken, 0.0, probability), broken
 
 
 def decide(

@@ -14,7 +14,7 @@ from phalanx.kernels.metric.low_rank import LaneMetric
 from phalanx.kernels.protocol.kernel import Info, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.position import Vector
-from phalanx.mesh.random_numbers import Words
+from phalanx.mesh.random_numbers import Bits
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Integer
@@ -78,7 +78,7 @@ class Hamiltonian(Dynamics):
 
 def draw_by_trajectory(
     dynamics: Dynamics,
-    key: Words,
+    key: Bits,
     at: Point,
     num_steps: Integer[Array, ""],
     step_size: Float[Array, "*#lanes"],

@@ -63,10 +63,10 @@ def metric_on(given: GivenMetric, target: Target) -> LowRankMetric:
     along = np.zeros(0)
     outside = 1.0
     if given.covariance is None:
-        if (found := {name: value.shape for name, value in given.variances.items()}) != shapes:
+        if (given_shapes := {name: value.shape for name, value in given.variances.items()}) != shapes:
             raise ValueError(
-                f"inverse_mass_matrix: variances were given for {found}, but the model's unconstrained variables are "
-                f"{shapes}."
+                f"inverse_mass_matrix: variances were given for {given_shapes}, but the model's unconstrained "
+                f"variables are {shapes}."
             )
         variances = given.variances
     else:

@@ -185,8 +185,8 @@ class Kernel:
                 f"{self.name}: the machine {type(self.machine).__name__} must have a method step(now, active, keys, "
                 f"target, tuning), as phx.kernels.Machine describes it; before 0.2 it was called tick."
             )
-        known = isinstance(self.tuners, tuple) and all(isinstance(tuner, Tuner) for tuner in self.tuners)
-        if not known or any(isinstance(tuner, type) or not isinstance(tuner, Hashable) for tuner in self.tuners):
+        are_tuners = isinstance(self.tuners, tuple) and all(isinstance(tuner, Tuner) for tuner in self.tuners)
+        if not are_tuners or any(isinstance(tuner, type) or not isinstance(tuner, Hashable) for tuner in self.tuners):
             raise TypeError(
                 f"{self.name}: tuners must be a tuple of tuners that have a hash, as frozen dataclasses have, such as "
                 f"(phx.kernels.StepSize(0.8),); got {self.tuners!r}."

@@ -19,7 +19,7 @@ from phalanx.jaxprs.lanes_last import lanes_last
 from phalanx.mesh.compatibility.workarounds import Workaround
 from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.position import ByVariable, Vector, VectorLayout, inner_products
-from phalanx.mesh.random_numbers import Words, as_key, standard_normals_from, threefry, uniforms_from
+from phalanx.mesh.random_numbers import Bits, as_key, standard_normals_from, threefry, uniforms_from
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
 
@@ -47,7 +47,7 @@ class LaneTarget:
     Attributes:
         density: the target on this device.
         count: lanes on this device.
-        own: arrays of the data that differ by lane, by their number and with lanes last; see `phx.mcmc(each=)`.
+        per_lane_data: arrays of the data that differ by lane, by number, lanes last; see `phx.mcmc(each=)`.
 
     Keys are two words of 32 bits for each lane. Normals and uniforms of one key are independent, and so are random
     numbers of different values of `number`.
@@ -55,7 +55,7 @@ class LaneTarget:
 
     density: Density
     count: int
-    own: Mapping[int, Array] = field(default_factory=dict)
+    per_lane_data: Mapping[int, Array] = field(default_factory=dict)
 
     @property
     def layout(self) -> VectorLayout:
@@ -76,7 +76,7 @@ class LaneTarget:
         """Return the log density `(lanes,)` and its gradient, with one sum over devices for both."""
         return self._of_all(lambda density, at: self._with_vector(density.value_and_grad(at)), position)
 
-    def estimate(self, position: Vector, key: Words, number: int | Array = 0) -> tuple[Total, Vector]:
+    def estimate(self, position: Vector, key: Bits, number: int | Array = 0) -> tuple[Total, Vector]:
         """Return unbiased estimates of the log density `(lanes,)` and its gradient, from a batch of each lane's own.
 
         A batch has the kernel's `batch_size` rows; there is one sum over devices for both. Errors of chains that saw
@@ -109,24 +109,24 @@ class LaneTarget:
         """Return the `inner_product` of each pair, with one sum over devices for all."""
         return inner_products(self.layout.groups, *pairs)
 
-    def normal(self, key: Words, number: int | Array = 0) -> Vector:
+    def normal(self, key: Bits, number: int | Array = 0) -> Vector:
         """Return independent standard normals for every coordinate of every lane."""
-        return self.normals_of(self.words(key, number))
+        return self.normals_of(self.bits(key, number))
 
-    def words(self, key: Words, number: int | Array) -> list[Words]:
-        """Return two random words for every coordinate of every lane, by group; `number` may differ by lane."""
+    def bits(self, key: Bits, number: int | Array) -> list[Bits]:
+        """Return two words of random bits for every coordinate of every lane, by group; `number` may differ by lane."""
         key = (key[0][None], key[1][None])
         high = jnp.asarray(number, jnp.uint32)[None]
         return [threefry(key, high, numbers[:, None]) for numbers in self._numbers.parts]
 
-    def normals_of(self, words: Sequence[Words]) -> Vector:
-        """Return standard normals made of random words."""
-        normals = tuple(standard_normals_from(pair, self.dtype) for pair in words)
+    def normals_of(self, bits: Sequence[Bits]) -> Vector:
+        """Return standard normals made of random bits."""
+        normals = tuple(standard_normals_from(pair, self.dtype) for pair in bits)
         if self._real is None:
             return Vector(normals, self.layout)
         return Vector(tuple(x * real[:, None] for x, real in zip(normals, self._real.parts, strict=True)), self.layout)
 
-    def uniform(self, key: Words, number: int = 0) -> Float[Array, "{self.count}"]:
+    def uniform(self, key: Bits, number: int = 0) -> Float[Array, "{self.count}"]:
         """Return a uniform on [0, 1) for each lane."""
         word, _ = threefry(key, jnp.uint32(number), jnp.uint32(DECISION_WORD))
         return uniforms_from((word, jnp.zeros_like(word)), jnp.float32)
@@ -149,22 +149,22 @@ class LaneTarget:
         return self.layout.real() if any(self.layout.groups) else None
 
     @property
-    def own_first(self) -> dict[int, Array]:
+    def lane_data_first(self) -> dict[int, Array]:
         """The arrays of which each lane has its own, with lanes first."""
-        return {number: jnp.moveaxis(array, -1, 0) for number, array in self.own.items()}
+        return {number: jnp.moveaxis(array, -1, 0) for number, array in self.per_lane_data.items()}
 
-    def _with_vector(self, found: tuple[Total, ByVariable]) -> tuple[Total, Vector]:
-        return found[0], self.layout.vector(found[1])
+    def _with_vector(self, evaluated: tuple[Total, ByVariable]) -> tuple[Total, Vector]:
+        return evaluated[0], self.layout.vector(evaluated[1])
 
     def _of_all(self, one: Callable[[Density, ByVariable], Any], position: Vector) -> PyTree:
         """Return a function of one lane's density and position, evaluated for all lanes."""
         count = len(position.parts)
 
         def of_parts(*parts: Array) -> PyTree:
-            density = self.density.with_own(dict(zip(self.own, parts[count:], strict=True)))
+            density = self.density.with_lane_data(dict(zip(self.per_lane_data, parts[count:], strict=True)))
             return one(density, Vector(parts[:count], self.layout).by_variable())
 
-        parts = (*position.parts, *self.own.values())
+        parts = (*position.parts, *self.per_lane_data.values())
         if self.count == 1:  # a batch of one turns a plain matrix product into a batched one, which is slower
             return jax.tree.map(lambda leaf: leaf[..., None], of_parts(*(part[..., 0] for part in parts)))
         return self._vectorised(of_parts)(*parts)

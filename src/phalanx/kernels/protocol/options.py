@@ -40,10 +40,10 @@ def positive(kernel: str, name: str, value: object) -> None:
         raise ValueError(f"{kernel}: {name} must be a positive number, got {value!r}.")
 
 
-def check_metric(kernel: str, metric: object, known: Sequence[str] = KINDS) -> None:
+def check_metric(kernel: str, metric: object, kinds: Sequence[str] = KINDS) -> None:
     """Raise unless `metric` is one of the known kinds."""
-    if metric not in known:
-        raise ValueError(f"{kernel}: metric must be one of {', '.join(map(repr, known))}; got {metric!r}.")
+    if metric not in kinds:
+        raise ValueError(f"{kernel}: metric must be one of {', '.join(map(repr, kinds))}; got {metric!r}.")
 
 
 def check_centring(kernel: str, centring: object) -> str | tuple[str, ...] | None:

@@ -14,13 +14,13 @@ from phalanx.adaptation.step_size import StepSize
 from phalanx.kernels.protocol.kernel import Kernel, LaneState, Machine, Point
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.kernels.protocol.options import check_metric, step_size_of, without_none
-from phalanx.mesh.random_numbers import Keys, Words
+from phalanx.mesh.random_numbers import Bits, Keys
 from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-Draw = Callable[[Words, Point, LaneTarget, Any], tuple[Point, Any]]
+Draw = Callable[[Bits, Point, LaneTarget, Any], tuple[Point, Any]]
 """`draw(key, at, target, tuning) -> (at, info)`: the next point of every lane, and statistics of the draw."""
 
 

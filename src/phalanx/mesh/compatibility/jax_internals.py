@@ -120,13 +120,13 @@ def read_arrays_anew() -> None:
     constant = find(HOST_CONSTANT)
     if readers is None or constant is None or not Workaround.FRESH_CONSTANTS.is_on:
         return
-    known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # a program that reads an array twice has one copy
+    copies: WeakValueDictionary[int, Any] = WeakValueDictionary()  # a program that reads an array twice has one copy
 
     def read(array: np.ndarray) -> Any:
         now = np.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
-        before = known.get(id(array))
+        before = copies.get(id(array))
         if before is None or not _is_same(np.asarray(before), now):
-            before = known[id(array)] = constant(now)
+            before = copies[id(array)] = constant(now)
         return before
 
     readers[np.ndarray] = read
@@ -179,29 +179,33 @@ def compile_with(lowered: Lowered, options: Options) -> Compiled:
         try:
             return lowered.compile({name: value for name, value in options.items() if name not in _unknown})
         except Exception as error:
-            found = re.search(r"such compile option: '(\w+)'", str(error))
-            if found is None or found[1] in _unknown or found[1] not in options:
+            match = re.search(r"such compile option: '(\w+)'", str(error))
+            if match is None or match[1] in _unknown or match[1] not in options:
                 raise
-            _unknown.add(found[1])
+            _unknown.add(match[1])
 
 
 def stored(program: Compiled) -> tuple[bytes, PyTree, PyTree]:
     """Return an executable as bytes, and trees of the structures of its arguments and results."""
     if (serialize := find(STORE)) is None:
         raise NotImplementedError(NAMES[STORE])
-    content, given, made = serialize(program)
+    content, given, out_tree = serialize(program)
     # structures with nodes of other libraries cannot be pickled, but trees of that structure can
-    return content, jax.tree.unflatten(given, [0] * given.num_leaves), jax.tree.unflatten(made, [0] * made.num_leaves)
+    return (
+        content,
+        jax.tree.unflatten(given, [0] * given.num_leaves),
+        jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves),
+    )
 
 
 def loaded(program: tuple[bytes, Any, Any], devices: Sequence[Any]) -> Any:
     """Return the executable that `stored` wrote, on the devices that it was compiled for."""
     if (load := find(LOAD)) is None:
         raise NotImplementedError(NAMES[LOAD])
-    content, given, made = program
+    content, given, out_tree = program
     if (initialize := find(LAPACK)) is not None:  # JAX does when it lowers a call; without, the program would crash
         initialize()
-    return load(content, jax.tree.structure(given), jax.tree.structure(made), execution_devices=devices)
+    return load(content, jax.tree.structure(given), jax.tree.structure(out_tree), execution_devices=devices)
 
 
 @cache
@@ -254,17 +258,17 @@ def cpu_lowerings(version: str, primitives: Sequence[str]) -> dict[Primitive, An
     Raises:
         RuntimeError: when the rules cannot be found or replaced.
     """
-    found = {name: find(name) for name in (LINALG, LOWERINGS, REGISTER, LOWER_FUNCTION)}
-    if missing := [name for name, value in found.items() if value is None]:
+    modules = {name: find(name) for name in (LINALG, LOWERINGS, REGISTER, LOWER_FUNCTION)}
+    if missing := [name for name, value in modules.items() if value is None]:
         raise RuntimeError(
             f"jaxlib {version} may deadlock in batched LAPACK calls on CPUs, and this JAX lacks {missing[0]}, with "
             f"which Phalanx avoids that. Install JAX 0.11.2 or later. To run with it nevertheless, set the environment "
             f"variable {VARIABLE}={Workaround.LAPACK_IN_PIECES.value}."
         )
-    lowerings = found[LOWERINGS]
-    linalg = found[LINALG]
-    known = [getattr(linalg, name) for name in primitives if hasattr(linalg, name)]
-    return {primitive: lowerings["cpu"][primitive] for primitive in known if primitive in lowerings["cpu"]}
+    lowerings = modules[LOWERINGS]
+    linalg = modules[LINALG]
+    existing = [getattr(linalg, name) for name in primitives if hasattr(linalg, name)]
+    return {primitive: lowerings["cpu"][primitive] for primitive in existing if primitive in lowerings["cpu"]}
 
 
 def register_cpu_lowering(primitive: Primitive, rule: Callable[..., Any], inline: bool) -> None:
@@ -297,8 +301,8 @@ def define(primitive: Primitive, evaluate: Any, derivative: Any, transpose: Any,
         return [*[None] * count, *transpose(given, operands[:count], **parameters)]
 
     def of_batch(operands: Any, dims: Any, **parameters: Any) -> Any:
-        known = [None if dim is None or not isinstance(dim, int) else dim for dim in dims]
-        results = batch(operands, known, **parameters)
+        static_dims = [None if dim is None or not isinstance(dim, int) else dim for dim in dims]
+        results = batch(operands, static_dims, **parameters)
         return results, [0] * len(results)
 
     find(REGISTER)(primitive, lower_function(evaluate, multiple_results=True))

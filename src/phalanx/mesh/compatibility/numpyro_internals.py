@@ -58,12 +58,12 @@ def refuse_without(name: str) -> Any:
     Raises:
         RuntimeError: when the installed NumPyro lacks it.
     """
-    if (found := find(name)) is None:
+    if (internal := find(name)) is None:
         raise RuntimeError(
             f"numpyro {numpyro.__version__} has no {name}, and this release of Phalanx needs it. Install another one: "
             f"pip install numpyro==0.22.0."
         )
-    return found
+    return internal
 
 
 class _Refused:
@@ -264,7 +264,7 @@ def explain_assertion(error: AssertionError) -> None:
     frames = traceback.extract_tb(error.__traceback__)
     if str(error) or not frames or not frames[-1].filename.startswith(_FOLDER):
         return
-    own = next((frame for frame in reversed(frames) if not frame.filename.startswith(_FOLDER)), frames[0])
+    of_user = next((frame for frame in reversed(frames) if not frame.filename.startswith(_FOLDER)), frames[0])
     hint = ""
     if "occupied_dims" in (frames[-1].line or ""):
         hint = " Two plates, one inside of the other, have the same dim: give them different ones, or omit dim."
@@ -275,5 +275,6 @@ def explain_assertion(error: AssertionError) -> None:
             "numbers observe y == 0 by dist.Bernoulli(p), and by the base those entries of y that are not zero."
         )
     raise ValueError(
-        f"NumPyro refuses line {own.lineno} of {own.filename}, {own.line!r}, by its own {frames[-1].line!r}.{hint}"
+        f"NumPyro refuses line {of_user.lineno} of {of_user.filename}, {of_user.line!r}, by its own "
+        f"{frames[-1].line!r}.{hint}"
     ) from error

@@ -60,10 +60,10 @@ class SharedStore:
             ConnectionError: when the first process cannot be reached.
         """
         try:
-            found = self._client.key_value_dir_get(f"{PREFIX}{folder}")
+            entries = self._client.key_value_dir_get(f"{PREFIX}{folder}")
         except jax.errors.JaxRuntimeError as error:
             raise ConnectionError(str(error)) from None
-        return {key.rpartition("/")[2]: value for key, value in found}
+        return {key.rpartition("/")[2]: value for key, value in entries}
 
     def delete(self, folder: str) -> None:
         """Delete all strings under a folder."""

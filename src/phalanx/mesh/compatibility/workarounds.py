@@ -87,10 +87,10 @@ def _turned_off() -> frozenset[Workaround]:
     said = [name.strip() for name in os.environ.get(VARIABLE, "").lower().split(",") if name.strip()]
     if said == ["off"]:
         return frozenset(Workaround)
-    known = {workaround.value: workaround for workaround in Workaround}
-    if strange := [name for name in said if name not in known]:
+    by_name = {workaround.value: workaround for workaround in Workaround}
+    if strange := [name for name in said if name not in by_name]:
         raise ValueError(
             f"{VARIABLE} has an unknown name: {', '.join(map(repr, strange))}. Set it to 'off', or to names from "
-            f"{', '.join(known)}, separated by commas."
+            f"{', '.join(by_name)}, separated by commas."
         )
-    return frozenset(known[name] for name in said)
+    return frozenset(by_name[name] for name in said)

@@ -43,13 +43,13 @@ def cumulative(
     count = operands[0].shape[dim]
 
     def local(array: Array) -> list[Array]:
-        own = equation.primitive.bind(axis.mask(array, dim, count, neutral), **params)
-        end = 0 if params["reverse"] else own.shape[dim] - 1
-        totals = axis.stack(lax.slice_in_dim(own, end, end + 1, axis=dim))
-        device = jnp.arange(axis.size).reshape(-1, *[1] * own.ndim)
+        here = equation.primitive.bind(axis.mask(array, dim, count, neutral), **params)
+        end = 0 if params["reverse"] else here.shape[dim] - 1
+        totals = axis.stack(lax.slice_in_dim(here, end, end + 1, axis=dim))
+        device = jnp.arange(axis.size).reshape(-1, *[1] * here.ndim)
         is_before = device > axis.number() if params["reverse"] else device < axis.number()
-        before = combine_all(jnp.where(is_before, totals, jnp.asarray(neutral, own.dtype)))
-        result = combine(before, own)
+        before = combine_all(jnp.where(is_before, totals, jnp.asarray(neutral, here.dtype)))
+        result = combine(before, here)
         if not (params["reverse"] and axis.is_ragged(count)):
             return [result]
         # the result in the last row is that row, of which padded rows are copies

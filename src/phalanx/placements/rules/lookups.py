@@ -68,13 +68,13 @@ class _WhereRowsAre:
         count = self.table.shape[dim]
         rows = axis.rows(count)
         is_inside = (indices >= 0) & (indices < count)
-        own = jnp.clip(indices, 0, count - 1) - axis.number().astype(indices.dtype) * rows
-        is_own = (own >= 0) & (own < rows)
+        local = jnp.clip(indices, 0, count - 1) - axis.number().astype(indices.dtype) * rows
+        is_own = (local >= 0) & (local < rows)
         fills = params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
         if fills:
             is_own &= is_inside
         sizes = tuple(own_sizes(params["slice_sizes"], self.table, table))
-        values = self.equation.primitive.bind(table, jnp.clip(own, 0, rows - 1), **{**params, "slice_sizes": sizes})
+        values = self.equation.primitive.bind(table, jnp.clip(local, 0, rows - 1), **{**params, "slice_sizes": sizes})
         values = jnp.where(self._by_result(is_own), values, jnp.zeros((), values.dtype))
         if fills:
             fill = axis.only_first(jnp.asarray(_fill_of(params["fill_value"], values.dtype), values.dtype))

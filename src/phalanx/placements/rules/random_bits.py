@@ -30,18 +30,18 @@ def bits_of_rows(axis: MeshAxis, equation: JaxprEqn, key: PlacedValue, dim: int)
     count = shape[rows_at]
 
     def local(keys: Array) -> list[Array]:
-        own = [axis.rows(count) if each == rows_at else size for each, size in enumerate(shape)]
-        numbers = jnp.zeros(own, jnp.uint32)
+        local_shape = [axis.rows(count) if each == rows_at else size for each, size in enumerate(shape)]
+        numbers = jnp.zeros(local_shape, jnp.uint32)
         for each in range(len(shape)):
-            at = lax.broadcasted_iota(jnp.int32, own, each)
+            at = lax.broadcasted_iota(jnp.int32, local_shape, each)
             if each == rows_at:
-                at = jnp.minimum(axis.row_numbers(tuple(own), each, count), count - 1)
+                at = jnp.minimum(axis.row_numbers(tuple(local_shape), each, count), count - 1)
             numbers = numbers + at.astype(jnp.uint32) * jnp.uint32(math.prod(shape[each + 1 :]))
-        words = random.key_data(keys)
-        words = words.reshape(*words.shape[:-1], *[1] * len(shape), 2)
-        numbers = jnp.broadcast_to(numbers, (*keys.shape, *own))
+        key_words = random.key_data(keys)
+        key_words = key_words.reshape(*key_words.shape[:-1], *[1] * len(shape), 2)
+        numbers = jnp.broadcast_to(numbers, (*keys.shape, *local_shape))
         with rolled_hashes():
-            high, low = threefry((words[..., 0], words[..., 1]), jnp.zeros_like(numbers), numbers)
+            high, low = threefry((key_words[..., 0], key_words[..., 1]), jnp.zeros_like(numbers), numbers)
         if width == 64:
             return [high.astype(jnp.uint64) << 32 | low.astype(jnp.uint64)]
         return [(high ^ low).astype(f"uint{width}")]

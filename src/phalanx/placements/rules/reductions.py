@@ -59,8 +59,8 @@ def _exchange(axis: MeshAxis, equation: JaxprEqn, operand: PlacedValue, dim: int
         return None
 
     def local(array: Array) -> list[Array]:
-        own = equation.primitive.bind(array, **equation.params)
-        return [combine(axis.stack(own), 0)]
+        here = equation.primitive.bind(array, **equation.params)
+        return [combine(axis.stack(here), 0)]
 
     return Plan([dim], [REPLICATED], [Mask(0, dim, fill)], local)
 
@@ -76,11 +76,11 @@ def _lowest(dtype: Any, is_maximum: bool) -> Any:
 def _place_of_extreme(axis: MeshAxis, equation: JaxprEqn, dim: int, array: Array) -> Array:
     """Return the number of the first row with the extreme value among the rows of all devices."""
     find = jnp.argmax if equation.primitive.name == "argmax" else jnp.argmin
-    own = find(array, dim)
-    value = jnp.squeeze(jnp.take_along_axis(array, jnp.expand_dims(own, dim), dim), dim)
+    local = find(array, dim)
+    value = jnp.squeeze(jnp.take_along_axis(array, jnp.expand_dims(local, dim), dim), dim)
     first_row = axis.number() * array.shape[dim]
     values = axis.stack(value)
-    rows = axis.stack(own + first_row)
+    rows = axis.stack(local + first_row)
     device = find(values, 0)[None]
     return jnp.squeeze(jnp.take_along_axis(rows, device, 0), 0).astype(equation.params["index_dtype"])
 

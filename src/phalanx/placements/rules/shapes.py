@@ -166,7 +166,7 @@ def slices(
 def own_sizes(sizes: Sequence[int], whole: PlacedValue, array: Array) -> list[int]:
     """Return the sizes on this device of what a primitive takes of a whole value: another axis may divide it, too."""
     triples = zip(sizes, whole.shape, array.shape, strict=True)
-    return [own if size == everything else size for size, everything, own in triples]
+    return [local if size == everything else size for size, everything, local in triples]
 
 
 def rows_by_number(axis: MeshAxis, array: Array, dim: int, count: int, numbers: ArrayLike) -> Array:
@@ -175,9 +175,9 @@ def rows_by_number(axis: MeshAxis, array: Array, dim: int, count: int, numbers: 
     rows = axis.rows(count)
     own_numbers = numbers - axis.number() * rows
     is_own = (own_numbers >= 0) & (own_numbers < rows)
-    own = jnp.take(array, jnp.clip(own_numbers, 0, rows - 1), dim)
+    local = jnp.take(array, jnp.clip(own_numbers, 0, rows - 1), dim)
     return jnp.where(
-        is_own.reshape([-1 if each == dim else 1 for each in range(own.ndim)]), own, jnp.zeros((), own.dtype)
+        is_own.reshape([-1 if each == dim else 1 for each in range(local.ndim)]), local, jnp.zeros((), local.dtype)
     )
 
 
@@ -210,8 +210,8 @@ class _Shift:
         offset = self.start + self.axis.number() * (self.after - self.before)
         if self.width:
             array = with_neighbours(self.axis, array, self.dim, self.width)
-        own = lax.dynamic_slice_in_dim(array, self.width + offset, self.after, self.dim)
-        return self.axis.repeat_last(own, self.dim, self.kept)
+        local = lax.dynamic_slice_in_dim(array, self.width + offset, self.after, self.dim)
+        return self.axis.repeat_last(local, self.dim, self.kept)
 
 
 def with_neighbours(axis: MeshAxis, array: Array, dim: int, width: int) -> Array:

@@ -49,16 +49,16 @@ def compare(models: Mapping[str, Posterior | Loo]) -> DataFrame:
 
     Source: Yao, Vehtari, Simpson, Gelman (2018), Using stacking to average Bayesian predictive distributions.
     """
-    found = {name: _loo_of(name, one) for name, one in _checked(models).items()}
-    _check_same_data(found)
-    terms = _terms(found)
+    loos = {name: _loo_of(name, one) for name, one in _checked(models).items()}
+    _check_same_data(loos)
+    terms = _terms(loos)
     elpd = {name: float(one.sum()) for name, one in terms.items()}
-    order = sorted(found, key=lambda name: -elpd[name] if math.isfinite(elpd[name]) else math.inf)
+    order = sorted(loos, key=lambda name: -elpd[name] if math.isfinite(elpd[name]) else math.inf)
     weights = dict(zip(order, stacking_weights(np.stack([terms[name] for name in order], axis=1)), strict=True))
     best = terms[order[0]]
     from phalanx.diagnostics.table import SummaryTable  # imports pandas, as slow as all of Phalanx
 
-    rows = [_row(found[name], terms[name] - best, weights[name]) for name in order]
+    rows = [_row(loos[name], terms[name] - best, weights[name]) for name in order]
     return SummaryTable(rows, index=order)
 
 
@@ -80,7 +80,7 @@ def stacking_weights(terms: Float64[np.ndarray, "observation model"]) -> Float64
         return -float(np.log(mixed).mean()), -(densities / mixed[:, None]).mean(0)
 
     sum_is_one = {"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(models)}
-    found = minimize(
+    optimum = minimize(
         loss,
         np.full(models, 1 / models),
         jac=True,
@@ -89,7 +89,7 @@ def stacking_weights(terms: Float64[np.ndarray, "observation model"]) -> Float64
         method="SLSQP",
         options={"ftol": 1e-10, "maxiter": 1000},
     )
-    return np.clip(found.x, 0.0, 1.0)
+    return np.clip(optimum.x, 0.0, 1.0)
 
 
 def _checked(models: Any) -> Mapping[str, Any]:
@@ -114,11 +114,11 @@ def _loo_of(name: str, model: Any) -> Loo:
         raise ValueError(f"phx.compare: {name!r}: {error}") from error
 
 
-def _check_same_data(found: Mapping[str, Loo]) -> None:
+def _check_same_data(loos: Mapping[str, Loo]) -> None:
     """Raise if the observations of two models differ, where their values are known."""
-    known = {name: loo.fingerprint for name, loo in found.items() if loo.fingerprint}
-    for name, values in known.items():
-        first, others = next(iter(known.items()))
+    fingerprints = {name: loo.fingerprint for name, loo in loos.items() if loo.fingerprint}
+    for name, values in fingerprints.items():
+        first, others = next(iter(fingerprints.items()))
         alone = len(values) == len(others) == 1
         pairs = zip(values, others, strict=True) if alone else ((n, n) for n in values if n in others)
         for mine, theirs in pairs:
@@ -137,19 +137,19 @@ def _check_same_data(found: Mapping[str, Loo]) -> None:
 
 def _are_equal(a: Float64[np.ndarray, "observation"], b: Float64[np.ndarray, "observation"]) -> bool:
     """Return whether values are equal but for rounding in 32 bits, where both are known."""
-    known = np.isfinite(a) & np.isfinite(b)
-    a = a[known]
-    b = b[known]
+    are_finite = np.isfinite(a) & np.isfinite(b)
+    a = a[are_finite]
+    b = b[are_finite]
     is_whole = not ((a % 1).any() or (b % 1).any())
     most = max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))
     return bool((np.abs(a - b) <= (0.0 if is_whole else 4 * np.finfo(np.float32).eps * most)).all())
 
 
-def _terms(found: Mapping[str, Loo]) -> dict[str, Float64[np.ndarray, "observation"]]:
+def _terms(loos: Mapping[str, Loo]) -> dict[str, Float64[np.ndarray, "observation"]]:
     """Return the terms of every model, of the same observations in the same order."""
-    first, one = next(iter(found.items()))
+    first, one = next(iter(loos.items()))
     names = list(one.pointwise)
-    for name, other in found.items():
+    for name, other in loos.items():
         if other.num_observations != one.num_observations:
             raise ValueError(
                 f"phx.compare: {first!r} has {count(one.num_observations, 'observation')} and {name!r} has "
@@ -161,7 +161,7 @@ def _terms(found: Mapping[str, Loo]) -> dict[str, Float64[np.ndarray, "observati
                 f"{', '.join(map(repr, other.pointwise))}. Models are compared by the same observed variables."
             )
     terms = {}
-    for name, other in found.items():
+    for name, other in loos.items():
         parts = list(other.pointwise.values()) if len(names) == 1 else [other.pointwise[n] for n in names]
         terms[name] = np.concatenate([np.ravel(part) for part in parts])
     there = ~np.isnan(terms[first])

@@ -56,8 +56,8 @@ class VariableDependence:
             observed: names of the variables that the run observed; None if they are not known, as in files of earlier
                 releases: any variable may then have been observed.
         """
-        known = model.observed if observed is None else frozenset(observed)
-        marked = _Marked(model, None if known is None else frozenset(known))
+        outcomes = model.observed if observed is None else frozenset(observed)
+        marked = _Marked(model, None if outcomes is None else frozenset(outcomes))
         values = {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in draws.items()}
         rest = key_of(0, 0, 0), model.arguments.whole_shapes()
         jax.eval_shape(marked, values, {}, *rest)  # notes the names of the variables
@@ -90,10 +90,10 @@ class VariableDependence:
 
     def reached(self, sources: set[str] | Names, but: Names = frozenset()) -> Names:
         """Return the variables that depend on `sources`, directly or through others; dependence ends at those `but`."""
-        found = set(sources)
-        while more := {name for name, of in self.sources.items() if of & found and name not in but} - found:
-            found |= more
-        return frozenset(found - set(sources))
+        reached = set(sources)
+        while more := {name for name, of in self.sources.items() if of & reached and name not in but} - reached:
+            reached |= more
+        return frozenset(reached - set(sources))
 
 
 def to_draw(variable: RandomVariable) -> RandomVariable:
@@ -146,15 +146,15 @@ class _Marked:
                 return forward(replace(variable, value=value))
             if variable.value is not None and not variable.observed:
                 return forward(variable)  # set by the program itself
-            found = forward(to_draw(variable))
+            answered = forward(to_draw(variable))
             if variable.value is None:
                 if name not in self.model.latents and self._is_known(variable):
                     self.new.add(name)
-                return replace(found, value=marked(name, found.value))
+                return replace(answered, value=marked(name, answered.value))
             if variable.set_to is None:
                 self.given.add(name)
-            is_like_it = jnp.shape(variable.value) == jnp.shape(found.value)
-            return replace(found, value=marked(name, variable.value if is_like_it else found.value))
+            is_like_it = jnp.shape(variable.value) == jnp.shape(answered.value)
+            return replace(answered, value=marked(name, variable.value if is_like_it else answered.value))
 
         def results(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
             return {

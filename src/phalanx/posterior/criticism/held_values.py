@@ -117,8 +117,8 @@ def _values(model: ModelAtDraws, names: frozenset[str], draws: Mapping[str, Any]
         return model.run(arrays, give, lambda met: {n: jnp.asarray(met[n].value) for n in names}, key_of(0, 0, 0))
 
     first = {name: jnp.asarray(np.asarray(value[:1, :1])[0, 0]) for name, value in draws.items()}
-    found = jax.jit(values)(model.place_arrays())
-    return {name: np.asarray(value) for name, value in found.items()}
+    held = jax.jit(values)(model.place_arrays())
+    return {name: np.asarray(value) for name, value in held.items()}
 
 
 def _missing(
@@ -126,14 +126,14 @@ def _missing(
 ) -> dict[str, np.ndarray | None]:
     """Return a mask of the missing entries of each variable: NaN, or marked by a run that imputes."""
     marked = masks_of_missing(model.arguments)
-    found: dict[str, np.ndarray | None] = {}
+    masks: dict[str, np.ndarray | None] = {}
     for name in sorted(held):
         value = values[name]
         mask = np.isnan(value) if value.dtype.kind == "f" else np.zeros(value.shape, bool)
         if name in marked and missing_name(name) not in model.latents:  # no draws of the run fill them
             mask = mask | marked[name]
-        found[name] = mask if mask.any() else None
-    return found
+        masks[name] = mask if mask.any() else None
+    return masks
 
 
 def _covers_parts(distribution: Distribution, missing: np.ndarray) -> bool:

@@ -91,8 +91,8 @@ def observations(variables: Mapping[str, RandomVariable], asked: str = "log_like
         ValueError: when the model observes no variable; the message names its factors.
     """
     observed = {n: v for n, v in variables.items() if v.observed and v.distribution is not None}
-    found = {n: v for n, v in observed.items() if not is_term(_distribution(v))}
-    if not found:
+    outcomes = {n: v for n, v in observed.items() if not is_term(_distribution(v))}
+    if not outcomes:
         terms = ", ".join(map(repr, observed))
         shared = [n for v in observed.values() if isinstance(v.distribution, SharedTerm) for n in v.distribution.of]
         if shared:
@@ -111,7 +111,7 @@ def observations(variables: Mapping[str, RandomVariable], asked: str = "log_like
             else f"{asked}: the model observes no variable; its variables are "
             f"{', '.join(map(repr, variables)) or 'none'}. Pass the observed values as obs= of phx.sample."
         )
-    return found
+    return outcomes
 
 
 def _distribution(variable: RandomVariable) -> Distribution:

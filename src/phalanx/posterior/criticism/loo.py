@@ -84,21 +84,21 @@ class Loo:
     @classmethod
     def of(
         cls,
-        found: Mapping[str, PointwiseLoo],
+        results: Mapping[str, PointwiseLoo],
         masks: Mapping[str, np.ndarray] | None = None,
         model: ModelOnMesh | None = None,
         weighted: bool = False,
     ) -> Loo:
         """Sum up results by observed variable, of observations that are true in `masks`, of a model and its data."""
         masks = {} if masks is None else masks
-        there = {name: masks.get(name, np.ones(one.elpd.shape, bool)) for name, one in found.items()}
-        pointwise = {name: np.where(there[name], one.elpd, np.nan) for name, one in found.items()}
-        shapes = {name: np.where(there[name], one.pareto_k, np.nan) for name, one in found.items()}
+        there = {name: masks.get(name, np.ones(one.elpd.shape, bool)) for name, one in results.items()}
+        pointwise = {name: np.where(there[name], one.elpd, np.nan) for name, one in results.items()}
+        shapes = {name: np.where(there[name], one.pareto_k, np.nan) for name, one in results.items()}
         terms, lppd = (
             np.concatenate([part[there[name]].ravel() for name, part in parts.items()])
-            for parts in (pointwise, {name: np.asarray(one.lppd) for name, one in found.items()})
+            for parts in (pointwise, {name: np.asarray(one.lppd) for name, one in results.items()})
         )
-        draws = next(iter(found.values())).draws
+        draws = next(iter(results.values())).draws
         with np.errstate(invalid="ignore"):  # an observation may be impossible
             elpd = float(terms.sum())
             se = math.sqrt(len(terms)) * float(terms.std())
@@ -204,14 +204,14 @@ class Loo:
         )
 
     def _worst(self) -> list[tuple[str, float]]:
-        found = []
+        lines = []
         for name, shapes in self.pareto_k.items():
             flat = np.where(np.isnan(shapes), -np.inf, shapes).ravel()
             for place in np.argsort(-flat, kind="stable")[:3]:
                 if flat[place] > self.good_k:
                     index = tuple(map(int, np.unravel_index(place, shapes.shape)))
-                    found.append((element_name(name, index, shapes.shape, self.labels), float(flat[place])))
-        return sorted(found, key=lambda one: -one[1])[:3]
+                    lines.append((element_name(name, index, shapes.shape, self.labels), float(flat[place])))
+        return sorted(lines, key=lambda one: -one[1])[:3]
 
 
 def leave_one_out(
@@ -229,11 +229,11 @@ def leave_one_out(
     sizes = run.sizes
     values = run.of_latents()
     stored = math.prod(sizes) and len(values) == len(run.latents)
-    if not stored and (found := _reduced_by_run(reduced)):
-        there = {name: ~np.isnan(one.pareto_k) for name, one in found.items()}
+    if not stored and (results := _reduced_by_run(reduced)):
+        there = {name: ~np.isnan(one.pareto_k) for name, one in results.items()}
         if model is None and data is None:
-            return Loo.of(found, there, run.target)
-        return Loo.of(found, there, ModelAtDraws.of("loo", model, data, run, run.latents))
+            return Loo.of(results, there, run.target)
+        return Loo.of(results, there, ModelAtDraws.of("loo", model, data, run, run.latents))
     if not math.prod(sizes):
         raise ValueError(
             'loo: there are no draws to evaluate. Store some (keep=None), or run with reducers={"loo": '
@@ -256,13 +256,13 @@ def leave_one_out(
                 f"fit into memory. Draw fewer, with fit.posterior(n); or choose draws by their weights first, with "
                 f"phx.importance(model, guide, data, init=fit).posterior(n)."
             )
-        found = _by_weights(over_draws(terms, values, sizes, **how), np.asarray(log_weights, np.float64).ravel())
+        results = _by_weights(over_draws(terms, values, sizes, **how), np.asarray(log_weights, np.float64).ravel())
     elif total * observations <= MOST_TERMS and is_installed("arviz"):
-        found = _by_arviz(over_draws(terms, values, sizes, **how), efficiency)
+        results = _by_arviz(over_draws(terms, values, sizes, **how), efficiency)
     else:
         tail = min(tail_length(total, efficiency), max(MOST_RATIOS // observations, TAIL // 4))
-        found = _batch_by_batch(batches(terms, values, sizes, **how), max(tail, 10))
-    return Loo.of(found, _masks(terms, values, how["given"]), program, weighted)
+        results = _batch_by_batch(batches(terms, values, sizes, **how), max(tail, 10))
+    return Loo.of(results, _masks(terms, values, how["given"]), program, weighted)
 
 
 def _reduced_by_run(reduced: Mapping[str, Any]) -> dict[str, PointwiseLoo]:
@@ -280,8 +280,8 @@ def _masks(terms: Terms, values: Mapping[str, Any], arrays: Any) -> dict[str, np
     if not masked:
         return {}
     first = {name: np.asarray(value[:1, :1])[0, 0] for name, value in values.items()}
-    found = jax.jit(lambda *given: Terms(terms.model, counted)(*given))(first, key_of(0, 0, 0), arrays)
-    return {name: np.asarray(found[name]) for name in masked if name in found}
+    masks = jax.jit(lambda *given: Terms(terms.model, counted)(*given))(first, key_of(0, 0, 0), arrays)
+    return {name: np.asarray(masks[name]) for name in masked if name in masks}
 
 
 def _efficiency(draws: Mapping[str, np.ndarray]) -> float:
@@ -294,9 +294,9 @@ def _efficiency(draws: Mapping[str, np.ndarray]) -> float:
         array = np.asarray(value, np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             sizes.append(np.ravel((array.std((0, 1), ddof=1) / mcse(array)) ** 2))
-    found = np.concatenate(sizes)
-    found = found[np.isfinite(found)]
-    return float(found.mean()) / (chains * length) if len(found) else 1.0
+    effective = np.concatenate(sizes)
+    effective = effective[np.isfinite(effective)]
+    return float(effective.mean()) / (chains * length) if len(effective) else 1.0
 
 
 def _batch_by_batch(evaluated: Iterator[Batch], tail: int) -> dict[str, PointwiseLoo]:
@@ -324,7 +324,7 @@ def _batch_by_batch(evaluated: Iterator[Batch], tail: int) -> dict[str, Pointwis
 
 def _by_weights(terms: Mapping[str, np.ndarray], log_weights: np.ndarray) -> dict[str, PointwiseLoo]:
     """Return the results of draws with importance weights: an observation is left out by weight / density."""
-    found = {}
+    results = {}
     log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
     log_weights, draws = log_weights - log_weights.max(), len(log_weights)
     shared = smooth(log_weights).log_weights
@@ -337,14 +337,14 @@ def _by_weights(terms: Mapping[str, np.ndarray], log_weights: np.ndarray) -> dic
         ordered = np.take_along_axis(ratios, order, axis=1)
         elpd, k = left_out(ordered, np.full(len(ordered), -np.inf), length, draws, log_weights[order])
         k[are_equal(ordered[:, draws - length - 1], ordered[:, -1], values.dtype)] = -np.inf
-        found[name] = PointwiseLoo(draws, *(part.reshape(values.shape[2:]) for part in (elpd, lppd, k)))
-    return found
+        results[name] = PointwiseLoo(draws, *(part.reshape(values.shape[2:]) for part in (elpd, lppd, k)))
+    return results
 
 
 def _by_arviz(terms: Mapping[str, np.ndarray], efficiency: float) -> dict[str, PointwiseLoo]:
     """Return the results of ArviZ's `loo`, variable by variable."""
     arviz = require("arviz")
-    found = {}
+    results = {}
     for name, values in terms.items():
         wide = values.astype(np.float64)
         draws = math.prod(wide.shape[:2])
@@ -358,8 +358,8 @@ def _by_arviz(terms: Mapping[str, np.ndarray], efficiency: float) -> dict[str, P
         # ArviZ fits no tail to equal weights, and returns infinity as for weights of which too few are finite
         equal = are_equal(-flat.max((0, 1)), -flat.min((0, 1)), values.dtype)
         parts = (np.asarray(elpd), lppd, np.where(equal, -np.inf, np.asarray(result.pareto_k)))
-        found[name] = PointwiseLoo(draws, *(part.reshape(shape) for part in parts))
-    return found
+        results[name] = PointwiseLoo(draws, *(part.reshape(shape) for part in parts))
+    return results
 
 
 def _container(arviz: Any, terms: np.ndarray) -> Any:

@@ -60,7 +60,7 @@ class RunDraws:
         latents: names of the variables that the run inferred.
         draws: draws of variables, `(chain, draw, ...)` by name.
         sizes: chains, and draws of each that are used.
-        known: names in the run's data, and arguments that fill in; None without a run.
+        data: names in the run's data, and arguments that fill in; None without a run.
         observed: names of the variables that the run observed; None if they are not known.
         axes: names of the axes of the run's variables and data.
     """
@@ -69,7 +69,7 @@ class RunDraws:
     latents: tuple[str, ...] = ()
     draws: Mapping[str, np.ndarray] = field(default_factory=dict)
     sizes: tuple[int, int] = (1, 0)
-    known: KnownData | None = None
+    data: KnownData | None = None
     observed: Sequence[str] | None = None
     axes: AxisNames = field(default_factory=AxisNames)
 
@@ -107,12 +107,12 @@ class ModelAtDraws(ModelOnMesh):
         """
         target = run.target
         program = _program(asked, model, target)
-        arguments, mesh = _arguments(asked, program, data, target, run.known)
+        arguments, mesh = _arguments(asked, program, data, target, run.data)
         observed = None if target is None else {name for name, _ in target.sites.terms} - set(run.latents)
-        found = cls(program, arguments, mesh, asked, frozenset(at), observed)
+        at_draws = cls(program, arguments, mesh, asked, frozenset(at), observed)
         if data is not None and any_labels_differ(arguments):
-            found.axis_names()  # raises if the program combines entries whose labels differ
-        return found
+            at_draws.axis_names()  # raises if the program combines entries whose labels differ
+        return at_draws
 
     def shapes(self, fn: OfDraw, draws: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Return the shapes of what `fn` returns, and the size of the largest array that it makes for each draw.
@@ -140,7 +140,7 @@ class ModelAtDraws(ModelOnMesh):
         """Return the names that these data give to the axes of the model's variables."""
         whole = TracedProgram.of_whole(self.program, self.arguments, self.sizes, checking=True)
         naming = Naming.of(whole, self.arguments, GivenNames())
-        return naming.names(self.arguments, naming.found(self.arguments))
+        return naming.names(self.arguments, naming.axes_of_data(self.arguments))
 
     def run(
         self, arrays: Sequence[Array], tracer: Tracer, of_variables: Callable[[Tape], Any], key: Array | None = None
@@ -201,8 +201,8 @@ class ModelAtDraws(ModelOnMesh):
         """Raise if the program seems to have renamed a variable of the run: one is missing and another is new."""
         imputed = set(map(missing_name, variables))  # other data have other missing entries, or none
         lost = [name for name in self.latents - imputed if name not in variables]
-        known = self.latents | (self.observed or set())
-        new = [n for n, v in variables.items() if n not in known and v.distribution is not None and not v.observed]
+        met = self.latents | (self.observed or set())
+        new = [n for n, v in variables.items() if n not in met and v.distribution is not None and not v.observed]
         if lost and (new or len(lost) == len(self.latents - imputed)):
             raise ValueError(
                 f"{self.asked}: the model has no variable {', '.join(map(repr, sorted(lost)))}, which the run "
@@ -232,10 +232,10 @@ def with_model(posterior: Any, model: Program, data: UserData) -> Any:
     here = {v.name: v.shape for v in target.sites.latents}
     of_run = {name: v.shape[2:] for name, v in posterior.draws.items() if name in record.latents}
     if set(here) != set(record.latents) or any(here[name] != shape for name, shape in of_run.items()):
-        words = ", ".join(f"{name!r} {shape}" for name, shape in here.items())
+        shapes = ", ".join(f"{name!r} {shape}" for name, shape in here.items())
         kept = ", ".join(f"{name!r} {of_run.get(name, '')}".strip() for name in record.latents)
         raise ValueError(
-            f"The model {getattr(model, '__name__', model)} has the latent variables {words} on these data, and the "
+            f"The model {getattr(model, '__name__', model)} has the latent variables {shapes} on these data, and the "
             f"run has {kept}. Give the model and the data of the run."
         )
     return replace(posterior, target=target)
@@ -256,12 +256,12 @@ def _program(asked: str, model: Program | None, target: Target | None) -> Progra
 
 
 def _arguments(
-    asked: str, program: Program, data: UserData | None, target: Target | None, known: KnownData | None
+    asked: str, program: Program, data: UserData | None, target: Target | None, of_run: KnownData | None
 ) -> tuple[Arguments, Mesh]:
     if data is None and target is not None:
         return target.arguments, target.mesh
     data = {} if data is None else data
-    arguments = split_arguments(program, data) if known is None else known.split(program, data)
+    arguments = split_arguments(program, data) if of_run is None else of_run.split(program, data)
     if target is not None:
         arguments = arguments.fixing([*target.arguments.constants])
     placed = any(sharding.axes for sharding in arguments.shardings)

@@ -66,12 +66,14 @@ class ModelData:
             return _observed(variables)
 
         axis_env = [(axis, 1) for axis in target.sizes]
-        program, found = jax.make_jaxpr(observed, axis_env=axis_env, return_shape=True)(target.arguments.whole_shapes())
+        program, observations = jax.make_jaxpr(observed, axis_env=axis_env, return_shape=True)(
+            target.arguments.whole_shapes()
+        )
         names = dict(zip(program.jaxpr.invars, target.arguments.names, strict=True))
         given = frozenset(
             names[atom] for atom in program.jaxpr.outvars if not isinstance(atom, Literal) and atom in names
         )
-        return cls(target, {name: leaf.shape for name, leaf in found.items()}, **shapes, only_observed=given)
+        return cls(target, {name: leaf.shape for name, leaf in observations.items()}, **shapes, only_observed=given)
 
     def observations(self) -> dict[str, np.ndarray]:
         """Return the values of the observed variables, NaN for missing entries that are imputed."""
@@ -80,9 +82,9 @@ class ModelData:
             data = self.target.arguments.join(arrays)
             return self.target.alone(lambda: _observed(_met(self.target, data)))
 
-        found = {name: to_host(value) for name, value in jax.jit(values)(self.target.place_arrays()).items()}
+        observations = {name: to_host(value) for name, value in jax.jit(values)(self.target.place_arrays()).items()}
         missing = masks_of_missing(self.target.arguments)
-        return {name: np.where(missing[name], np.nan, x) if name in missing else x for name, x in found.items()}
+        return {name: np.where(missing[name], np.nan, x) if name in missing else x for name, x in observations.items()}
 
     def constants(self, scalars: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the other arguments: arrays, and those of `scalars` that are numbers."""
@@ -104,8 +106,8 @@ class ModelData:
     def constant_bytes(self) -> int:
         """Bytes of the arrays that are not observed."""
         given = self.target.arguments
-        known = zip(given.names, given.whole_shapes(), strict=True)
-        return sum(math.prod(a.shape) * a.dtype.itemsize for name, a in known if name not in self.only_observed)
+        shapes = zip(given.names, given.whole_shapes(), strict=True)
+        return sum(math.prod(a.shape) * a.dtype.itemsize for name, a in shapes if name not in self.only_observed)
 
 
 def fingerprint_of(target: ModelOnMesh, shapes: Shapes) -> dict[str, np.ndarray]:
@@ -126,7 +128,7 @@ def fingerprint_of(target: ModelOnMesh, shapes: Shapes) -> dict[str, np.ndarray]
         return target.alone(lambda: [_observed(_met(target, data, shift)) for shift in SHIFTS])
 
     first, second = jax.tree.map(to_host, jax.jit(values)(target.place_arrays()))
-    found: dict[str, np.ndarray] = {}
+    by_name: dict[str, np.ndarray] = {}
     for name, shape in shapes.items():
         if name not in first or math.prod(shape) == 0 or first[name].size % math.prod(shape):
             continue
@@ -136,8 +138,8 @@ def fingerprint_of(target: ModelOnMesh, shapes: Shapes) -> dict[str, np.ndarray]
         moved = ~np.isclose(given, other, rtol=1e-5, atol=0.0, equal_nan=True) & ~lost
         given, lost, moved = (part.reshape(*shape, -1) for part in (np.where(lost, 0.0, given), lost, moved))
         weights = np.random.default_rng(0).uniform(0.5, 1.5, given.shape[-1]) if given.shape[-1] > 1 else np.ones(1)
-        found[name] = np.where(moved.any(-1) | lost.all(-1), np.nan, given @ weights)
-    return found
+        by_name[name] = np.where(moved.any(-1) | lost.all(-1), np.nan, given @ weights)
+    return by_name
 
 
 def likelihood_factors(target: ModelOnMesh, shapes: Shapes) -> tuple[str, ...]:
@@ -213,10 +215,10 @@ def _position(target: ModelOnMesh, data: Mapping[str, Any], shift: float) -> Map
 
 def _met(target: ModelOnMesh, data: Mapping[str, Any], shift: float = 0.0) -> Mapping[str, RandomVariable]:
     """Return the variables of a model, without its sums over discrete variables, in which it hides observed ones."""
-    found = run_unconstrained(target.program, _position(target, data, shift), data).variables
+    variables = run_unconstrained(target.program, _position(target, data, shift), data).variables
     if not isinstance(target.program, Marginal):
-        return found
-    at = {name: variable.value for name, variable in found.items() if variable.is_latent}
+        return variables
+    at = {name: variable.value for name, variable in variables.items() if variable.is_latent}
     with unvalidated():
         return trace(seed(substitute(target.program, at), 0))(**data)
 

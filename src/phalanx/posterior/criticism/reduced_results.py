@@ -66,8 +66,8 @@ def evaluate(
     names = _kept(program.asked, keep, shapes, bool(reducers))
 
     def of_names(values: dict[str, Array], key: Array, arrays: Any) -> dict[str, Array]:
-        found = fn(values, key, arrays)
-        return {name: found[name] for name in names}
+        results = fn(values, key, arrays)
+        return {name: results[name] for name in names}
 
     if reducers:
         evaluated = fn

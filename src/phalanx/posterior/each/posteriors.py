@@ -163,8 +163,8 @@ class Posteriors(Pickled):
         from pandas import DataFrame
 
         step = _batch([*self.draws.values(), *self.stats.values()])
-        found = [one for first in range(0, len(self), step) for one in self._verdicts_of(first, first + step)]
-        return DataFrame(found, index=list(self.sets))
+        verdicts = [one for first in range(0, len(self), step) for one in self._verdicts_of(first, first + step)]
+        return DataFrame(verdicts, index=list(self.sets))
 
     def _verdicts_of(self, first: int, last: int) -> list[dict[str, Any]]:
         """Return a row for each of some data sets, whose draws are in memory at once."""
@@ -175,7 +175,7 @@ class Posteriors(Pickled):
         diverging = stats["diverging"].sum((1, 2))
         figures = np.concatenate([_figures(stats["log_density"], _PROB, False), self._summarize(draws, _PROB)], axis=1)
         rows = ["log_density", *self._rows(self.draws)]
-        found = []
+        verdicts = []
         least = COLUMNS.index("ess_bulk")
         largest = COLUMNS.index("r_hat")
         for number, name in enumerate(self.sets[first:last]):
@@ -186,15 +186,15 @@ class Posteriors(Pickled):
             }
             if name in self.failed:
                 worst = dict.fromkeys(worst, np.nan)
-                found.append({"grade": "not good", **worst, "problem": self.failed[name]})
+                verdicts.append({"grade": "not good", **worst, "problem": self.failed[name]})
                 continue
             table = SummaryTable(figures[number], index=rows, columns=COLUMNS)
             table.num_heads = 1
             mine = [{name: values[number] for name, values in of.items()} for of in (stats, draws)]
             verdict = judge(table, mine[0], draws=mine[1], labels=self.record.labels)
             problem = verdict.findings[0].problem if verdict.findings else ""
-            found.append({"grade": verdict.grade, **worst, "problem": problem})
-        return found
+            verdicts.append({"grade": verdict.grade, **worst, "problem": problem})
+        return verdicts
 
     def _summarize(self, draws: Mapping[str, np.ndarray], prob: float) -> Float64[np.ndarray, "sets elements columns"]:
         angles = angles_among(self.record.latents)

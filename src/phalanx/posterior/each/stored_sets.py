@@ -32,9 +32,9 @@ class Sets(NamedTuple):
         Raises:
             KeyError, TypeError, ValueError: when these are not what `entries` wrote.
         """
-        known = entry_of(entries[EACH])
-        names = tuple(known["names"])
-        failed = {int(number): str(reason) for number, reason in known["failed"]}
+        of_sets = entry_of(entries[EACH])
+        names = tuple(of_sets["names"])
+        failed = {int(number): str(reason) for number, reason in of_sets["failed"]}
         if not names or any(not 0 <= number < len(names) for number in failed):
             raise ValueError(f"there are {len(names)} data sets, of which these failed: {sorted(failed)}")
         return cls(names, failed)
@@ -80,6 +80,6 @@ class SetsArray(LazyArray):
 
 def blanked(values: np.ndarray, failed: Sequence[int]) -> np.ndarray:
     """Return a copy of an array with NaN, or zero for whole numbers, in the rows of data sets that failed."""
-    found = np.array(values)
-    found[list(failed)] = np.nan if found.dtype.kind == "f" else 0
-    return found
+    blank = np.array(values)
+    blank[list(failed)] = np.nan if blank.dtype.kind == "f" else 0
+    return blank

@@ -91,8 +91,8 @@ def _side(quantity: Quantity, diverging: Bool[np.ndarray, "chain draw"]) -> _Sid
 
 def _frame(axes: Axes, across: _Side, down: _Side | None, *, last: bool, first: bool) -> None:
     """Give a panel its limits, its ticks, and names along the left and the lower edge of the square."""
-    x = printable(across.name, _LONGEST_NAME) + across.scale.words if last else ""
-    y = printable(down.name, _LONGEST_NAME) + down.scale.words if down and first else ""
+    x = printable(across.name, _LONGEST_NAME) + across.scale.text if last else ""
+    y = printable(down.name, _LONGEST_NAME) + down.scale.text if down and first else ""
     finish(axes, x=x, y=y, grid="both" if down else "x")
     across.scale.set(axes, "x")
     if down:

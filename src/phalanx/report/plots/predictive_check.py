@@ -69,7 +69,7 @@ def predictive_figure(
     axes.stairs(share, edges, baseline=None, color=INK, linewidth=1.6, label="observed")
     scale.set(axes, "x")
     axes.set_ylim(0, 1.08 * max(share.max(), high.max()))
-    axes.set_xlabel(f"value{scale.words}", fontsize=9, color=MUTED)
+    axes.set_xlabel(f"value{scale.text}", fontsize=9, color=MUTED)
     explain(figure)
     return figure
 
@@ -94,18 +94,18 @@ def statistics_figure(
     panels = figure.subplots(2, 2).ravel()
     flat = replicated.astype(np.float64).reshape(len(replicated), -1)
     of = {"mean": np.mean, "sd": np.std, "least": np.min, "greatest": np.max}
-    for axes, (words, statistic) in zip(panels, of.items(), strict=True):
+    for axes, (title, statistic) in zip(panels, of.items(), strict=True):
         again = statistic(flat, axis=1)
         value = float(statistic(observed.astype(np.float64)))
         again = again[np.isfinite(again)]
         finish(axes, grid="x")
         axes.set_yticks([])
         if not again.size or not np.isfinite(value):
-            axes.set_title(f"{words} of {name}", loc="left", fontsize=8.5, color=INK, parse_math=False)
+            axes.set_title(f"{title} of {name}", loc="left", fontsize=8.5, color=INK, parse_math=False)
             say(axes, "not finite")
             continue
         above = np.mean(again > value) + np.mean(again == value) / 2
-        axes.set_title(f"{words}: {above:.0%} above", loc="left", fontsize=8.5, color=INK)
+        axes.set_title(f"{title}: {above:.0%} above", loc="left", fontsize=8.5, color=INK)
         both = np.append(again, value)
         low = both.min()
         high = both.max()

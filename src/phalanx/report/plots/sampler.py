@@ -64,13 +64,13 @@ def _energies(axes: Axes, posterior: Reported) -> None:
         say(axes, "this kernel has no kinetic energy")
         return
     energy = posterior.stats["energy"].astype(np.float64)
-    known = np.where(np.isfinite(energy), energy, np.nan)
-    known = known[np.isfinite(known).all(axis=1)]
-    if not known.size or known.shape[1] < 2:
+    finite = np.where(np.isfinite(energy), energy, np.nan)
+    finite = finite[np.isfinite(finite).all(axis=1)]
+    if not finite.size or finite.shape[1] < 2:
         say(axes, "too few draws with a finite energy")
         return
-    marginal = (known - known.mean(axis=1, keepdims=True)).ravel()
-    transition = np.diff(known, axis=1).ravel()
+    marginal = (finite - finite.mean(axis=1, keepdims=True)).ravel()
+    transition = np.diff(finite, axis=1).ravel()
     # A few wild draws must not squeeze all others into one bin.
     low, high = np.quantile(np.concatenate([marginal, transition]), [0.001, 0.999])
     edges = bin_edges(low, high, marginal.size)

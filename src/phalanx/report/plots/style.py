@@ -100,7 +100,7 @@ def whole_numbers(axis: Axis, most: int = 6) -> None:
     axis.set_major_locator(require("matplotlib.ticker").MaxNLocator(most, integer=True, min_n_ticks=1))
 
 
-def say(axes: Axes, words: str) -> None:
+def say(axes: Axes, text: str) -> None:
     """Put words in place of a plot that cannot be drawn."""
     axes.set_xticks([])
     axes.set_yticks([])
@@ -108,7 +108,7 @@ def say(axes: Axes, words: str) -> None:
     axes.set_ylabel("")
     axes.spines["bottom"].set_visible(False)
     look = {"ha": "center", "va": "center", "color": MUTED, "fontsize": 9, "parse_math": False}
-    axes.text(0.5, 0.5, words, transform=axes.transAxes, **look)
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, **look)
 
 
 def bin_edges(low: float, high: float, count: int) -> Float[np.ndarray, "edge"]:
@@ -122,8 +122,8 @@ def bin_edges(low: float, high: float, count: int) -> Float[np.ndarray, "edge"]:
 
 def printable(text: str, longest: int = _LONGEST_NAME) -> str:
     """Return `text` as one short line, with a box for each character that the font lacks; else matplotlib warns."""
-    known = _characters()
-    line = "".join(char if ord(char) in known else "□" for char in text)
+    characters = _characters()
+    line = "".join(char if ord(char) in characters else "□" for char in text)
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
@@ -146,7 +146,7 @@ class AxisScale(NamedTuple):
         return self.ticks == "magnitudes"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Remark on the kind of the axis, for its label; empty if it is linear."""
         return " (log axis)" if self.is_log else ""
 

@@ -101,7 +101,7 @@ def marginal_figure(variable: VariableDraws) -> Figure:
     _intervals(axes, {label: values for label, values in sets.items() if label != "prior"}, top)
     scale.set(axes, "x")
     axes.set_yticks([])
-    axes.set_xlabel(_words(sets["posterior"]) + scale.words, fontsize=8.5, color=MUTED)
+    axes.set_xlabel(_words(sets["posterior"]) + scale.text, fontsize=8.5, color=MUTED)
     return figure
 
 
@@ -215,7 +215,7 @@ def _draw_rows(axes: Axes, variable: VariableDraws) -> None:
     axes.set_ylim(count - 0.55, -0.75 if height else -0.6)
     axes.set_yticks(range(count), _entries(variable), parse_math=False)
     axes.tick_params(axis="y", labelcolor=INK)
-    axes.set_xlabel(f"mean, 50% and 94% of the draws{scale.words}", fontsize=8.5, color=MUTED)
+    axes.set_xlabel(f"mean, 50% and 94% of the draws{scale.text}", fontsize=8.5, color=MUTED)
 
 
 def _entries(variable: VariableDraws) -> list[str]:
@@ -233,17 +233,17 @@ def _draw_lines(axes: Axes, variable: VariableDraws) -> None:
         part = values[:, shown].astype(np.float64)
         ends[label] = intervals(part)
         means[label] = part.mean(axis=0)
-    known = [
+    lines = [
         np.concatenate([e[np.isfinite(e)], means[label][np.isfinite(means[label])]])
         for label, e in ends.items()
         if label != "prior"
     ]
-    if not any(part.size and np.ptp(part) for part in known):
+    if not any(part.size and np.ptp(part) for part in lines):
         say(axes, "no element has finite draws that vary")
         return
-    scale = scale_of(known)
-    low = min(part.min() for part in known if part.size)
-    high = max(part.max() for part in known if part.size)
+    scale = scale_of(lines)
+    low = min(part.min() for part in lines if part.size)
+    high = max(part.max() for part in lines if part.size)
     scale = scale.reaching(np.array([low, high]))
     for label, interval in ends.items():
         offset = 0.35 * every * (label == "beside")
@@ -256,14 +256,14 @@ def _draw_lines(axes: Axes, variable: VariableDraws) -> None:
         axes.plot(shown + offset, means[label], ".", markersize=min(5.0, max(1.5, width)), **look)
     scale.set(axes, "y")
     axes.set_xlim(-every, shown[-1] + every)
-    words = _entries(variable)
-    is_numbered = words == [str(number) for number in range(len(words))]
+    text = _entries(variable)
+    is_numbered = text == [str(number) for number in range(len(text))]
     if is_numbered:
         whole_numbers(axes.xaxis)
     else:
         ticks = shown[:: -(-len(shown) // _MOST_NAMES)]
         look = {"rotation": 30, "ha": "right", "rotation_mode": "anchor", "parse_math": False}
-        axes.set_xticks(ticks, [words[number] for number in ticks], **look)
+        axes.set_xticks(ticks, [text[number] for number in ticks], **look)
     thinned = f", every {every}{'nd' if every == 2 else 'rd' if every == 3 else 'th'} shown" if every > 1 else ""
     axes.set_xlabel(f"element{', from 0' * is_numbered}{thinned}; mean, 94%", fontsize=8.5, color=MUTED)
-    axes.set_ylabel(f"value{scale.words}", fontsize=8.5, color=MUTED)
+    axes.set_ylabel(f"value{scale.text}", fontsize=8.5, color=MUTED)

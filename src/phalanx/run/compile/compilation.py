@@ -85,20 +85,20 @@ def calls_libraries(lowered: Lowered) -> bool:
 
     LAPACK is left out if it can be loaded without such a call.
     """
-    known = _OF_XLA if find(LAPACK) is None else (*_OF_XLA, "lapack_")
-    return any(not target.startswith(known) for target in _CALLED.findall(lowered.as_text()))
+    prefixes = _OF_XLA if find(LAPACK) is None else (*_OF_XLA, "lapack_")
+    return any(not target.startswith(prefixes) for target in _CALLED.findall(lowered.as_text()))
 
 
 def is_private(path: Path) -> bool:
     """Return whether only this user can write to a folder, which may be missing; else warn, once."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return True
-    if found.st_uid != os.geteuid():
-        _warn(path, f"belongs to user {found.st_uid}")
-    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        _warn(path, f"may be written to by other users (mode {stat.S_IMODE(found.st_mode):o})")
+    if status.st_uid != os.geteuid():
+        _warn(path, f"belongs to user {status.st_uid}")
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        _warn(path, f"may be written to by other users (mode {stat.S_IMODE(status.st_mode):o})")
     else:
         return True
     return False

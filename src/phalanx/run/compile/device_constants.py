@@ -41,10 +41,10 @@ class DeviceConstants:
         """Return one array as an argument of a block."""
         value = np.asarray(value)
         key = spec, value.dtype.char, value.shape, value.tobytes()
-        known = self._known.look_up(key)
-        if isinstance(known, Array):
-            return known
-        uses = known or 0
+        cached = self._known.look_up(key)
+        if isinstance(cached, Array):
+            return cached
+        uses = cached or 0
         sent = value
         if uses >= USES or jax.process_count() > 1:
             sent = to_devices(value, NamedSharding(self._mesh, spec))

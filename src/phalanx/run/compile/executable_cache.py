@@ -70,16 +70,16 @@ def trace_words(whole: TracedProgram, kernel: Kernel, reductions: Reductions) ->
 
     The digest of a trace that cannot be compared is empty.
     """
-    found = {} if is_ours(kernel) else {"the kernel": _trace_of_kernel(kernel, whole)}
+    traces = {} if is_ours(kernel) else {"the kernel": _trace_of_kernel(kernel, whole)}
     for name, entry in reductions.stateful:
-        found[f"the reducer {name!r}"] = _trace_of_reductions(Reductions(((name, entry),)), whole)
-    return {"the model": captured_words(whole), **{name: _words(trace) for name, trace in found.items()}}
+        traces[f"the reducer {name!r}"] = _trace_of_reductions(Reductions(((name, entry),)), whole)
+    return {"the model": captured_words(whole), **{name: _words(trace) for name, trace in traces.items()}}
 
 
 def settings() -> Hashable:
     """Return JAX's settings in this thread, without those of its cache, which do not change programs."""
-    found = {name: value for name, value in jax_internals.settings().items() if "cache" not in name}
-    return tuple((name, value if isinstance(value, Hashable) else repr(value)) for name, value in found.items())
+    of_jax = {name: value for name, value in jax_internals.settings().items() if "cache" not in name}
+    return tuple((name, value if isinstance(value, Hashable) else repr(value)) for name, value in of_jax.items())
 
 
 def is_ours(value: object) -> bool:
@@ -101,14 +101,14 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> tuple[Any, ...] | 
     """Return a key for a user's kernel: the trace of one of its draws on one device."""
     position = {name: ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in whole.position.items()}
     value = ShapeDtypeStruct((1,), jnp.result_type(*whole.position.values()))
-    words = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
+    bits = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
     machine = KernelAdapter(kernel.machine)
     gradient = position if kernel.machine.uses_gradient else {}
 
-    def draw(arrays: PyTree, position: PyTree, total: Total, gradient: PyTree, words: PyTree, tuning: PyTree) -> PyTree:
+    def draw(arrays: PyTree, position: PyTree, total: Total, gradient: PyTree, bits: PyTree, tuning: PyTree) -> PyTree:
         density = Density(whole.program, whole.layout, arrays, whole.sites())
         target = LaneTarget(density, 1)
-        keys = Keys(words)
+        keys = Keys(bits)
         at = Point(target.layout.vector(position), total, target.layout.vector(gradient))
         underway = machine.init(at, jnp.int32(1), keys, target)
         return underway, machine.step(underway, jnp.ones(1, bool), keys, target, tuning)
@@ -117,7 +117,7 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> tuple[Any, ...] | 
     plain = [getattr(kernel, f.name) for f in fields(kernel) if f.compare and f.name != "machine"]
     plain += [getattr(kernel.machine, name) for name in ("makes_whole_draws", "knows_mesh", "least_coordinates")]
     tuning = jax.tree.map(np.asarray, kernel.tuning)
-    given: Any = whole.shapes, position, Total(value, value), gradient, words, tuning
+    given: Any = whole.shapes, position, Total(value, value), gradient, bits, tuning
     form = form_of(jax.make_jaxpr(draw, axis_env=whole.axis_env)(*given))
     return None if form is None else (form, *plain)
 

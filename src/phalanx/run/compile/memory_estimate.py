@@ -79,8 +79,8 @@ def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) ->
     chains = executables.blocks.num_chains // executables.blocks.target.mesh.shape.get(CHAIN, 1)
     on_cpu = devices[0].platform == "cpu"
     limit = None if on_cpu else (devices[0].memory_stats() or {}).get("bytes_limit")
-    own = sum(device.process_index == jax.process_index() for device in devices)
-    return MemoryPlan(executables.bytes_on_device, placed, draws, len(devices), own, chains, limit, on_cpu)
+    local = sum(device.process_index == jax.process_index() for device in devices)
+    return MemoryPlan(executables.bytes_on_device, placed, draws, len(devices), local, chains, limit, on_cpu)
 
 
 def check_plan(plan: MemoryPlan) -> None:
@@ -119,8 +119,8 @@ def explained(plan: MemoryPlan) -> Iterator[None]:
 
 def free_memory() -> int | None:
     """Return the bytes of memory that this process may still take; None if the system does not report them."""
-    known = [bytes_ for bytes_ in (_free_on_host(), *_free_in_groups()) if bytes_ is not None]
-    return min(known, default=None)
+    figures = [bytes_ for bytes_ in (_free_on_host(), *_free_in_groups()) if bytes_ is not None]
+    return min(figures, default=None)
 
 
 def _free_on_host() -> int | None:

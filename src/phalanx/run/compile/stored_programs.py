@@ -100,8 +100,8 @@ class StoredPrograms:
         """Store the programs, if JAX can write them."""
         with suppress(Exception):  # without a file the next process compiles
             content = pickle.dumps((self.key, {name: jax_internals.stored(it) for name, it in programs.items()}))
-            for made in (self.path.parent.parent, self.path.parent):
-                made.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for parent in (self.path.parent.parent, self.path.parent):
+                parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             aside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
             aside.write_bytes(hashlib.sha256(content).digest() + content)
             os.replace(aside, self.path)
@@ -121,12 +121,12 @@ def read_or_compile(
         programs: name, lowered program and compiler options of each, lowered only if they must be compiled.
     """
     stored = None if key is None else StoredPrograms.of(key)
-    found = None if stored is None else stored.read(mesh)
-    if found is None:
-        found, may_be_stored = _compiled(programs, several_cpus(mesh.devices.flat), stored is not None)
+    executables = None if stored is None else stored.read(mesh)
+    if executables is None:
+        executables, may_be_stored = _compiled(programs, several_cpus(mesh.devices.flat), stored is not None)
         if stored is not None and may_be_stored:
-            stored.write(found)
-    return found
+            stored.write(executables)
+    return executables
 
 
 def _compiled(
@@ -220,7 +220,7 @@ def _surroundings() -> str:
         (
             tuple((name, import_module(name).__version__) for name in LIBRARIES),
             sys.version,
-            tuple((name, found.st_size, found.st_mtime_ns) for name, found in files),
+            tuple((name, status.st_size, status.st_mtime_ns) for name, status in files),
             tuple(compiler_settings().items()),
             os.environ.get("JAX_PLATFORMS"),
             tuple((d.id, d.platform, d.device_kind) for d in jax.devices()),

@@ -96,8 +96,8 @@ class Advance:
             chains, sinks, numbers, draws = part
             target = self.blocks.lanes(arrays, numbers)
             keys = self.blocks.keys(seed, numbers)
-            own = order._replace(draws=draws, later=self.blocks.of_lanes(order.later, numbers))
-            return self._tile(target, keys, self.blocks.of_lanes(tuning, numbers), own, chains, sinks)
+            of_chains = order._replace(draws=draws, later=self.blocks.of_lanes(order.later, numbers))
+            return self._tile(target, keys, self.blocks.of_lanes(tuning, numbers), of_chains, chains, sinks)
 
         whole = chains, sinks, lane_chains(self.blocks.count), order.draws
         axes = _lane_axes(self.blocks.chain_specs(), chains), _lane_axes(self.sink_specs, sinks), 0, 0
@@ -107,10 +107,10 @@ class Advance:
         if tiles == 1:
             return one(whole)
         cut = jax.tree.map(partial(cut_lanes, tiles=tiles, tile=self.tile), whole, axes)
-        made = lax.map(one, cut)
+        ends = lax.map(one, cut)
         lanes = partial(join_lanes, lanes=self.blocks.count)
-        chains, sinks, _ = jax.tree.map(lanes, made._replace(ticks=()), _lane_axes(self.specs, made)._replace(ticks=()))
-        return Advanced(chains, sinks, made.ticks.max(0))
+        chains, sinks, _ = jax.tree.map(lanes, ends._replace(ticks=()), _lane_axes(self.specs, ends)._replace(ticks=()))
+        return Advanced(chains, sinks, ends.ticks.max(0))
 
     def empty(self, arrays: Sequence[Array], before: Int[Array, "lanes"]) -> SinkState:
         """Return empty sinks, given the number of draws of each chain that were reduced before."""
@@ -142,8 +142,8 @@ class Advance:
             return Advanced(ChainState(lane_state, since.restarted(kept)), SinkState(count + kept, states), ticks + 1)
 
         begun = Advanced(chains, sinks, jnp.int32(0))
-        made = lax.while_loop(lambda now: order.asks(now.sinks.count, now.ticks), body, begun)
-        return made._replace(ticks=made.ticks[None])
+        end = lax.while_loop(lambda now: order.asks(now.sinks.count, now.ticks), body, begun)
+        return end._replace(ticks=end.ticks[None])
 
     def _by_lane(self, tuning: PyTree, order: BlockArguments, count: Int[Array, "lanes"]) -> PyTree:
         """Return the tuning of each lane's next draw; draws beyond the order have the later step size."""

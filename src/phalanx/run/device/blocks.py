@@ -172,12 +172,14 @@ class Blocks:
         target = self.lanes(arrays)
         keys = self.keys(seed)
 
-        def find(key: Array, values: PyTree, own: dict[int, Array]) -> PyTree:
+        def find(key: Array, values: PyTree, lane_data: dict[int, Array]) -> PyTree:
             uses_gradient = self.kernel.machine.uses_gradient
-            return finite_start(target.density.with_own(own), uses_gradient, key, given._replace(values=values))
+            return finite_start(
+                target.density.with_lane_data(lane_data), uses_gradient, key, given._replace(values=values)
+            )
 
         first = as_key(keys.of_draw(jnp.int32(INITIAL_POSITION)))
-        at, finite, misfits = over_lanes(find, self.count)(first, given.values, target.own_first)
+        at, finite, misfits = over_lanes(find, self.count)(first, given.values, target.lane_data_first)
         far = finite & is_far(at.log_density.value) & self.may_climb
         return InitResult(*self._started(target, at, keys), finite, far, misfits, self.invalid(target))
 
@@ -192,11 +194,11 @@ class Blocks:
         target = self.lanes(arrays)
         at = begun.chains.lanes.at
 
-        def climb(start: Point, far: Array, values: PyTree, own: dict[int, Array]) -> Point:
-            return climbed(target.density.with_own(own), start, far, given._replace(values=values))
+        def climb(start: Point, far: Array, values: PyTree, lane_data: dict[int, Array]) -> Point:
+            return climbed(target.density.with_lane_data(lane_data), start, far, given._replace(values=values))
 
         starts = Point(at.position.T, at.log_density, at.gradient.T)
-        at = over_lanes(climb, self.count)(starts, begun.far, given.values, target.own_first)
+        at = over_lanes(climb, self.count)(starts, begun.far, given.values, target.lane_data_first)
         chains, rows = self._started(target, at, self.keys(seed))
         return begun._replace(chains=chains, rows=rows)
 
@@ -231,14 +233,14 @@ class Blocks:
         """Return the variables to store, given recorded draws; under `CENTRING` the log-Jacobian of the centring."""
         target = self.lanes(arrays)
 
-        def one(u: ByVariable, own: dict[int, Array]) -> dict[str, Array]:
-            density = target.density.with_own(own)
+        def one(u: ByVariable, lane_data: dict[int, Array]) -> dict[str, Array]:
+            density = target.density.with_lane_data(lane_data)
             values = density.constrain(u)
             more = {CENTRING: density.centring_jacobian(u)} if self.is_centred else {}
             return {name: values[name] for name in self.names} | more
 
         position = self.row_layout.vector(rows, 0).by_variable()
-        return jax.vmap(jax.vmap(one), (0, None))(position, target.own_first)
+        return jax.vmap(jax.vmap(one), (0, None))(position, target.lane_data_first)
 
     def snapshot(self, chains: ChainState) -> ChainState:
         """Return the chains at the starts of their current draws, in a form that depends on no mesh."""
@@ -251,11 +253,11 @@ class Blocks:
     def lanes(self, arrays: Sequence[Array], chains: Int[Array, "lanes"] | None = None) -> LaneTarget:
         """Return the target for all lanes of this device, or for those with some of its chains."""
         count = self.count if chains is None else len(chains)
-        own = {}
-        if self.target.own:
+        lane_data = {}
+        if self.target.per_lane_data:
             groups = self._groups_of(lane_chains(self.count) if chains is None else chains)
-            own = {number: jnp.moveaxis(arrays[number][groups], 0, -1) for number in self.target.own}
-        return LaneTarget(self.target.on_device(arrays, count), count, own)
+            lane_data = {number: jnp.moveaxis(arrays[number][groups], 0, -1) for number in self.target.per_lane_data}
+        return LaneTarget(self.target.on_device(arrays, count), count, lane_data)
 
     def keys(self, seed: Array, chains: Int[Array, "lanes"] | None = None) -> Keys:
         """Return the keys of all lanes of this device, or of those with some of its chains.
@@ -272,7 +274,7 @@ class Blocks:
         """Return the number of values outside of their support, by site and parameter; of groups, for each lane."""
         if self.groups is None:
             return target.density.invalid()
-        return jax.vmap(lambda own: target.density.with_own(own).invalid())(target.own_first)
+        return jax.vmap(lambda lane_data: target.density.with_lane_data(lane_data).invalid())(target.lane_data_first)
 
     def of_lanes(self, tuning: PyTree, chains: Int[Array, "lanes"]) -> PyTree:
         """Return the tuning, or the step size of an order, of the lanes with some chains of this device.
@@ -309,9 +311,9 @@ class Blocks:
     def jit(self, f: Callable[..., Any], in_specs: PyTree, out_specs: PyTree, donate: tuple[int, ...] = ()) -> Any:
         """Return `f` as a program of all devices, of arguments and results that are partitioned so."""
         # explicit shardings: the compiler would otherwise drop those of arrays without elements
-        given, made = (shardings(self.target.mesh, specs) for specs in (in_specs, out_specs))
+        given, out_shardings = (shardings(self.target.mesh, specs) for specs in (in_specs, out_specs))
         on_mesh = self.on_mesh(f, in_specs, out_specs)
-        return jax.jit(on_mesh, in_shardings=given, out_shardings=made, donate_argnums=donate)
+        return jax.jit(on_mesh, in_shardings=given, out_shardings=out_shardings, donate_argnums=donate)
 
     def init_specs(self) -> InitResult:
         """Return the partition of chains at their initial positions."""

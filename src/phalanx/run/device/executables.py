@@ -104,9 +104,9 @@ class Executables:
 
     def _climb(self, *arguments: Any) -> Compiled:
         blocks = self.blocks
-        made = self.blocks.init_specs()
-        specs = PartitionSpec(), blocks.target.array_specs(), blocks.given_specs(), made
-        lowered = blocks.jit(blocks.climb, specs, made).lower(*arguments)
+        out_specs = self.blocks.init_specs()
+        specs = PartitionSpec(), blocks.target.array_specs(), blocks.given_specs(), out_specs
+        lowered = blocks.jit(blocks.climb, specs, out_specs).lower(*arguments)
         several = several_cpus(blocks.target.mesh.devices.flat)
         return compiled(lowered, RARELY, keep=not (several and communicates(lowered)))
 
@@ -131,8 +131,8 @@ class Executables:
                 "log_density_at", lambda: blocks.jit(blocks.log_density_at, specs, PartitionSpec(CHAIN))
             )
             placed = jax.tree.map(to_devices, position, shardings(blocks.target.mesh, vectors))
-            found = program(tuple(arrays), placed)
-        return jax.tree.map(to_host, found).in_double()
+            log_density = program(tuple(arrays), placed)
+        return jax.tree.map(to_host, log_density).in_double()
 
     def evaluated_at(self, arrays: Sequence[Array], positions: Vector) -> AtPositions:
         """Return the result of `Blocks.evaluated_at` on the host."""
@@ -177,12 +177,12 @@ class Executables:
 
 
 def _bytes(program: Compiled) -> int:
-    found = program.memory_analysis()
-    if found is None:
+    memory = program.memory_analysis()
+    if memory is None:
         return 0
-    given = found.argument_size_in_bytes
-    made = found.output_size_in_bytes
-    return given + made + found.temp_size_in_bytes - found.alias_size_in_bytes
+    given = memory.argument_size_in_bytes
+    output = memory.output_size_in_bytes
+    return given + output + memory.temp_size_in_bytes - memory.alias_size_in_bytes
 
 
 def compile_blocks(
@@ -193,15 +193,15 @@ def compile_blocks(
     with jax.default_matmul_precision(matmul_precision):
         tiles = Tiles.of(blocks, stores_draws(blocks, reducing.reductions))
         key = None if key is None else (key, blocks.slots, tiles)
-        found: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lowered(reducing, arrays, tiles))
+        executables: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lowered(reducing, arrays, tiles))
     if blocks.target.sites.is_divided and blocks.target.mesh.shape[CHAIN] > 1:
-        _refuse_permutations(found)
+        _refuse_permutations(executables)
     return Executables(
         blocks,
         reducing,
-        **found,
-        count=len(found),
-        bytes_on_device=max(map(_bytes, found.values())),
+        **executables,
+        count=len(executables),
+        bytes_on_device=max(map(_bytes, executables.values())),
         matmul_precision=matmul_precision,
         x64=bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
     )

@@ -65,8 +65,8 @@ class RowLayout:
 
     def vector(self, rows: Sequence[Array] | Sequence[np.ndarray], part: int) -> Vector:
         """Return the position (part 0) or gradient (part 1) in rows of one device, `(..., coordinates)`."""
-        found = (r[..., part * n : (part + 1) * n] for r, n in zip(rows, self.position.lengths, strict=False))
-        return Vector(tuple(found), self.position)
+        parts = (r[..., part * n : (part + 1) * n] for r, n in zip(rows, self.position.lengths, strict=False))
+        return Vector(tuple(parts), self.position)
 
     def whole_vectors(self, rows: Sequence[Float[np.ndarray, "rows _devices _columns"]]) -> tuple[Vector, Vector]:
         """Return position and gradient in rows of all devices; the gradient is empty if `parts` is 1."""

@@ -109,11 +109,11 @@ class Reducing:
     def _values(self, target: LaneTarget) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
         """Return a function from positions `(lanes, ...)` to the values of variables."""
 
-        def one(position: Mapping[str, Array], own: Mapping[int, Array]) -> dict[str, Array]:
-            density = target.density.with_own(own)
-            found = density.constrain(position)
-            values = {name: found[name] for name in self.names}
+        def one(position: Mapping[str, Array], lane_data: Mapping[int, Array]) -> dict[str, Array]:
+            density = target.density.with_lane_data(lane_data)
+            constrained = density.constrain(position)
+            values = {name: constrained[name] for name in self.names}
             densities = density.observations(position) if self.observed else {}
             return values | {density_name(name): densities[name] for name in self.observed}
 
-        return lambda position: jax.vmap(one)(position, target.own_first)
+        return lambda position: jax.vmap(one)(position, target.lane_data_first)

@@ -136,8 +136,8 @@ def _own_shardings(entry: Reduce, values: DrawValues) -> dict[str, RowSharding]:
     """Return the shardings of the arrays that an entry reduces if no rows are moved."""
     if values.rows is None:
         return {}
-    found = values.rows.inspect(entry.fn, (dict(values.shardings),), dict(values.shapes)).shardings
-    return found if isinstance(found, dict) else {WHOLE: found}
+    outputs = values.rows.inspect(entry.fn, (dict(values.shardings),), dict(values.shapes)).shardings
+    return outputs if isinstance(outputs, dict) else {WHOLE: outputs}
 
 
 def _on_rows(entry: Reduce, values: DrawValues, shardings: Mapping[str, RowSharding]) -> Reduce:
@@ -219,5 +219,5 @@ def _keeps_rows(
     leaves = [frozenset(placement.sharding.axes) for placement in placements]
     where = ShapeDtypeStruct(shape.shape[:1], np.bool_)
     program = jax.make_jaxpr(lambda *given: reducer.update(*given))(state, shape, where)
-    found = varying_axes(program, [*leaves, frozenset(sharding.axes), frozenset()])
-    return all(axes <= known for axes, known in zip(found, leaves, strict=True))
+    varying = varying_axes(program, [*leaves, frozenset(sharding.axes), frozenset()])
+    return all(axes <= allowed for axes, allowed in zip(varying, leaves, strict=True))

@@ -64,6 +64,6 @@ def given_tile() -> str:
 def tile_of(count: int, most: int) -> int:
     """Return the lanes of a tile, at most `most`: a divisor of `count` if one is large enough, else nearly one."""
     most = min(count, most)
-    found = next(tile for tile in range(most, 0, -1) if count % tile == 0)
+    chains = next(tile for tile in range(most, 0, -1) if count % tile == 0)
     # the last of several tiles is then filled up
-    return found if 2 * found >= most else -(-count // -(-count // most))
+    return chains if 2 * chains >= most else -(-count // -(-count // most))

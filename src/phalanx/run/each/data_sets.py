@@ -30,15 +30,15 @@ class DataSets:
 
     Attributes:
         names: their names: levels of the column that divides the rows, or numbers.
-        own: arrays `(set, ...)` by argument, of which each data set has its own entry; where data sets differ in their
-            numbers of rows, rows are filled up with copies of the last one.
+        per_set: arrays `(set, ...)` by argument, of which each data set has its own entry; where data sets differ in
+            their numbers of rows, rows are filled up with copies of the last one.
         shared: the arguments that all data sets share.
         rows: number of rows of each data set; None if they are equal.
         forms: an object in whose form an argument is given to the model, such as a categorical series.
     """
 
     names: tuple[Any, ...]
-    own: Mapping[str, Shaped[np.ndarray, "sets *shape"]]
+    per_set: Mapping[str, Shaped[np.ndarray, "sets *shape"]]
     shared: Mapping[str, Any]
     rows: Int[np.ndarray, "sets"] | None
     of_rows: frozenset[str]
@@ -77,7 +77,7 @@ class DataSets:
     @property
     def most(self) -> int:
         """Rows of the longest data set."""
-        return next(self.own[name].shape[1] for name in self.of_rows)
+        return next(self.per_set[name].shape[1] for name in self.of_rows)
 
     @property
     def notice(self) -> str:
@@ -85,10 +85,10 @@ class DataSets:
         shared = [f"{name} {x.shape}" for name, x in self.shared.items() if getattr(x, "shape", ())]
         if not shared or not self.of_rows:
             return ""
-        words = ", ".join(shared)
-        return f"phalanx: each: the same for every data set, since their lengths differ from the rows': {words}"
+        names = ", ".join(shared)
+        return f"phalanx: each: the same for every data set, since their lengths differ from the rows': {names}"
 
-    def words(self, numbers: Sequence[int] | np.ndarray) -> str:
+    def text_of(self, numbers: Sequence[int] | np.ndarray) -> str:
         """Return the names of some data sets for a message."""
         return first_few([repr(self.names[int(number)]) for number in numbers])
 
@@ -99,38 +99,39 @@ class DataSets:
             number: number of the data set.
             padded: keep the rows that fill up a data set.
         """
-        found = dict(self.shared)
-        for name, arrays in self.own.items():
+        data = dict(self.shared)
+        for name, arrays in self.per_set.items():
             array = arrays[number]
             if self.rows is not None and not padded and name in self.of_rows:
                 array = array[: self.rows[number]]
-            found[name] = in_form_of(self.forms[name], array) if name in self.forms else jnp.asarray(array)
-        return found
+            data[name] = in_form_of(self.forms[name], array) if name in self.forms else jnp.asarray(array)
+        return data
 
     def _check_values(self) -> None:
-        for name, arrays in self.own.items():
+        for name, arrays in self.per_set.items():
             if arrays.dtype.kind != "f":
                 continue
             missing = np.isnan(arrays).reshape(len(arrays), -1)
             empty = np.flatnonzero(missing.all(1))
             if empty.size and missing.shape[1] > 1:
                 raise ValueError(
-                    f"each: {name} has no value in data set {self.words(empty)}: all are NaN. Leave such data sets out."
+                    f"each: {name} has no value in data set {self.text_of(empty)}: all are NaN. "
+                    f"Leave such data sets out."
                 )
 
     @classmethod
     def _of_column(cls, model: Program, data: Any, column: str) -> DataSets:
         columns = columns_of(data)
-        known = columns if columns is not None else data
-        if not isinstance(known, Mapping):
+        by_name = columns if columns is not None else data
+        if not isinstance(by_name, Mapping):
             raise TypeError(f"data: expected a table or a dict with a column {column!r}; got {type(data).__name__}.")
-        if column not in known:
+        if column not in by_name:
             raise ValueError(
                 f"each={column!r}: the data have no column of this name; they have "
-                f"{', '.join(map(repr, known)) or 'none'}.{hint(column, known)} Data sets along an axis of arguments: "
-                f"each={{'y': 0}}."
+                f"{', '.join(map(repr, by_name)) or 'none'}.{hint(column, by_name)} Data sets along an axis of "
+                f"arguments: each={{'y': 0}}."
             )
-        codes, names = _levels(column, known[column])
+        codes, names = _levels(column, by_name[column])
         counts = np.bincount(codes, minlength=len(names))
         if not counts.all():
             without = first_few([repr(names[number]) for number in np.flatnonzero(counts == 0)])
@@ -138,7 +139,7 @@ class DataSets:
                 f"each={column!r}: data set {without} has no rows. Remove levels that no row has, as pandas does with "
                 f".cat.remove_unused_categories()."
             )
-        others = {name: value for name, value in known.items() if name != column}
+        others = {name: value for name, value in by_name.items() if name != column}
         arguments = by_keyword(model, data if columns is None else data[list(others)])
         arguments = {name: value for name, value in arguments.items() if name != column}
         order = np.argsort(codes, kind="stable")
@@ -172,7 +173,7 @@ class DataSets:
                 f"each: the data have no argument {unknown[0]!r}; they have "
                 f"{', '.join(map(repr, arguments)) or 'none'}.{hint(unknown[0], arguments)}"
             )
-        own: dict[str, Any] = {}
+        per_set: dict[str, Any] = {}
         for name, axis in axes.items():
             array = _array(name, arguments[name])
             if not array.size:
@@ -184,14 +185,16 @@ class DataSets:
                 raise ValueError(
                     f"each: {name} has shape {array.shape}, and no axis {axis}. Give the number of one of its axes."
                 )
-            own[name] = np.array(np.moveaxis(array, axis, 0))  # a copy: the caller's array may change
-        counts = {name: len(array) for name, array in own.items()}
+            per_set[name] = np.array(np.moveaxis(array, axis, 0))  # a copy: the caller's array may change
+        counts = {name: len(array) for name, array in per_set.items()}
         if len(set(counts.values())) > 1:
-            words = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise ValueError(f"each: the arguments have different numbers of data sets: {words}. Give as many of each.")
-        shared = {name: _copied(value) for name, value in arguments.items() if name not in own}
+            counts_by_name = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise ValueError(
+                f"each: the arguments have different numbers of data sets: {counts_by_name}. Give as many of each."
+            )
+        shared = {name: _copied(value) for name, value in arguments.items() if name not in per_set}
         names = tuple(range(next(iter(counts.values()))))
-        return cls(names, own, shared, None, frozenset(), {})
+        return cls(names, per_set, shared, None, frozenset(), {})
 
 
 def _is_axis(axis: object) -> bool:
@@ -207,8 +210,10 @@ def _levels(column: str, values: Any) -> tuple[Int[np.ndarray, "rows"], tuple[An
         raise ValueError(f"each={column!r}: expected a column with a value for each row; it has shape {array.shape}.")
     if isinstance(labels, Levels):
         categories = getattr(getattr(values, "cat", values), "categories", None)  # of pandas, in their own type
-        own = labels if categories is None else categories.tolist()
-        return array.astype(np.int64), tuple(name if isinstance(name, str | int | float) else str(name) for name in own)
+        of_column = labels if categories is None else categories.tolist()
+        return array.astype(np.int64), tuple(
+            name if isinstance(name, str | int | float) else str(name) for name in of_column
+        )
     try:
         names, codes = np.unique(array, return_inverse=True)
     except TypeError:

@@ -93,14 +93,14 @@ class ModelOnSets(TracedCall):
         mesh = choose_mesh(arguments, mesh)
         _check_mesh(mesh, sets, evenly)
         sizes = axes_but_chain(mesh)
-        varies = dict.fromkeys((*sets.own, REAL), "it differs by data set")
+        varies = dict.fromkeys((*sets.per_set, REAL), "it differs by data set")
         arguments, whole = trace_with_values(
             arguments, lambda a: TracedProgram.of_whole(begun, a, sizes, learns), varies
         )
-        arrays, own = _arrays(arguments, sets)
+        arrays, per_set = _arrays(arguments, sets)
         indices = DataCheck(whole.at_zero, len(whole.position))
         if not learns:  # fits check indices with the values, see `fit_each`
-            _check_indices(indices, arguments, arrays, own, sets)
+            _check_indices(indices, arguments, arrays, per_set, sets)
             notices += indices.check_indices(arguments)
         naming = Naming.of(whole, arguments, given)
         return cls(
@@ -113,7 +113,7 @@ class ModelOnSets(TracedCall):
             names=names_in_record(naming, arguments),
             indices=indices,
             notices=tuple(filter(None, notices)),
-            own=own,
+            per_lane_data=per_set,
             groups=-(-sets.count // mesh.shape[CHAIN]) * mesh.shape[CHAIN],
             of_user=model,
             sets=sets,
@@ -128,14 +128,14 @@ class ModelOnSets(TracedCall):
 
     def arrays_of(self, number: int) -> list[Array]:
         """Return the arrays of one data set."""
-        return [array[number] if place in self.own else array for place, array in enumerate(self.arrays)]
+        return [array[number] if place in self.per_lane_data else array for place, array in enumerate(self.arrays)]
 
     def place_arrays(self, target: Target) -> tuple[Array, ...]:
         """Return the arrays on the mesh: a device has those of its data sets."""
         assert self.groups is not None
         numbers = np.minimum(np.arange(self.groups), self.sets.count - 1)
         fills = self.groups > self.sets.count
-        whole = [x[numbers] if fills and number in self.own else x for number, x in enumerate(self.arrays)]
+        whole = [x[numbers] if fills and number in self.per_lane_data else x for number, x in enumerate(self.arrays)]
         return target.with_arrays(whole).place_arrays()
 
     def target_of(self, number: int, num_chains: int) -> Target:
@@ -174,10 +174,10 @@ def _filled(sets: DataSets, number: int) -> dict[str, Any]:
 
 def _arrays(arguments: Arguments, sets: DataSets) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """Return the arrays of all data sets, and the numbers of those of which each data set has its own entry."""
-    own = dict(sets.own) if sets.rows is None else {**sets.own, REAL: real_rows(sets, slice(None))}
-    numbers = tuple(number for number, name in enumerate(arguments.names) if name in own)
+    per_set = dict(sets.per_set) if sets.rows is None else {**sets.per_set, REAL: real_rows(sets, slice(None))}
+    numbers = tuple(number for number, name in enumerate(arguments.names) if name in per_set)
     whole = tuple(
-        jnp.asarray(own[name], array.dtype) if name in own else array
+        jnp.asarray(per_set[name], array.dtype) if name in per_set else array
         for name, array in zip(arguments.names, arguments.arrays, strict=True)
     )
     return whole, numbers
@@ -202,12 +202,12 @@ def _check_mesh(mesh: Mesh, sets: DataSets, evenly: bool) -> None:
 
 
 def _check_indices(
-    indices: DataCheck, arguments: Arguments, arrays: Sequence[Array], own: Sequence[int], sets: DataSets
+    indices: DataCheck, arguments: Arguments, arrays: Sequence[Array], per_set: Sequence[int], sets: DataSets
 ) -> None:
     """Raise if an index in the data of some data set is out of range."""
     if not indices.applies:
         return
-    axes = [0 if number in own else None for number in range(len(arrays))]
+    axes = [0 if number in per_set else None for number in range(len(arrays))]
     outside: Callable[..., Array] = jax.jit(
         jax.vmap(lambda *of_one: indices.any_outside(of_one, arguments.shardings), in_axes=axes)
     )
@@ -216,4 +216,4 @@ def _check_indices(
         try:
             indices.check_indices(arguments.with_arrays(of_one))
         except ValueError as error:
-            raise ValueError(f"each: data set {sets.words([number])}: {error}") from None
+            raise ValueError(f"each: data set {sets.text_of([number])}: {error}") from None

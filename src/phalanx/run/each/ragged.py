@@ -89,10 +89,10 @@ def check_ragged(model: Program, ragged: Program, sets: DataSets) -> frozenset[s
     of_rows: set[str] = set()
     for number in (first[place] for place in chosen):
         filled = _as_arrays(ragged, sets.one(number, padded=True) | {REAL: real_rows(sets, number)})
-        own = _as_arrays(model, sets.one(number, padded=False))
+        without_padding = _as_arrays(model, sets.one(number, padded=False))
         for position in _positions(ragged, filled)[:2]:
             whole = run_unconstrained(ragged, position, filled)
-            alone = _alone(model, position, own)
+            alone = _alone(model, position, without_padding)
             computed = {name: v.value for name, v in alone.variables.items() if v.is_computed}
             of_rows |= {name for name, x in computed.items() if jnp.shape(x) != jnp.shape(whole.variables[name].value)}
             changed = _changed(_looked(whole), _looked(alone), NEAR, int(sets.rows[number]))
@@ -115,7 +115,7 @@ def _change_by_padding(ragged: Program, sets: DataSets, of_rows: set[str]) -> tu
     assert sets.rows is not None
     real = real_rows(sets, slice(None))
     longest = int(np.argmax(sets.rows))
-    arrays = {name: sets.own[name] for name in sets.of_rows}
+    arrays = {name: sets.per_set[name] for name in sets.of_rows}
     others = {
         name: np.where(real.reshape(*real.shape, *[1] * (x.ndim - 2)) > 0, x, x[longest]) for name, x in arrays.items()
     }
@@ -123,16 +123,16 @@ def _change_by_padding(ragged: Program, sets: DataSets, of_rows: set[str]) -> tu
     shared = {name: value for name, value in data.items() if name not in {*arrays, REAL}}
     positions = jax.tree.map(lambda *leaves: jnp.stack(leaves), *_positions(ragged, data))
 
-    def looked(own: Mapping[str, Array], real: Array) -> dict[str, Array]:
+    def looked(lane_data: Mapping[str, Array], real: Array) -> dict[str, Array]:
         def at(position: Mapping[str, Array]) -> dict[str, Array]:
-            return _looked(run_unconstrained(ragged, position, {**shared, **own, REAL: real}))
+            return _looked(run_unconstrained(ragged, position, {**shared, **lane_data, REAL: real}))
 
         return jax.vmap(at, axis_size=POSITIONS)(positions)  # a model may have no latent variable
 
     evaluate: Callable[..., Any] = jax.jit(jax.vmap(looked))
     filled = ({name: x.astype(data[name].dtype) for name, x in of.items()} for of in (arrays, others))
-    found, again = (evaluate(own, real) for own in filled)
-    for name, a in found.items():
+    first, again = (evaluate(lane_data, real) for lane_data in filled)
+    for name, a in first.items():
         if name in of_rows:
             continue
         differs = _differs(np.asarray(a), np.asarray(again[name]), SAME)
@@ -149,21 +149,21 @@ ROWS = " by row"
 
 def _looked(run: Evaluation) -> dict[str, Array]:
     """Return terms and deterministic values by name; terms multiplied by `REAL` end in `ROWS`."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for (name, part), term in run.terms().items():
         variable = run.variables[name]
         by_row = ROWS if part == "density" and jnp.ndim(variable.scale) else ""
-        found[f"the {part} of {name!r}{by_row}"] = jnp.asarray(term)
-    return found | {name: jnp.asarray(v.value) for name, v in run.variables.items() if v.is_computed}
+        arrays[f"the {part} of {name!r}{by_row}"] = jnp.asarray(term)
+    return arrays | {name: jnp.asarray(v.value) for name, v in run.variables.items() if v.is_computed}
 
 
 def _changed(whole: Mapping[str, Array], alone: Mapping[str, Array], tolerance: float, rows: int) -> list[str]:
     """Return the names of terms and values that differ, of rows in the first `rows`."""
     changed = []
     for name, value in whole.items():
-        own = alone[name.removesuffix(ROWS)] if name not in alone else alone[name]
+        of_one = alone[name.removesuffix(ROWS)] if name not in alone else alone[name]
         part = value[:rows] if name.endswith(ROWS) else value
-        if part.shape != own.shape or _differs(np.asarray(part), np.asarray(own), tolerance).any():
+        if part.shape != of_one.shape or _differs(np.asarray(part), np.asarray(of_one), tolerance).any():
             changed.append(name)
     return changed
 
@@ -180,7 +180,7 @@ def _refusal(sets: DataSets, what: str, number: int) -> str:
     named = named if named.startswith("the ") else f"the deterministic value {named!r}"
     return (
         f"each: the data sets have from {sets.rows.min()} to {sets.rows.max()} rows, and are filled up to one length. "
-        f"In data set {sets.words([number])} {named} changes with the rows that fill it up, although their terms are "
+        f"In data set {sets.text_of([number])} {named} changes with the rows that fill it up, although their terms are "
         f"left out: it is computed from several rows, or from their number. Give each row a term of its own, along the "
         f"first axis; compute what belongs to a data set outside of the model; or give data sets of equal size."
     )
@@ -188,11 +188,11 @@ def _refusal(sets: DataSets, what: str, number: int) -> str:
 
 def _finite(sets: DataSets) -> Bool[np.ndarray, "sets"]:
     """Return True for data sets without NaN or infinity."""
-    found = np.ones(sets.count, bool)
-    for arrays in sets.own.values():
+    finite = np.ones(sets.count, bool)
+    for arrays in sets.per_set.values():
         if arrays.dtype.kind == "f":
-            found &= np.isfinite(arrays).reshape(sets.count, -1).all(1)
-    return found
+            finite &= np.isfinite(arrays).reshape(sets.count, -1).all(1)
+    return finite
 
 
 def _as_arrays(program: Program, data: dict[str, Any]) -> dict[str, Any]:

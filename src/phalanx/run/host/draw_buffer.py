@@ -109,14 +109,14 @@ class DrawBuffer:
         stored.settle()
         draws = dict(stored.draws)
         stats = dict(stored.stats)
-        known = stored.counts - stored.moved
+        lengths = stored.counts - stored.moved
 
         def copy() -> None:
             filled = block.filled
             of_variables = dict(values)
             stored_stats = block.by_name
-            indices = DrawIndices.of(filled, self.held.part(known) - block.known)
-            needed = int((known + counts).max())
+            indices = DrawIndices.of(filled, self.held.part(lengths) - block.delivered)
+            needed = int((lengths + counts).max())
             if (jacobian := of_variables.pop(CENTRING, None)) is not None:
                 less = fetch_held(jacobian, block.slots, self.held)  # the density is that of the model's own positions
                 stored_stats = {**stored_stats, "log_density": stored_stats["log_density"] - less}

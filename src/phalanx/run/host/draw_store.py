@@ -81,7 +81,7 @@ class DrawStore:
             for name, axes in record.dims.items()
             if name in self._names
         }
-        coords = {of_dims[dim]: as_coordinate(words) for dim, words in record.coords.items()}
+        coords = {of_dims[dim]: as_coordinate(labels) for dim, labels in record.coords.items()}
         coords |= {} if sets is None else {"chain": sets.labels(held.num_chains // len(sets.names))}
         self.sets = sets
         self._folder = ZarrFolder(Path(path), self.called, OwnedChains(held), room, dims=dims, coords=coords)
@@ -107,8 +107,8 @@ class DrawStore:
         self._folder.resume(count, self._first_entries(identity, checkpoint))
 
     def _first_entries(self, identity: Identity, checkpoint: Path | None) -> dict[str, Any]:
-        known = [identity["said"], identity["contents"]]  # programs may have no digest
-        run = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+        of_run = [identity["said"], identity["contents"]]  # programs may have no digest
+        run = hashlib.sha256(json.dumps(of_run, sort_keys=True).encode()).hexdigest()
         entries = self._entries(self._record, Timing(), {})
         saves = "" if checkpoint is None else str(checkpoint.resolve())
         return {"run": run, "checkpoint": saves, "names": entry(self._stored_names), **entries, "complete": False}
@@ -138,10 +138,10 @@ class DrawStore:
         self, draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]
     ) -> dict[str, dict[str, np.ndarray]]:
         """Return draws and statistics of the chains that this process writes, by group and name."""
-        own = self._folder.owned.of
+        owned = self._folder.owned.of
         return {
-            POSTERIOR: {self._names[name]: own(draws[name]) for name in self._names},
-            STATS: in_arviz_names({name: own(values) for name, values in stats.items()}),
+            POSTERIOR: {self._names[name]: owned(draws[name]) for name in self._names},
+            STATS: in_arviz_names({name: owned(values) for name, values in stats.items()}),
         }
 
     def synced(self) -> Future[Any]:
@@ -255,6 +255,6 @@ def step_sizes(state: RunState, stats: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def warmup_step_sizes(state: RunState, stats: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the step size of each draw of a complete warm-up, `(chain, draw)`: that of its round."""
-    ends = [made["iteration"] for made in state.rounds]
-    of_draws = np.repeat([made["step_size"] for made in state.rounds], np.diff(ends, prepend=0))
+    ends = [of_round["iteration"] for of_round in state.rounds]
+    of_draws = np.repeat([of_round["step_size"] for of_round in state.rounds], np.diff(ends, prepend=0))
     return np.tile(of_draws, (len(stats["energy"]), 1)).astype(np.asarray(state.tuning.step_size).dtype)

@@ -76,14 +76,14 @@ class BlockStats:
     Attributes:
         columns: `(slot, chain, column)`.
         count: slots of each of these chains up to its last draw; later ones are empty.
-        known: draws of each chain that earlier blocks have delivered; the sinks keep them for reducers.
+        delivered: draws of each chain that earlier blocks have delivered; the sinks keep them for reducers.
         first: number of slots before the first one in `columns`.
         layout: layout of a row.
     """
 
     columns: Float[np.ndarray, "slots chains columns"]
     count: Integer[np.ndarray, "chains"]
-    known: Integer[np.ndarray, "chains"]
+    delivered: Integer[np.ndarray, "chains"]
     first: int
     layout: RowLayout
 
@@ -94,7 +94,7 @@ class BlockStats:
         layout: RowLayout,
         counts: Integer[np.ndarray, "all_chains"],
         held: HeldChains,
-        known: Integer[np.ndarray, "all_chains"] | None = None,
+        delivered: Integer[np.ndarray, "all_chains"] | None = None,
     ) -> BlockStats:
         """Return the statistics of the chains that this process holds.
 
@@ -103,10 +103,10 @@ class BlockStats:
             layout: layout of its rows.
             counts: draws of each of all chains.
             held: the chains that this process holds.
-            known: draws of each of all chains that earlier blocks have delivered; None for none.
+            delivered: draws of each of all chains that earlier blocks have delivered; None for none.
         """
         count = held.part(counts)
-        before = np.zeros_like(count) if known is None else held.part(known)
+        before = np.zeros_like(count) if delivered is None else held.part(delivered)
         first = int(before.min())
         (rows,) = sinks.states
         columns = fetch_held(rows[0], slice(first, int(count.max())), held, slice(layout.start_of_stats, None))
@@ -116,7 +116,7 @@ class BlockStats:
     def filled(self) -> Bool[np.ndarray, "slots chains"]:
         """True for slots with a draw of this block."""
         slot = np.arange(len(self.columns))[:, None]
-        return (slot >= self.known) & (slot < self.count)
+        return (slot >= self.delivered) & (slot < self.count)
 
     @property
     def slots(self) -> slice:
@@ -151,15 +151,15 @@ def fetch_held(
     if held.is_shared:  # rows of a chain may lie in several processes
         assert isinstance(array.sharding, NamedSharding)
         array = jax.jit(_identity, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec(None, CHAIN)))(array)
-    own = np.empty(_shape(array, slots, columns, len(held.numbers)), array.dtype)
-    known = set[str]()
+    held_values = np.empty(_shape(array, slots, columns, len(held.numbers)), array.dtype)
+    fetched = set[str]()
     for shard in array.addressable_shards:
-        if (where := str(shard.index)) not in known:  # other devices have copies
-            known.add(where)
+        if (where := str(shard.index)) not in fetched:  # other devices have copies
+            fetched.add(where)
             first = int(np.searchsorted(held.numbers, shard.index[1].start or 0))
             chains = slice(first, first + shard.data.shape[1])
-            _part(own, (chains, *shard.index[2:]), columns)[...] = np.asarray(shard.data)[slots][..., columns]
-    return own
+            _part(held_values, (chains, *shard.index[2:]), columns)[...] = np.asarray(shard.data)[slots][..., columns]
+    return held_values
 
 
 def _part(

@@ -69,7 +69,7 @@ class HostReducers:
             draws=reduced.draws + int(to_host(sinks.count).min()),
             evaluations=reduced.evaluations + int(counts.num_steps.sum(dtype=np.int64)),
             divergences=reduced.divergences + int(counts.diverging.sum(dtype=np.int64)),
-            made=reduced.made + int(counts.draws.sum(dtype=np.int64)),
+            transitions=reduced.transitions + int(counts.draws.sum(dtype=np.int64)),
             accepted=reduced.accepted + float(counts.acceptance.sum(dtype=np.float64)),
         )
 
@@ -147,7 +147,7 @@ class HostReducers:
 
     def constant(self, reduced: Reduced) -> tuple[str, ...]:
         """Return the names of constant elements, according to reducers that detect them."""
-        found: dict[str, None] = {}
+        elements: dict[str, None] = {}
         for name, entry in self.reductions.entries:
             keeper = self.reductions.keepers[name]
             constant = entry.reducer.constant
@@ -155,8 +155,8 @@ class HostReducers:
                 continue
             flags = {part: constant(state) for part, state in reduced.states[keeper].items()}
             result = flags[WHOLE] if set(flags) == {WHOLE} else flags
-            found |= {element: None for element, flag in named_elements(name, result) if flag}
-        return tuple(found)
+            elements |= {element: None for element, flag in named_elements(name, result) if flag}
+        return tuple(elements)
 
 
 def findings(results: dict[str, Any], lost: int) -> tuple[Finding, ...]:

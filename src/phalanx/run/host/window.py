@@ -39,7 +39,7 @@ class Window(NamedTuple):
         every_chain: every `every_chain`-th chain is kept.
         left: draws on the devices, as states of the recorder.
         parts: draws on the host.
-        made: draws of each chain in `parts`; a single 0 before the first.
+        num_draws: draws of each chain in `parts`; a single 0 before the first.
         every: every `every`-th draw of a chain is kept.
     """
 
@@ -47,7 +47,7 @@ class Window(NamedTuple):
     every_chain: int
     left: tuple[SinkState, ...] = ()
     parts: tuple[Part, ...] = ()
-    made: Integer[np.ndarray, "chains"] = np.zeros(1, int)
+    num_draws: Integer[np.ndarray, "chains"] = np.zeros(1, int)
     every: int = 1
 
     def with_draws(self, recorded: SinkState, layout: RowLayout) -> Window:
@@ -70,18 +70,18 @@ class Window(NamedTuple):
     def fetched(self, layout: RowLayout) -> Window:
         """Return the window with all draws on the host; the time of the copy does not affect the sample."""
         parts = self.parts
-        made = self.made
+        num_draws = self.num_draws
         every = self.every
         for recorded in self.left:
             block = HostBlock.fetched(recorded, layout, self.groups, self.every_chain)
             slots = np.broadcast_to(np.arange(len(block.filled))[:, None], block.filled.shape)
-            numbers = (made[None] + slots).T[block.filled.T]
+            numbers = (num_draws[None] + slots).T[block.filled.T]
             parts = (*parts, _kept(Part(block.sample(), numbers), every))
-            made = made + block.count
+            num_draws = num_draws + block.count
         while _numbers(parts) > MOST_NUMBERS:
             every *= 2
             parts = tuple(_kept(part, every) for part in parts)
-        return self._replace(left=(), parts=parts, made=made, every=every)
+        return self._replace(left=(), parts=parts, num_draws=num_draws, every=every)
 
     def emptied(self) -> Window:
         """Return the window without draws."""

@@ -106,8 +106,8 @@ class StorePhase:
         assert state.sinks is not None
         blocks = self._engine.blocks
         counts = to_host(state.sinks.count)
-        known = state.stored.counts - self._start if self._reduces else np.zeros_like(counts)
-        block = BlockStats.held(state.sinks, blocks.row_layout, counts, blocks.held, known)
+        recorded = state.stored.counts - self._start if self._reduces else np.zeros_like(counts)
+        block = BlockStats.held(state.sinks, blocks.row_layout, counts, blocks.held, recorded)
         # processes exchange totals before the next program begins, which may sum over devices
         totals = BlockTotals.of(block, blocks.held)
         mean_steps = state.mean_steps
@@ -115,7 +115,7 @@ class StorePhase:
         if totals.draws and not blocks.kernel.machine.makes_whole_draws:
             mean_steps = totals.steps / totals.draws / self._thin
         state = state._replace(
-            stored=self._buffer.with_block(state.stored, values, block, counts - known, totals.divergences),
+            stored=self._buffer.with_block(state.stored, values, block, counts - recorded, totals.divergences),
             mean_steps=mean_steps,
             sampling=state.sampling.more(evaluations=totals.steps),
             sinks=state.sinks if self._reduces else None,

@@ -85,17 +85,17 @@ class RunStream:
         while self.received < self.num_draws and not run.interrupted:
             end = min(length * (self.received // length + 1), self.num_draws)
             with run.interrupts.held():
-                if self.made < end:
-                    run.sample(int(end - self.made) * run.state.arguments.thin, None)
-            if self.made > self.received:
+                if self.draws_made < end:
+                    run.sample(int(end - self.draws_made) * run.state.arguments.thin, None)
+            if self.draws_made > self.received:
                 results = RunResults.of(run)
                 yield StreamBlock({**results.draws, **results.reduced}, self.received, executables.blocks.held.numbers)
             stored = run.state.stored
-            self.received = self.made
+            self.received = self.draws_made
             run.state = run.state._replace(stored=stored.surplus._replace(counts=stored.counts - stored.count, moved=0))
 
     @property
-    def made(self) -> int:
+    def draws_made(self) -> int:
         """Draws that every chain has made."""
         state = self.run.state
         return self.received + state.stored.count if self.run.engine.executables.stores_draws else state.reduced.draws

@@ -113,8 +113,8 @@ class WarmUpPhase:
             sums = sums if warming.sums is None else warming.sums.merge(sums)
             state = state._replace(warming=warming._replace(sums=sums, filled=warming.goal))
             state = self._next_part(state) if warming.left else self._learned(state, sums)
-        rates = np.array([made["acceptance_rate"] for made in state.rounds[rounds:]], float)
-        divergences = sum(made["divergences"] for made in state.rounds)
+        rates = np.array([of_round["acceptance_rate"] for of_round in state.rounds[rounds:]], float)
+        divergences = sum(of_round["divergences"] for of_round in state.rounds)
         done = self._num_warmup if state.warming is None else state.warming.schedule.iterations
         return state, PhaseProgress(done, self._num_warmup, rates, divergences)
 
@@ -181,7 +181,7 @@ class WarmUpPhase:
         if state.settling is None or warming is None or self._engine.executables.constrain is None:
             return state
         filled = warming.filled
-        begin = warming.schedule.made + self._warm_up.length(warming.schedule) - filled  # draw in the first slot
+        begin = warming.schedule.draws + self._warm_up.length(warming.schedule) - filled  # draw in the first slot
         first = max(part[0] - begin, 0)
         end = part[1] - begin
         if end <= first:
@@ -355,9 +355,9 @@ def recentring_of(engine: Engine, sample: Sample) -> Recentring:
     chosen = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
     sample = jax.tree.map(lambda values: values[chosen], sample)
     position = Vector(tuple(sample.position), layout)
-    found = engine.evaluated_at(engine.arrays, position)
-    centring = {name: learn_centring(*of, before=engine.centring[name]) for name, of in found.residuals.items()}
-    values = {**position.by_variable(), **recentred(found.residuals, centring, layout.dtype)}
+    evaluated = engine.evaluated_at(engine.arrays, position)
+    centring = {name: learn_centring(*of, before=engine.centring[name]) for name, of in evaluated.residuals.items()}
+    values = {**position.by_variable(), **recentred(evaluated.residuals, centring, layout.dtype)}
     position = layout.of_whole(values, zero=True)
     there = engine.evaluated_at(engine.arrays_with(centring), position)
     moved = sample._replace(position=position.parts, gradient=there.gradient.parts)

@@ -30,7 +30,7 @@ def make_progress(enabled: bool) -> Progress:
     return Live()
 
 
-def waiting(enabled: bool, words: str) -> AbstractContextManager[None]:
+def waiting(enabled: bool, text: str) -> AbstractContextManager[None]:
     """Return a context manager that shows `words` while a step of unknown length runs.
 
     A terminal counts the seconds; elsewhere a line appears after two seconds. The first process shows it.
@@ -38,15 +38,15 @@ def waiting(enabled: bool, words: str) -> AbstractContextManager[None]:
     if not enabled or not is_first():
         return nullcontext()
     if not STDERR.isatty():
-        return _late_line(words)
+        return _late_line(text)
     from phalanx.run.progress.live import counting
 
-    return counting(words)
+    return counting(text)
 
 
 @contextmanager
-def _late_line(words: str) -> Iterator[None]:
-    timer = threading.Timer(FIRST_WAIT, Lines().say, [f"{words} ..."])
+def _late_line(text: str) -> Iterator[None]:
+    timer = threading.Timer(FIRST_WAIT, Lines().say, [f"{text} ..."])
     timer.daemon = True  # does not keep the process alive
     timer.start()
     try:

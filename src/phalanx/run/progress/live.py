@@ -50,9 +50,9 @@ class Live:
 
 
 @contextmanager
-def counting(words: str, console: Console | None = None) -> Iterator[None]:
+def counting(text: str, console: Console | None = None) -> Iterator[None]:
     """Show `words` and the elapsed seconds until the context ends."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=console or terminal.console(STDERR), transient=True) as shown:
-        shown.add_task(words, total=None)
+        shown.add_task(text, total=None)
         yield

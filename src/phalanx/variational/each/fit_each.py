@@ -253,8 +253,8 @@ class _Result:
         count = self.on_sets.sets.count
         if not pair.guide.traits.has_draws:
             raise ValueError("sample: these fits are of maximum likelihood, and have values alone: fits.params.")
-        known = pair.problem.whole.values
-        names = chosen_names(names, list(known), [name for name in known if name not in self.on_sets.by_row])
+        values = pair.problem.whole.values
+        names = chosen_names(names, list(values), [name for name in values if name not in self.on_sets.by_row])
         if rows := [name for name in names if name in self.on_sets.by_row]:
             raise ValueError(
                 f"sample: {rows[0]!r} has an element for each row, and the data sets differ in their numbers of rows. "
@@ -263,7 +263,7 @@ class _Result:
         lanes = self.programs.lanes
         arrays = self.programs.arrays(lanes)
         seeds = (np.uint32(seed) + np.arange(count, dtype=np.uint32))[lanes]
-        each = len(lanes) * sum(max(1, leaf.size) for leaf in jax.tree.leaves(known))
+        each = len(lanes) * sum(max(1, leaf.size) for leaf in jax.tree.leaves(values))
         size = int(max(1, min(MOST_DRAWS, n, NUMBERS // each)))
         parts = []
         for first in range(0, n, size):
@@ -280,18 +280,18 @@ def _invalid(programs: LanePrograms, checks: DataChecks, arrays: Sequence[Array]
         ValueError: when an index of a data set is out of range.
     """
     sets = programs.on_sets.sets
-    found = {}
+    problems = {}
     for number in map(int, np.flatnonzero(programs.invalid(checks, arrays)[: sets.count])):
         arguments = programs.pair.problem.arguments.with_arrays(programs.on_sets.arrays_of(number))
         try:
             checks.unseen(arguments)
         except ValueError as error:
-            raise ValueError(f"each: data set {sets.words([number])}: {error}") from None
+            raise ValueError(f"each: data set {sets.text_of([number])}: {error}") from None
         try:
             checks.check_now(arguments)
         except ValueError as error:
-            found[number] = str(error)
-    return found
+            problems[number] = str(error)
+    return problems
 
 
 def _check(options: FitOptions) -> None:

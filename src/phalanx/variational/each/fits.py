@@ -158,27 +158,27 @@ class Fits(Pickled):
         from pandas import DataFrame
 
         chosen = list(self.sets) if names is None else list(names)
-        found = []
+        verdicts = []
         for name in chosen:
             if name in self.failed:
-                found.append({"grade": "not good", "problem": self.failed[name]})
+                verdicts.append({"grade": "not good", "problem": self.failed[name]})
                 continue
             verdict = self.of(name).verdict()
             problem = verdict.findings[0].problem if verdict.findings else ""
-            found.append({"grade": verdict.grade, "problem": problem})
-        return DataFrame(found, index=chosen, columns=["grade", "problem"])
+            verdicts.append({"grade": verdict.grade, "problem": problem})
+        return DataFrame(verdicts, index=chosen, columns=["grade", "problem"])
 
 
-def chosen_names(names: Sequence[str] | None, known: Sequence[str], default: Sequence[str]) -> list[str]:
+def chosen_names(names: Sequence[str] | None, available: Sequence[str], default: Sequence[str]) -> list[str]:
     """Return the names of the variables to draw.
 
     Raises:
         UnknownVariable: if a name is unknown.
     """
-    if unknown := [name for name in names or () if name not in known]:
+    if unknown := [name for name in names or () if name not in available]:
         raise UnknownVariable(
             f"sample: there is no variable {first_few(list(map(repr, unknown)))}; there are "
-            f"{', '.join(map(repr, known))}.{hint(unknown[0], known)}"
+            f"{', '.join(map(repr, available))}.{hint(unknown[0], available)}"
         )
     return list(default if names is None else names)
 

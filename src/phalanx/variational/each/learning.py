@@ -38,7 +38,7 @@ class Bounds(NamedTuple):
 
     first: int
     sets: Int[np.ndarray, "lanes"]
-    made: StepBounds
+    step_bounds: StepBounds
 
 
 class SetsProgress(NamedTuple):
@@ -78,12 +78,12 @@ class SetsProgress(NamedTuple):
 
     def losses(self, number: int) -> Losses:
         """Return the bounds of a data set at each of its steps."""
-        own = [
-            StepBounds(*(part[:, lanes[0]] for part in block.made))
+        of_set = [
+            StepBounds(*(part[:, lanes[0]] for part in block.step_bounds))
             for block in self.bounds
             if len(lanes := np.flatnonzero(block.sets == number))
         ]
-        return Losses(*(part[: self.steps[number]] for part in Losses.of(own)))
+        return Losses(*(part[: self.steps[number]] for part in Losses.of(of_set)))
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,12 @@ class LearningOfSets:
         rates = np.array([self.rate * rule.rate for rule in rules], np.float32)
         anew = np.array([rule.window.begin == progress.step for rule in rules])
         order = LaneOrder(np.int32(most), progress.moves, rates, anew)
-        lanes, made = self.programs.block(self.steps, progress.state, self.seeds[progress.sets], progress.arrays, order)
+        lanes, of_steps = self.programs.block(
+            self.steps, progress.state, self.seeds[progress.sets], progress.arrays, order
+        )
         steps = progress.steps.copy()
         steps[progress.sets[progress.moves]] += most
-        bounds = (*progress.bounds, Bounds(progress.step, progress.sets, made))
+        bounds = (*progress.bounds, Bounds(progress.step, progress.sets, of_steps))
         progress = progress._replace(step=progress.step + most, state=lanes, steps=steps, bounds=bounds)
         yield progress
         self._block_length.learn(most, time.perf_counter() - began)
@@ -188,8 +190,8 @@ class LearningOfSets:
 
     def stop(self, state: SetsProgress, reason: Stop) -> str:
         """Return a line about a fit that was stopped."""
-        made = f"{state.step:,} of {self.settling.num_steps:,} steps"
-        return f"Interrupted: returning what was learned in {made}." if reason is Stop.INTERRUPTED else ""
+        progress_text = f"{state.step:,} of {self.settling.num_steps:,} steps"
+        return f"Interrupted: returning what was learned in {progress_text}." if reason is Stop.INTERRUPTED else ""
 
     def outcome(self, progress: SetsProgress) -> SetsProgress:
         """Return the state with the parameters to return of data sets that were stopped: the best averages."""
@@ -200,16 +202,16 @@ class LearningOfSets:
         enough = np.array([max((rule.window.end - rule.window.begin) // 2, 1) for rule in rules])
         averaged = to_host(progress.state.averaged)[moving] >= enough
         never = ~averaged & ~np.array([rule.compared for rule in rules])
-        found = progress.free
+        free = progress.free
         for lanes, best in ((moving[averaged], progress.state.mean), (moving[never], progress.state.free)):
-            found = _with(found, progress.sets[lanes], _lanes_of(best, lanes))
+            free = _with(free, progress.sets[lanes], _lanes_of(best, lanes))
         elbo = progress.elbo.copy()
         error = progress.error.copy()
         for number in progress.sets[moving]:
             if np.isnan(elbo[number]) and progress.step:
                 elbo[number], error[number] = progress.losses(number).mean
         last = _with(progress.last, progress.sets[moving], _lanes_of(progress.state.free, moving))
-        return progress._replace(free=found, last=last, elbo=elbo, error=error)
+        return progress._replace(free=free, last=last, elbo=elbo, error=error)
 
     def _compared(self, progress: SetsProgress) -> SetsProgress:
         """Return the state after the ends of windows, given their averages and those of the two windows before."""
@@ -227,18 +229,18 @@ class LearningOfSets:
             now = self._quartiles(progress, lanes)
             none = np.full((len(self.seeds), *now.shape[1:]), np.nan, now.dtype)
             quartiles = tuple(none if then is None else then for then in quartiles)
-            found = np.stack([change_between(then[numbers], now) for then in quartiles]) / TOLERANCE
+            changed = np.stack([change_between(then[numbers], now) for then in quartiles]) / TOLERANCE
             begun = np.stack([np.isfinite(then[numbers]).any((1, 2)) for then in quartiles])
-            changes = np.where(begun, found, np.inf)
+            changes = np.where(begun, changed, np.inf)
             quartiles = _with(quartiles[0], numbers, now), _with(quartiles[1], numbers, quartiles[0][numbers])
         settling = list(progress.settling)
         elbo = progress.elbo.copy()
         error = progress.error.copy()
         for lane, number, change, across in zip(lanes, numbers, *changes, strict=True):
             rule = settling[number]
-            made = _bounds_of(progress, lane, rule.window.begin)
-            settling[number] = rule.look(progress.step, made.elbo, float(change), float(across))
-            elbo[number], error[number] = made.mean
+            bounds = _bounds_of(progress, lane, rule.window.begin)
+            settling[number] = rule.look(progress.step, bounds.elbo, float(change), float(across))
+            elbo[number], error[number] = bounds.mean
         return progress._replace(
             settling=tuple(settling), free=free, last=last, quartiles=quartiles, elbo=elbo, error=error
         )
@@ -262,8 +264,8 @@ class LearningOfSets:
         else:
             filled = np.arange(len(progress.sets))
         count = draws_to_compare(jax.tree.map(lambda leaf: leaf[0], progress.free))
-        found = self.programs.quartiles(count, mean, self.seeds[progress.sets[filled]], arrays)
-        return found[: len(lanes)] if size < len(progress.sets) else found[lanes]
+        quartiles = self.programs.quartiles(count, mean, self.seeds[progress.sets[filled]], arrays)
+        return quartiles[: len(lanes)] if size < len(progress.sets) else quartiles[lanes]
 
     def _without_ended(self, progress: SetsProgress) -> SetsProgress:
         """Return the state where data sets that have settled, or gave up, do not move."""
@@ -294,13 +296,13 @@ class LearningOfSets:
 def _bounds_of(progress: SetsProgress, lane: int, begin: int) -> Losses:
     """Return the bounds of a lane's data set since a step at which a block began."""
     number = progress.sets[lane]
-    found = []
+    bounds = []
     for block in reversed(progress.bounds):
         if block.first < begin:
             break
-        own = lane if lane < len(block.sets) and block.sets[lane] == number else np.argmax(block.sets == number)
-        found.append(StepBounds(*(part[:, own] for part in block.made)))
-    return Losses.of(found[::-1])
+        at = lane if lane < len(block.sets) and block.sets[lane] == number else np.argmax(block.sets == number)
+        bounds.append(StepBounds(*(part[:, at] for part in block.step_bounds)))
+    return Losses.of(bounds[::-1])
 
 
 def _lanes_of(state: PyTree, lanes: Int[np.ndarray, "some"]) -> PyTree:

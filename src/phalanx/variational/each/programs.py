@@ -66,11 +66,11 @@ class LanePrograms:
 
     def arrays(self, numbers: Int[np.ndarray, "lanes"]) -> tuple[Array, ...]:
         """Return the arrays on the mesh: a lane has those of the data set with its number."""
-        own = self.on_sets.own
+        per_set = self.on_sets.per_lane_data
         mesh = self.on_sets.mesh
         return tuple(
             jax.device_put(np.asarray(array)[numbers], NamedSharding(mesh, OF_LANES))
-            if number in own
+            if number in per_set
             else jax.device_put(array, NamedSharding(mesh, SHARED))
             for number, array in enumerate(self.on_sets.arrays)
         )
@@ -91,7 +91,7 @@ class LanePrograms:
     def invalid(self, checks: DataChecks, arrays: Sequence[Array]) -> Bool[np.ndarray, "lanes"]:
         """Return True for lanes whose data may have an index or a value out of range."""
         if not checks.apply:
-            return np.zeros(len(next(arrays[number] for number in self.on_sets.own)), bool)
+            return np.zeros(len(next(arrays[number] for number in self.on_sets.per_lane_data)), bool)
         return np.asarray(self._of_each("invalid", checks.any_outside, (self._specs,), arrays))
 
     def block(
@@ -108,33 +108,35 @@ class LanePrograms:
         def of_lanes(state: FitState, seeds: Array, arrays: Sequence[Array], order: LaneOrder) -> PyTree:
             lanes = seeds.shape[0]
             state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
-            made = StepBounds(*(jnp.full((room, lanes), jnp.nan) for _ in range(2)))
+            step_bounds = StepBounds(*(jnp.full((room, lanes), jnp.nan) for _ in range(2)))
 
-            def one(state: FitState, seed: Array, moves: Array, rate: Array, own: Sequence[Array]) -> PyTree:
+            def one(state: FitState, seed: Array, moves: Array, rate: Array, lane_data: Sequence[Array]) -> PyTree:
                 key = step_key(seed, state.step)
-                after, found = steps.one(state, steps.noise(key), self.pair.problem.step_data(own, key), rate)
+                after, losses = steps.one(state, steps.noise(key), self.pair.problem.step_data(lane_data, key), rate)
                 moves = moves & (state.failing < PATIENCE)
                 after = jax.tree.map(lambda new, old: jnp.where(moves, new, old), after, state)
-                return after, jax.tree.map(lambda x: jnp.where(moves, x, jnp.nan), found)
+                return after, jax.tree.map(lambda x: jnp.where(moves, x, jnp.nan), losses)
 
             move: Callable[..., Any] = jax.vmap(one, (0, 0, 0, 0, _axes(self._specs)))
 
             def step(carry: tuple[Array, FitState, StepBounds]) -> tuple[Array, FitState, StepBounds]:
-                number, state, made = carry
-                state, found = move(state, seeds, order.moves, order.rate, arrays)
-                return number + 1, state, jax.tree.map(lambda all_, one: all_.at[number].set(one), made, found)
+                number, state, step_bounds = carry
+                state, losses = move(state, seeds, order.moves, order.rate, arrays)
+                return number + 1, state, jax.tree.map(lambda all_, one: all_.at[number].set(one), step_bounds, losses)
 
-            return lax.while_loop(lambda carry: carry[0] < order.count, step, (jnp.int32(0), state, made))[1:]
+            return lax.while_loop(lambda carry: carry[0] < order.count, step, (jnp.int32(0), state, step_bounds))[1:]
 
         orders: Any = (SHARED, OF_LANES, OF_LANES, OF_LANES)
         specs = (OF_LANES, OF_LANES, self._specs, LaneOrder(*orders))
         made_by = OF_LANES, PartitionSpec(None, CHAIN)
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
-        state, made = self._call(
+        state, step_bounds = self._call(
             "block", of_lanes, specs, made_by, state, seeds, arrays, order, identity=lambda: steps.identity(one)
         )
         count = int(np.asarray(order.count))
-        return state, jax.tree.map(lambda bounds: np.asarray(bounds)[:count].copy(), made)  # a view keeps all the room
+        return state, jax.tree.map(
+            lambda bounds: np.asarray(bounds)[:count].copy(), step_bounds
+        )  # a view keeps all the room
 
     def quartiles(
         self, count: int, free: Params, seeds: UInt32[np.ndarray, "lanes"], arrays: Sequence[Array]
@@ -163,7 +165,7 @@ class LanePrograms:
     @property
     def _specs(self) -> tuple[PartitionSpec, ...]:
         arrays = self.on_sets.arrays
-        return tuple(OF_LANES if number in self.on_sets.own else SHARED for number in range(len(arrays)))
+        return tuple(OF_LANES if number in self.on_sets.per_lane_data else SHARED for number in range(len(arrays)))
 
     def _of_each(self, what: Hashable, f: Callable[..., Any], specs: tuple[Any, ...], *arguments: PyTree) -> PyTree:
         """Return `f` of each lane."""
@@ -189,8 +191,8 @@ class LanePrograms:
         if key not in self._known:
             mapped = jax.shard_map(f, mesh=self.on_sets.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
             of_one = identity()
-            known = None if of_one is None else (of_one, what, self.on_sets.own, self.on_sets.mesh)
-            self._known[key] = self.compiler(mapped, *arguments, identity=known, explicit=True)
+            program_key = None if of_one is None else (of_one, what, self.on_sets.per_lane_data, self.on_sets.mesh)
+            self._known[key] = self.compiler(mapped, *arguments, identity=program_key, explicit=True)
         return self._known[key](*arguments)
 
 

@@ -152,10 +152,10 @@ class ProgramGuide(Guide):
         met = self._meet(start.key, start.problem, start.data)
         values = begun_with(start.init, {name: v for name, (_, v) in {**met.of_guide, **met.of_model}.items()})
         misfits = replace(self, data=start.data)._misfits(values, start) if self.traits.has_draws else {}
-        words = {
+        texts = {
             name: _other_support(name, met.mine[name].distribution, met.theirs[name].distribution) for name in misfits
         }
-        return Beginning(values, {(name, words[name]): bad for name, bad in misfits.items()})
+        return Beginning(values, {(name, texts[name]): bad for name, bad in misfits.items()})
 
     def noise(self, key: Array, latents: Latents) -> Array:
         """Return the key: the program determines the random numbers."""
@@ -255,17 +255,17 @@ class ProgramGuide(Guide):
                 )
 
     def _check_aligned(self, model: str, mine: Tape, theirs: Tape) -> None:
-        known = [name for name, v in mine.items() if v.is_latent]
+        latents = [name for name, v in mine.items() if v.is_latent]
         wanted = [name for name, v in theirs.items() if v.is_latent]
         if not wanted:
             raise ValueError(f"The model {model} has no latent variables to fit a guide to.")
-        if missing := [name for name in wanted if name not in known]:
+        if missing := [name for name in wanted if name not in latents]:
             raise ValueError(
                 f"The guide {self.name} has no variable {', '.join(map(repr, missing))}, which is latent in the model "
-                f"{model}; it has {', '.join(map(repr, known)) or 'none'}. Sample it in the guide, or observe it in "
+                f"{model}; it has {', '.join(map(repr, latents)) or 'none'}. Sample it in the guide, or observe it in "
                 f"the model."
             )
-        if extra := [name for name in known if name not in wanted]:
+        if extra := [name for name in latents if name not in wanted]:
             raise ValueError(
                 f"The guide {self.name} samples {', '.join(map(repr, extra))}, which is not a latent variable of the "
                 f"model {model}; those are {', '.join(map(repr, wanted))}. Rename it, or take it out."
@@ -276,13 +276,13 @@ class ProgramGuide(Guide):
 
         def place(variable: RandomVariable, _: Forward) -> RandomVariable:
             name = variable.name
-            known = mine.get(variable.name)
+            guide_variable = mine.get(variable.name)
             if variable.is_given or variable.distribution is None:
                 return variable.complete()
-            if known is None or not known.is_latent:
+            if guide_variable is None or not guide_variable.is_latent:
                 return replace(variable, value=_some_value(variable))  # the model runs on, so one error names them all
-            self._check_variable(name, known, variable)
-            return replace(variable, value=known.value).complete()
+            self._check_variable(name, guide_variable, variable)
+            return replace(variable, value=guide_variable.value).complete()
 
         return place
 
@@ -309,8 +309,8 @@ class ProgramGuide(Guide):
                 for name, support in supports.items()
             }
 
-        found = jax.vmap(one)(random.split(random.fold_in(start.key, 3), TRIED))
-        return {name: jnp.any(flags) for name, flags in found.items()}
+        misfits = jax.vmap(one)(random.split(random.fold_in(start.key, 3), TRIED))
+        return {name: jnp.any(flags) for name, flags in misfits.items()}
 
 
 def _check_likelihood(model: str, variables: Tape) -> None:

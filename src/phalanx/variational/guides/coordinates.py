@@ -53,13 +53,13 @@ def vector_of(position: Mapping[str, Array], latents: Latents) -> Float[Array, "
 
 def of_vector(vector: Float[Array, "coordinate"], latents: Latents) -> dict[str, Array]:
     """Return the position of a vector in this order: the inverse of `vector_of`."""
-    found = {}
+    values = {}
     begin = 0
     for latent in latents:
         size = math.prod(latent.unconstrained_shape)
-        found[latent.name] = vector[begin : begin + size].reshape(latent.unconstrained_shape).astype(latent.dtype)
+        values[latent.name] = vector[begin : begin + size].reshape(latent.unconstrained_shape).astype(latent.dtype)
         begin += size
-    return found
+    return values
 
 
 def flat(

@@ -47,8 +47,8 @@ def is_point(distribution: Distribution | None) -> bool:
 
 def findings(supports: Mapping[str, tuple[Distribution, Distribution]]) -> list[Finding]:
     """Return a finding if the guide's distribution of a variable, given by name with the model's, lacks support."""
-    found = (left_out(name, guide, model) for name, (guide, model) in supports.items())
-    if not (sentences := [sentence for sentence in found if sentence]):
+    problems = (left_out(name, guide, model) for name, (guide, model) in supports.items())
+    if not (sentences := [sentence for sentence in problems if sentence]):
         return []
     problem = (
         f"The guide cannot draw all values that the posterior has: {'; '.join(sentences)}. Importance weights cannot "

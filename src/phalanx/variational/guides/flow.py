@@ -65,10 +65,10 @@ class Flow(Guide):
     def parameters(self, problem: Problem) -> dict[str, Parameter]:
         """Return a location and a scale for each coordinate, and the layers' weights."""
         mine = {"loc": constraints.real, "scale": constraints.positive, "weights": constraints.real}
-        found = {name: Parameter(None, constraint) for name, constraint in mine.items()}
+        parameters = {name: Parameter(None, constraint) for name, constraint in mine.items()}
         if size_of(globals_of(problem.latents)) < 2:
-            del found["weights"]  # a layer transforms one coordinate given others
-        return {**found, **locs_and_scales(locals_of(problem.latents))}
+            del parameters["weights"]  # a layer transforms one coordinate given others
+        return {**parameters, **locs_and_scales(locals_of(problem.latents))}
 
     def begin(self, start: ModelStart) -> Beginning:
         """Return a flow about a point of high density, whose layers are the identity."""
@@ -78,11 +78,11 @@ class Flow(Guide):
         scales = by_name(point.scale, latents)
         mine = globals_of(latents)
         of_locals = locs_and_scales(locals_of(latents))
-        found: dict[str, Any] = {"loc": vector_of(locs, mine), "scale": vector_of(scales, mine)}
+        first: dict[str, Any] = {"loc": vector_of(locs, mine), "scale": vector_of(scales, mine)}
         if size_of(mine) > 1:
-            found["weights"] = self._initial_weights(mine)
-        found |= {name: v for name, v in LOCALS.about(point, latents).items() if name in of_locals}
-        return Beginning(found)
+            first["weights"] = self._initial_weights(mine)
+        first |= {name: v for name, v in LOCALS.about(point, latents).items() if name in of_locals}
+        return Beginning(first)
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Any]:
         """Move locations by parts of the scales, scales by factors, weights as they are."""
@@ -170,5 +170,5 @@ def _steps(weights: PyTree, to_hidden: int | np.ndarray, to_outputs: int | np.nd
     Weights have no widths to measure changes by. A term of a sum of n terms changes by 1/n as much, so that all sums
     change equally fast, also one that depends on a single coordinate.
     """
-    own = [STEP / to_hidden, *(STEP / kernel.shape[-2] for kernel, _ in weights["layers"][1:])]
-    return {"layers": [(part, STEP) for part in own], "linear": STEP / to_outputs}
+    steps = [STEP / to_hidden, *(STEP / kernel.shape[-2] for kernel, _ in weights["layers"][1:])]
+    return {"layers": [(part, STEP) for part in steps], "linear": STEP / to_outputs}

@@ -67,24 +67,24 @@ def noise_by_coordinate(key: Array, latents: Latents) -> dict[str, Array]:
         v.name: jnp.arange(*ends_of, dtype=jnp.uint32) for v, ends_of in zip(latents, pairwise([0, *ends]), strict=True)
     }
     with rolled_hashes():  # XLA would recompute an unrolled hash in each consumer
-        found = {
+        noise = {
             v.name: standard_normals(key, numbers[v.name].reshape(v.unconstrained_shape), v.dtype)
             for v in locals_of(latents)
         }
         if not whole:
-            return found
+            return noise
         vector = standard_normals(key, jnp.concatenate([numbers[v.name] for v in whole]), dtype_of(whole))
-    return {**of_vector(vector, whole), **found}
+    return {**of_vector(vector, whole), **noise}
 
 
 def locs_and_scales(latents: Latents) -> dict[str, Parameter]:
     """Return a location and a scale for each coordinate, sharded as the rows of the variable are."""
-    found = {}
+    parameters = {}
     for latent in latents:
         spec = row_spec(latent)
-        found[f"{latent.name}.loc"] = Parameter(None, constraints.real, spec)
-        found[f"{latent.name}.scale"] = Parameter(None, constraints.positive, spec)
-    return found
+        parameters[f"{latent.name}.loc"] = Parameter(None, constraints.real, spec)
+        parameters[f"{latent.name}.scale"] = Parameter(None, constraints.positive, spec)
+    return parameters
 
 
 def placed(params: Params, latent: Latent, standard: Array) -> Array:
@@ -331,15 +331,15 @@ class LowRankNormal(Guide):
 
     def noise(self, key: Array, latents: Latents) -> tuple[Array, Array]:
         """Return standard normals, of the coordinates and of the directions."""
-        own, shared = random.split(key)
+        of_coordinate, shared = random.split(key)
         size = size_of(latents)
         dtype = dtype_of(latents)
-        return random.normal(own, (size,), dtype), random.normal(shared, (self.directions(size),), dtype)
+        return random.normal(of_coordinate, (size,), dtype), random.normal(shared, (self.directions(size),), dtype)
 
     def draw(self, params: Params, noise: tuple[Array, Array], latents: Latents) -> dict[str, Array]:
         """Return a position."""
-        own, shared = noise
-        return by_name(params["loc"] + own_scale(params) * own + params["factor"] @ shared, latents)
+        of_coordinate, shared = noise
+        return by_name(params["loc"] + own_scale(params) * of_coordinate + params["factor"] @ shared, latents)
 
     def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
         """Return the log density of a position."""
@@ -351,14 +351,14 @@ class LowRankNormal(Guide):
     def transport(self, params: Params, latents: Latents) -> Callable[[Array], Pushed]:
         """Return the symmetric root of $I + W W^T$ in units of the own scales: it needs only the directions."""
         check_no_rows(self.name, latents)
-        own = own_scale(params)
-        directions, lengths, _ = jnp.linalg.svd(params["factor"] / own[:, None], full_matrices=False)
+        scale = own_scale(params)
+        directions, lengths, _ = jnp.linalg.svd(params["factor"] / scale[:, None], full_matrices=False)
         longer = jnp.sqrt(1.0 + lengths**2)
 
         def push(noise: Float[Array, "coordinate"]) -> Pushed:
             stretched = noise + directions @ ((longer - 1.0) * (directions.T @ noise))
-            log_det = jnp.sum(jnp.log(own)) + jnp.sum(jnp.log(longer))
-            return Pushed(by_name(params["loc"] + own * stretched, latents), log_det)
+            log_det = jnp.sum(jnp.log(scale)) + jnp.sum(jnp.log(longer))
+            return Pushed(by_name(params["loc"] + scale * stretched, latents), log_det)
 
         return push
 

@@ -105,8 +105,8 @@ def key_of(pair: Pair, *what: Hashable) -> Hashable | None:
     """Return the key of a program made of a pair; None where only its trace determines what it computes."""
     if pair.program or pair.weights or not is_ours(pair.guide):
         return None
-    known = pair.problem.identity
-    return None if known is None else (known, pair.guide, *what)
+    identity = pair.problem.identity
+    return None if identity is None else (identity, pair.guide, *what)
 
 
 def alignment_of(pair: Pair) -> Alignment:
@@ -127,8 +127,8 @@ def begin(pair: Pair, key: Array, data: Values, init: Mapping[str, Any]) -> Begi
     begun = pair.guide.begin(start)
     if pair.program:
         return begun
-    own = begun.values if pair.guide.traits.is_solved else begun_with(init, begun.values)
-    return Beginning({**own, **start.of_model}, {**start.misfits, **begun.misfits})
+    values = begun.values if pair.guide.traits.is_solved else begun_with(init, begun.values)
+    return Beginning({**values, **start.of_model}, {**start.misfits, **begun.misfits})
 
 
 def for_steps(pair: Pair) -> Pair:
@@ -156,16 +156,16 @@ def moved(pair: Pair, free: Params, change: Params) -> dict[str, Any]:
     """
     if not pair.guide.traits.by_widths:
         return jax.tree.map(jnp.add, dict(free), dict(change))
-    own = pair.guide.moved(pair.learned.constrain(free), change, pair.problem.latents)
-    return {**pair.learned.only(own).free(own), **_model_moved(pair, free, change)}
+    values = pair.guide.moved(pair.learned.constrain(free), change, pair.problem.latents)
+    return {**pair.learned.only(values).free(values), **_model_moved(pair, free, change)}
 
 
 def values_moved(pair: Pair, free: Params, change: Params) -> dict[str, Any]:
     """Return the values of `moved`, without taking the guide's to the real line and back."""
     if not pair.guide.traits.by_widths:
         return pair.learned.constrain(moved(pair, free, change))
-    own = pair.guide.moved(pair.learned.constrain(free), change, pair.problem.latents)
-    return {**own, **pair.learned.only(pair.problem.parameters).constrain(_model_moved(pair, free, change))}
+    values = pair.guide.moved(pair.learned.constrain(free), change, pair.problem.latents)
+    return {**values, **pair.learned.only(pair.problem.parameters).constrain(_model_moved(pair, free, change))}
 
 
 def _model_moved(pair: Pair, free: Params, change: Params) -> dict[str, Any]:

@@ -54,19 +54,19 @@ class Learned:
 
         A value on the edge is at infinity on the real line, or nearly so: learning never reaches it.
         """
-        found = {}
+        misfits = {}
         for name, parameter in self.parameters.items():
             constraint = parameter.constraint
             leaves = jax.tree.leaves(values[name])
             outside = ~jnp.all(jnp.array([jnp.all(constraint(leaf)) for leaf in leaves]))
             its = f"Parameter {name!r}: its initial value"
-            found[name, f"{its} does not satisfy its constraint {constraint}."] = outside
+            misfits[name, f"{its} does not satisfy its constraint {constraint}."] = outside
             on_edge = (
                 f"{its} lies on the edge of its constraint {constraint}, which is "
                 f"learned from inside and never reached. Give a value inside."
             )
-            found[name, on_edge] = _any_on_edge(constraint, values[name], free[name])
-        return found
+            misfits[name, on_edge] = _any_on_edge(constraint, values[name], free[name])
+        return misfits
 
     def shardings(self, mesh: Mesh, free: Params) -> dict[str, Any]:
         """Return the layout of points of the real line; a spec of more dimensions than an array has is an error."""
@@ -97,9 +97,9 @@ def begun_with(init: Params, values: Params) -> dict[str, Any]:
     Raises:
         ValueError: when a given value has another shape, or another tree structure; naming the parameter.
     """
-    for name, own in values.items():
-        given = _form(init.get(name, own))
-        wanted = _form(own)
+    for name, first in values.items():
+        given = _form(init.get(name, first))
+        wanted = _form(first)
         if given != wanted:
             raise ValueError(f"init: the value of parameter {name!r} is {given}, and where it is learned {wanted}.")
     return {name: init.get(name, value) for name, value in values.items()}

@@ -99,8 +99,8 @@ def next_diagonal(
     along = change @ step
     inverse = squares / (along * diagonal) + change**2 / along
     inverse -= squares * (step / diagonal) ** 2 / (along * (step @ (step / diagonal)))
-    found = 1.0 / inverse
-    return jnp.where(jnp.isfinite(found) & (found > 0), found, diagonal)
+    scaled = 1.0 / inverse
+    return jnp.where(jnp.isfinite(scaled) & (scaled > 0), scaled, diagonal)
 
 
 class Path(NamedTuple):

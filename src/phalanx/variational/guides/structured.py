@@ -59,10 +59,10 @@ class Structured(Guide):
 
     def parameters(self, problem: Problem) -> dict[str, Parameter]:
         """Return a location and a scale for each coordinate, and coefficients, sharded as a variable's rows are."""
-        found = locs_and_scales(problem.latents)
+        parameters = locs_and_scales(problem.latents)
         for child, parent in _dependent(problem):
-            found[_on(child, parent)] = Parameter(None, constraints.real, _spec(child, parent))
-        return found
+            parameters[_on(child, parent)] = Parameter(None, constraints.real, _spec(child, parent))
+        return parameters
 
     def begin(self, start: ModelStart) -> Beginning:
         """Return independent normals about a point of high density."""
@@ -80,11 +80,11 @@ class Structured(Guide):
 
     def draw(self, params: Params, noise: Mapping[str, Array], latents: Latents) -> dict[str, Array]:
         """Return a position."""
-        found: dict[str, Array] = {}
+        values: dict[str, Array] = {}
         for latent in latents:
-            standard = noise[latent.name] + _of_parents(params, latent, found, latents)
-            found[latent.name] = placed(params, latent, standard)
-        return found
+            standard = noise[latent.name] + _of_parents(params, latent, values, latents)
+            values[latent.name] = placed(params, latent, standard)
+        return values
 
     def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
         """Return the log density of a position."""
@@ -119,9 +119,9 @@ def parents_of(whole: TracedProgram) -> dict[str, tuple[str, ...]]:
 
 def _dependent(problem: Problem) -> list[tuple[Latent, Latent]]:
     """Return variables with coordinates, each with each of its parents."""
-    known = {latent.name: latent for latent in problem.latents if math.prod(latent.unconstrained_shape)}
+    by_name = {latent.name: latent for latent in problem.latents if math.prod(latent.unconstrained_shape)}
     parents = parents_of(problem.whole)
-    return [(child, known[name]) for child in known.values() for name in parents[child.name] if name in known]
+    return [(child, by_name[name]) for child in by_name.values() for name in parents[child.name] if name in by_name]
 
 
 def _of_parents(params: Params, child: Latent, position: Mapping[str, Array], latents: Latents) -> Float[Array, "..."]:

@@ -1,4 +1,16 @@
-"""Judgement of a fit: weights, moments, tails and modes that it misses, and whether learning has ended."""
+"""Judgement of a fit: weights, moments, tails and modes that it misses, and whether learning has ended.
+
+For example, the posterior of `x` is Normal(0, 1), and the guide is Normal(0.3, 0.7). Of 4,000 draws::
+
+    weights           p(x) / q(x), of which the largest are fitted: k-hat 0.60, small enough to average by them
+    mean              0.31 standard deviations above the weighted mean, with a standard error of 0.04
+    deviation         0.72 of the weighted one, with a standard error of 0.03
+    tolerated         0.1 and 15%, and more where that many errors by chance would be no surprise
+    verdict           "Not good to use yet: means off, scales off."
+
+Weights that cannot be averaged say nothing about moments. The draws are then moved by Markov moves that keep the
+posterior, and the moments before and after are compared in place of the weighted ones.
+"""
 
 from __future__ import annotations
 
@@ -132,11 +144,11 @@ def _beyond(
     The error of a standard deviation is itself an average, and too small if the draws that would make it large are
     missing. The tail is extrapolated only if the error is not small: otherwise no single draw matters.
     """
-    found = np.zeros(draws.shape[1])
+    beyond = np.zeros(draws.shape[1])
     for i in np.flatnonzero(~(ratio_error <= SD_OFF / 6)):
         squares = (draws[:, i] - draws[:, i].mean()) ** 2
-        found[i] = beyond_largest(squares) / squares.sum()
-    return found
+        beyond[i] = beyond_largest(squares) / squares.sum()
+    return beyond
 
 
 def _moments(
@@ -172,21 +184,21 @@ class Compared(NamedTuple):
     heavy: list[Moment]
 
     @classmethod
-    def of(cls, found: Sequence[Moment]) -> Compared:
+    def of(cls, all_moments: Sequence[Moment]) -> Compared:
         """Return the comparison, whose tolerance for noise grows with the number of quantities."""
-        noise = NormalDist().inv_cdf(1.0 - FALSE_ALARMS / (4.0 * max(len(found), 1)))
+        noise = NormalDist().inv_cdf(1.0 - FALSE_ALARMS / (4.0 * max(len(all_moments), 1)))
 
         def off(value: float, error: float, tolerated: float) -> bool:
             return not (abs(value) <= tolerated or abs(value) <= noise * error)
 
-        means = [m for m in found if off(m.shift, m.error, MEAN_OFF)]
-        sds = [m for m in found if off(m.ratio - 1.0, m.ratio_error, SD_OFF)]
-        vague = [m for m in found if not (m.error <= MEAN_OFF / 2 and m.ratio_error <= SD_OFF / 2)]
+        means = [m for m in all_moments if off(m.shift, m.error, MEAN_OFF)]
+        sds = [m for m in all_moments if off(m.ratio - 1.0, m.ratio_error, SD_OFF)]
+        vague = [m for m in all_moments if not (m.error <= MEAN_OFF / 2 and m.ratio_error <= SD_OFF / 2)]
         return cls(
             sorted(means, key=lambda m: -abs(m.shift)),
             sorted(sds, key=lambda m: -abs(np.log(max(m.ratio, 1e-30)))),
             sorted(vague, key=lambda m: -max(m.error / MEAN_OFF, m.ratio_error / SD_OFF)),
-            sorted((m for m in found if not m.knows_sd), key=lambda m: -math.hypot(m.ratio_error, m.beyond)),
+            sorted((m for m in all_moments if not m.knows_sd), key=lambda m: -math.hypot(m.ratio_error, m.beyond)),
         )
 
     @property
@@ -262,8 +274,8 @@ def judge_fit(
 
 
 def _judged(results: Sequence[Finding | str], good: str = "") -> Verdict:
-    found = [result for result in results if isinstance(result, Finding)]
-    return judged(found, [result for result in results if isinstance(result, str) and result], good=good)
+    findings = [result for result in results if isinstance(result, Finding)]
+    return judged(findings, [result for result in results if isinstance(result, str) and result], good=good)
 
 
 def _is_severe(result: Finding | str) -> bool:
@@ -361,10 +373,10 @@ def _heavy_tails(compared: Compared) -> Finding:
 
 def _of_modes(searched: ModeSearch) -> list[Finding | str]:
     """Return a finding on modes that the guide never draws from."""
-    if not searched.found:
+    if not searched.modes:
         return [searched.said]
-    most = searched.found[0]
-    others = first_few(searched.found, lambda mode: f"{mode.where} ({mode.mass:.2g} of the mass that it draws from)")
+    most = searched.modes[0]
+    others = first_few(searched.modes, lambda mode: f"{mode.where} ({mode.mass:.2g} of the mass that it draws from)")
     what = "Equal modes by symmetry" if most.by_symmetry else "Another mode"
     return [
         Finding(
@@ -400,9 +412,9 @@ def _off(compared: Compared, how: str, moved: bool) -> list[Finding | str]:
     return results
 
 
-def _of_moments(found: list[Moment], total: int) -> list[Finding | str]:
+def _of_moments(all_moments: list[Moment], total: int) -> list[Finding | str]:
     """Return the changes that weighting the draws makes."""
-    compared = Compared.of(found)
+    compared = Compared.of(all_moments)
     if results := _off(compared, "Weighted by the model", moved=False):
         return results
     if not compared.vague:

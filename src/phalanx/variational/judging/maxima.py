@@ -162,12 +162,12 @@ class HostLogDensity:
 
     def log_densities(self, vectors: Float[np.ndarray, "position coordinate"]) -> Float64[np.ndarray, "position"]:
         """Return log densities at positions; minus infinity in place of NaN."""
-        found = []
+        log_densities = []
         for first in range(0, len(vectors), EVALUATED_AT_ONCE):
             part = vectors[first : first + EVALUATED_AT_ONCE]
             filled = self._cast(np.resize(part, (EVALUATED_AT_ONCE, self._size)))
-            found.append(np.asarray(self._compiled(filled, self.arrays)[0], np.float64)[: len(part)])
-        log_ps = np.concatenate(found)
+            log_densities.append(np.asarray(self._compiled(filled, self.arrays)[0], np.float64)[: len(part)])
+        log_ps = np.concatenate(log_densities)
         return np.where(np.isfinite(log_ps), log_ps, -np.inf)
 
     def log_density(self, vector: Float[np.ndarray, "coordinate"]) -> float:
@@ -177,14 +177,14 @@ class HostLogDensity:
     def values(self, vector: Float[np.ndarray, "coordinate"]) -> dict[str, np.ndarray]:
         """Return the values at a position; those next to the end of their support are rounded to it."""
         filled = self._cast(np.resize(vector, (EVALUATED_AT_ONCE, self._size)))
-        found = {name: np.array(v)[0] for name, v in self._compiled(filled, self.arrays)[1].items()}
+        values = {name: np.array(v)[0] for name, v in self._compiled(filled, self.arrays)[1].items()}
         for latent in self.problem.latents:
             variable = self.problem.whole.variables[latent.name]
             for end in bounds_of(getattr(variable.distribution, "support", None)) or ():
                 if end is not None and math.isfinite(end):
-                    value = found[latent.name]
-                    found[latent.name] = np.where(np.abs(value - end) < 1e-6, np.asarray(end, value.dtype), value)
-        return found
+                    value = values[latent.name]
+                    values[latent.name] = np.where(np.abs(value - end) < 1e-6, np.asarray(end, value.dtype), value)
+        return values
 
     @property
     def coordinates(self) -> list[str]:
@@ -255,15 +255,15 @@ class HostLogDensity:
     def runaway(self, vector: Float[np.ndarray, "coordinate"], signs: Float[np.ndarray, "coordinate"]) -> list[str]:
         """Return the names of elements that go to infinity without a fall of the density."""
         near, far = (self.values(vector + 0.5 * part * PUSHED * signs) for part in (1.0, 2.0))
-        found = self._where(lambda a, b: not abs(a - b) <= 1e-3 * (1.0 + abs(a)), near, far)
+        differs = self._where(lambda a, b: not abs(a - b) <= 1e-3 * (1.0 + abs(a)), near, far)
         size = float(np.abs(vector).max())
-        if not found and size > FAR[0]:  # several together, as the coefficients that separate classes
+        if not differs and size > FAR[0]:  # several together, as the coefficients that separate classes
             log_ps = self.log_densities(np.stack([vector * far for far in (2.0, 4.0)]))
             if log_ps.min() >= self.log_density(vector) - 10.0 * self.noise(self.log_density(vector)):
                 values = self.values(vector)
                 twice = self.values(2.0 * vector)
-                found = self._where(lambda a, b: abs(a - b) > 1.0, values, twice)
-        return found
+                differs = self._where(lambda a, b: abs(a - b) > 1.0, values, twice)
+        return differs
 
     def rising(self, vector: Float[np.ndarray, "coordinate"]) -> list[str]:
         """Return the names of coordinates along which the density rises, the steepest first; if none, the largest."""

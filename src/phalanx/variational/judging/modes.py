@@ -82,11 +82,11 @@ class ModeSearch(NamedTuple):
     """Result of a search for other modes.
 
     Attributes:
-        found: the regions, the largest first.
+        modes: the regions, the largest first.
         said: a sentence about the extent of the search.
     """
 
-    found: tuple[Mode, ...]
+    modes: tuple[Mode, ...]
     said: str
 
 
@@ -116,12 +116,12 @@ class Modes:
         chosen = np.random.default_rng(STREAM).choice(len(weights), TRIED, p=weights)
         draws = {name: np.asarray(values[name])[chosen] for name in self.latents}
         images = list(_images(draws, self.labels))
-        found = [*self._climbed(chosen, log_evidence), *self._exchanged(draws, images, log_evidence)]
+        modes = [*self._climbed(chosen, log_evidence), *self._exchanged(draws, images, log_evidence)]
         tries = f"{3 * PER_KIND} climbs from dispersed starts"
         if images:
             tries += f" and {len(images)} exchanges of elements or signs"
         said = f"{tries} led to no other mode. {blind}, and climbs find only the modes where they end."
-        return ModeSearch(tuple(sorted(found, key=lambda mode: -mode.mass)), said)
+        return ModeSearch(tuple(sorted(modes, key=lambda mode: -mode.mass)), said)
 
     @property
     def _size(self) -> int:
@@ -166,13 +166,13 @@ class Modes:
         program = drawing.compiler(self._at_values, *first, identity=key_of(drawing.pair, "at values"), rarely=True)
         log_p, _ = map(np.asarray, program(*first))
         modes = []
-        for words, image in images:
+        for text, image in images:
             density, log_weights = map(np.asarray, program(drawing.free, image, drawing.arrays))
             with np.errstate(invalid="ignore"):
                 unseen = log_weights - log_evidence > math.log(UNSEEN)
                 ratio = np.where(unseen, np.exp(np.minimum(density - log_p, 0.0)), 0.0)
             if float(np.mean(ratio)) >= MASS and np.sum(ratio > MASS) > 2:
-                modes.append(Mode(words, float(np.mean(ratio)), True))
+                modes.append(Mode(text, float(np.mean(ratio)), True))
         return modes
 
     def _densities(self, params: Params, data: Values) -> tuple[Callable[[Array], Evaluation], LogDensity]:
@@ -317,8 +317,10 @@ def _images(draws: Mapping[str, np.ndarray], labels: Names) -> Iterator[tuple[st
             order = np.arange(size)
             order[[i, j]] = order[[j, i]]
             exchanged = {name: _reordered(v, size, order) if name in names else v for name, v in draws.items()}
-            words = [entries for name in names for entries in labels.get(name, ()) if entries and len(entries) == size]
-            a, b = (words[0][j], words[0][i]) if words else (j, i)
+            labels_of_size = [
+                entries for name in names for entries in labels.get(name, ()) if entries and len(entries) == size
+            ]
+            a, b = (labels_of_size[0][j], labels_of_size[0][i]) if labels_of_size else (j, i)
             yield f"elements {a} and {b} of {', '.join(names)} exchanged", exchanged
     floats = [name for name, v in draws.items() if np.issubdtype(v.dtype, np.floating) and (v < 0).any()]
     for names in [[name] for name in floats[:4]] + ([floats] if len(floats) > 1 else []):

@@ -133,8 +133,8 @@ class Mover:
             part = parents[first : first + self._batch]
             filled = np.resize(part, self._batch)
             which = np.uint32(seed), np.uint32(first)
-            found = self._compiled(self.drawing.free, *which, filled, self.drawing.arrays)
-            parts.append((jax.tree.map(np.asarray, found[:2]), float(found[2])))
+            moved = self._compiled(self.drawing.free, *which, filled, self.drawing.arrays)
+            parts.append((jax.tree.map(np.asarray, moved[:2]), float(moved[2])))
         wanted = len(parents)
         rates = [rate for _, rate in parts]
         after, logs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:wanted], *(drawn for drawn, _ in parts))
@@ -186,8 +186,8 @@ def lanes_of(drawing: Drawing) -> int:
 def in_lanes(f: Callable[..., T], rows: PyTree, lanes: int) -> T:
     """Map `f` over rows, `lanes` at once."""
     parted = jax.tree.map(lambda leaf: leaf.reshape(-1, lanes, *leaf.shape[1:]), rows)
-    found = lax.map(jax.vmap(f), parted)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    results = lax.map(jax.vmap(f), parted)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
 
 
 def hybrid(

@@ -73,9 +73,9 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
 
         def some(carry: tuple[Array, Array], first: Array) -> tuple[tuple[Array, Array], None]:
             numbers = first + jnp.arange(at_once)
-            found = jnp.where(numbers < num_draws, jax.vmap(log_weight)(numbers), -jnp.inf)
-            total = carry[0] + jnp.sum(jnp.where(numbers < num_draws, found, 0.0))
-            return (total, jnp.logaddexp(carry[1], logsumexp(found))), None
+            bounds = jnp.where(numbers < num_draws, jax.vmap(log_weight)(numbers), -jnp.inf)
+            total = carry[0] + jnp.sum(jnp.where(numbers < num_draws, bounds, 0.0))
+            return (total, jnp.logaddexp(carry[1], logsumexp(bounds))), None
 
         dtype = jax.eval_shape(log_weight, jnp.int32(0)).dtype
         zero = jnp.zeros((), dtype), jnp.full((), -jnp.inf, dtype)
@@ -87,14 +87,14 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
         return pair.problem.alone(lambda: jax.vmap(lambda key, row: of_row(free, key, row))(keys, arrays))
 
     compiled = None
-    found = []
+    bounds = []
     for first in range(0, rows, group):
         numbers = np.minimum(np.arange(first, first + group), rows - 1)
         taken = [to_host(array)[numbers] for array in arguments.arrays]
         given = jax.tree.map(lambda leaf: to_devices(leaf, layout), (numbers.astype(np.uint32), tuple(taken)))
         compiled = compiled or Compiler(matmul_precision)(of_group, free, np.uint32(seed), *given)
-        found.append([np.asarray(part) for part in compiled(free, np.uint32(seed), *given)])
-    total, log_sum = (np.concatenate(parts)[:rows].astype(np.float64) for parts in zip(*found, strict=True))
+        bounds.append([np.asarray(part) for part in compiled(free, np.uint32(seed), *given)])
+    total, log_sum = (np.concatenate(parts)[:rows].astype(np.float64) for parts in zip(*bounds, strict=True))
     return RowBounds(total / num_draws, log_sum - np.log(num_draws), num_draws)
 
 

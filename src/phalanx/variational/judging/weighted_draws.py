@@ -48,13 +48,13 @@ class WeightedDraws:
 
     def weighted(self, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> tuple[Weights, dict[str, np.ndarray]]:
         """Return importance weights of draws, and the draws; those of a verdict are kept."""
-        if (found := self._kept.get((seed, num_draws, "weighted"))) is None:
+        if (weighted := self._kept.get((seed, num_draws, "weighted"))) is None:
             check_all_there(self.proposals.pair.problem, "The importance weights")
             drawn = on_host(self.proposals.batches(seed, num_draws))
-            found = Weights.of(drawn.log_p, drawn.log_q), drawn.values
+            weighted = Weights.of(drawn.log_p, drawn.log_q), drawn.values
             if (seed, num_draws) == (JUDGE_SEED, JUDGED):
-                self._kept[seed, num_draws, "weighted"] = found
-        return found
+                self._kept[seed, num_draws, "weighted"] = weighted
+        return weighted
 
     def moved(self, seed: int, num_draws: int) -> Moved:
         """Return draws before and after Markov moves: chosen by their weights, or evenly if these are too heavy."""
@@ -107,7 +107,7 @@ class WeightedDraws:
             moved = self.moved(seed, num_draws)
             gap = weights.bridged(moved.log_after) - weights.evidence().log_evidence
             misses = Compared.of(list(moments_after(moved))).are_off
-        found = weights.evidence(gap)
-        if misses or self.searched(seed, num_draws).found:
-            return found._replace(reliable=False)
-        return found
+        evidence = weights.evidence(gap)
+        if misses or self.searched(seed, num_draws).modes:
+            return evidence._replace(reliable=False)
+        return evidence

@@ -100,10 +100,10 @@ class FixedDraws:
         moments = total / (chunks * self.chunk)
         if not self._is_matched:
             return HeldDraws(key, chunks, lax.rsqrt(moments))
-        own = jnp.diag(lax.rsqrt(jnp.diagonal(moments)))
+        scale = jnp.diag(lax.rsqrt(jnp.diagonal(moments)))
         values, vectors = jnp.linalg.eigh(moments)
         whole = (vectors * lax.rsqrt(jnp.maximum(values, 1e-6))[None]) @ vectors.T
-        return HeldDraws(key, chunks, jnp.where(chunks * self.chunk >= self.enough, whole, own))
+        return HeldDraws(key, chunks, jnp.where(chunks * self.chunk >= self.enough, whole, scale))
 
     def look(
         self, change: Float[Array, "parameter"], anchor: Params, draws: HeldDraws, arrays: Sequence[Array]

@@ -73,7 +73,7 @@ class Growth(NamedTuple):
     Attributes:
         free: the parameters, on the real line.
         chunks: chunks of draws that are held.
-        made: bounds and errors of all steps, in blocks.
+        step_bounds: bounds and errors of all steps, in blocks.
         gradients: gradients of the log density, one for each draw and each step that was tried.
         climb: the current climb; None between two.
         anchor: the parameters that it began with.
@@ -88,7 +88,7 @@ class Growth(NamedTuple):
 
     free: dict[str, Any]
     chunks: int
-    made: tuple[StepBounds, ...] = ()
+    step_bounds: tuple[StepBounds, ...] = ()
     gradients: int = 0
     climb: ClimbState | None = None
     anchor: dict[str, Any] | None = None
@@ -103,7 +103,7 @@ class Growth(NamedTuple):
     @property
     def step(self) -> int:
         """Steps made."""
-        return sum(len(made.bound) for made in self.made)
+        return sum(len(bounds.bound) for bounds in self.step_bounds)
 
 
 @dataclass
@@ -183,9 +183,9 @@ class Growing:
         at, bounds, done = self._block(state.climb, anchor, state.draws, np.int32(most), self.arrays)
         count = int(done)
         free = self.fixed.moved(anchor, at.climb.position)
-        made = StepBounds(*map(np.asarray, (bounds[:count], jnp.full(count, state.error))))  # pyright: ignore[reportArgumentType]
+        step_bounds = StepBounds(*map(np.asarray, (bounds[:count], jnp.full(count, state.error))))  # pyright: ignore[reportArgumentType]
         gradients = state.before + int(at.climb.gradients) * draws_now
-        state = state._replace(free=free, made=(*state.made, made), gradients=gradients, climb=at)
+        state = state._replace(free=free, step_bounds=(*state.step_bounds, step_bounds), gradients=gradients, climb=at)
         yield state
         self._block_length.learn(count, time.perf_counter() - began)
         if bool(at.over):
@@ -211,17 +211,17 @@ class Growing:
             unsettled = f"Time was over after {state.step:,} steps, while doubling the draws still improved the guide."
         elif not state.over:
             unsettled = f"After {state.step:,} steps, with {draws:,} fixed draws, the bound still rises."
-        return FitOutcome(state.free, Losses.of(state.made), state.step, state.gradients, unsettled=unsettled)
+        return FitOutcome(state.free, Losses.of(state.step_bounds), state.step, state.gradients, unsettled=unsettled)
 
     def report(self, state: Growth) -> FitReport:
         """Return the progress of the climb."""
-        made = state.made[-1]
+        latest = state.step_bounds[-1]
         return FitReport(
             "fitting",
             state.step,
             self.num_steps,
-            elbo=float(made.bound[-1]),
-            error=float(made.error[-1]),
+            elbo=float(latest.bound[-1]),
+            error=float(latest.error[-1]),
         )
 
     def _identity(self, name: str, *what: Hashable) -> Hashable | None:

@@ -120,7 +120,7 @@ class Settling:
         # and the last of them are the farthest apart, the guide may still drift, which a lower rate slows down
         near = self._near + 1 if self.compared and still and 1.0 < change <= NEAR else 0
         lower = agrees or (near >= PATIENT and across <= max(change, self._change))
-        found = replace(
+        state = replace(
             self,
             rate=self.rate * (0.5 if lower else 1.0),
             agreements=self.agreements + 1 if agrees else 0,
@@ -130,15 +130,15 @@ class Settling:
             _change=change,
             _alike=across <= 1.0,
         )
-        if found.settled:
-            return found
-        return replace(found, window=_window(step, length if agrees else math.ceil(GROWTH * length), self.num_steps))
+        if state.settled:
+            return state
+        return replace(state, window=_window(step, length if agrees else math.ceil(GROWTH * length), self.num_steps))
 
 
 def mean_and_sd(bounds: Float[np.ndarray, "step"]) -> tuple[float, float]:
     """Return the mean and the standard deviation of the bounds of steps, without those that failed; NaN if all did."""
-    known = bounds[~np.isnan(bounds)]
-    return (float(known.mean()), float(known.std())) if known.size else (math.nan, math.nan)
+    numbers = bounds[~np.isnan(bounds)]
+    return (float(numbers.mean()), float(numbers.std())) if numbers.size else (math.nan, math.nan)
 
 
 def _window(begin: int, length: int, num_steps: int) -> AveragingWindow:

@@ -153,18 +153,18 @@ class Steps:
             return (carry[0] < order.count) & (carry[1].failing < PATIENCE)
 
         def step(carry: tuple[Array, FitState, StepBounds]) -> tuple[Array, FitState, StepBounds]:
-            number, state, made = carry
+            number, state, bounds = carry
             key = keys[number]
             mine = self.noise(key) if ahead is None else jax.tree.map(lambda leaf: leaf[number], ahead)
             data = self.pair.problem.step_data(arrays, key)
 
             move = partial(self.one, noise=mine, data=data, rate=order.rate)
             apart = ahead is not None and self._is_small((state, mine, arrays))
-            state, found = _in_branch(move, number < order.count, state) if apart else move(state)
-            return number + 1, state, jax.tree.map(lambda all_, one: all_.at[number].set(one), made, found)
+            state, losses = _in_branch(move, number < order.count, state) if apart else move(state)
+            return number + 1, state, jax.tree.map(lambda all_, one: all_.at[number].set(one), bounds, losses)
 
-        _, state, made = lax.while_loop(go_on, step, (jnp.int32(0), state, empty))
-        return state, made
+        _, state, bounds = lax.while_loop(go_on, step, (jnp.int32(0), state, empty))
+        return state, bounds
 
     def single(
         self, state: FitState, seed: Array, arrays: Sequence[Array], order: StepOrder
@@ -172,21 +172,21 @@ class Steps:
         """Make one step, without a loop, which would copy its state: of a large network that takes long."""
         key = step_key(seed, state.step)
         state = state._replace(averaged=jnp.where(order.anew, 0, state.averaged))
-        state, made = self.one(state, self.noise(key), self.pair.problem.step_data(arrays, key), order.rate)
-        return state, jax.tree.map(lambda part: part[None], made)
+        state, bounds = self.one(state, self.noise(key), self.pair.problem.step_data(arrays, key), order.rate)
+        return state, jax.tree.map(lambda part: part[None], bounds)
 
     def _error(self, bound: Float[Array, "estimate"]) -> Float[Array, ""]:
         """Return the Monte-Carlo error of the mean of a step's bounds; NaN where it is not known."""
         if self.is_antithetic:
             bound = bound.reshape(-1, 2).mean(1)  # a pair is one draw
-        known = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
-        return jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if known else jnp.full((), jnp.nan)
+        is_estimable = bound.size > 1 and self.pair.problem.minibatch is None  # particles of one batch share its noise
+        return jnp.std(bound, ddof=1) / jnp.sqrt(bound.size) if is_estimable else jnp.full((), jnp.nan)
 
     def noise(self, key: Array) -> PyTree:
         """Return the noise of the particles of a step."""
-        made = antithetic_noise_of if self.is_antithetic else noise_of
+        noise = antithetic_noise_of if self.is_antithetic else noise_of
         odd = self.num_particles % 2
-        return made(self.pair, key, self.num_particles + (odd if self.rule else 0))
+        return noise(self.pair, key, self.num_particles + (odd if self.rule else 0))
 
     @property
     def is_antithetic(self) -> bool:
@@ -265,8 +265,8 @@ def _in_branch(
     move: Callable[[FitState], tuple[FitState, StepBounds]], always: Bool[Array, ""], state: FitState
 ) -> tuple[FitState, StepBounds]:
     """Wrap `move` in an always-true cond, so that XLA compiles it separately."""
-    _, made = jax.eval_shape(move, state)
-    empty = jax.tree.map(lambda part: jnp.full(part.shape, jnp.nan, part.dtype), made)
+    _, shapes = jax.eval_shape(move, state)
+    empty = jax.tree.map(lambda part: jnp.full(part.shape, jnp.nan, part.dtype), shapes)
     return lax.cond(always, move, lambda state: (state, empty), state)
 
 

@@ -49,7 +49,7 @@ class FitProgress(NamedTuple):
     Attributes:
         state: the state on the devices, after the last step.
         settling: windows and rates.
-        made: bounds and errors of all steps, in blocks.
+        step_bounds: bounds and errors of all steps, in blocks.
         free: the average over the last window, if one has ended.
         averaged: the average over the last window; None before the first has ended.
         quartiles: quartiles of the guides of the last two windows, the latest first.
@@ -59,7 +59,7 @@ class FitProgress(NamedTuple):
 
     state: FitState
     settling: Settling
-    made: tuple[StepBounds, ...]
+    step_bounds: tuple[StepBounds, ...]
     free: Params
     averaged: Params | None = None
     quartiles: tuple[Float[np.ndarray, "3 coordinate"] | None, ...] = (None, None)
@@ -126,14 +126,14 @@ class Stochastic:
         self._layout = laid_out(self.steps.pair, self.steps.optimizer, state)
         state = jax.tree.map(lambda leaf, where: leaf.update(sharding=where), state, self._layout)
         everywhere = jax.tree.leaves(self._layout.step)[0]
-        made = StepBounds(everywhere, everywhere)
+        empty = StepBounds(everywhere, everywhere)
         self._block = self.compiler(
             self.steps.block if self.stream is None else self.steps.single,
             state,
             self.seed,
             self.arrays,
             StepOrder(np.int32(0), np.float32(self.rate), np.bool_(False)),
-            out_shardings=lambda _: (self._layout, made),
+            out_shardings=lambda _: (self._layout, empty),
             identity=self.steps.identity(state),
         )
         if self.settling.stops:
@@ -168,18 +168,20 @@ class Stochastic:
         order = StepOrder(np.int32(most), rate, np.bool_(first == window.begin))
         progress = state
         if self.stream is None:
-            reached, made = self._block(progress.state, self.seed, self.arrays, order)
-            made = jax.tree.map(lambda part: np.asarray(part)[:most], made)
+            reached, bounds = self._block(progress.state, self.seed, self.arrays, order)
+            bounds = jax.tree.map(lambda part: np.asarray(part)[:most], bounds)
         else:
             for progress in self._one_by_one(state, most, order, self.stream):
                 yield progress
             reached = progress.state
-            made = _joined(progress.fresh)
-        progress = progress._replace(state=reached, made=(*progress.made, made), fresh=(), rate=state.settling.rate)
+            bounds = _joined(progress.fresh)
+        progress = progress._replace(
+            state=reached, step_bounds=(*progress.step_bounds, bounds), fresh=(), rate=state.settling.rate
+        )
         yield progress
         self._block_length.learn(most, seconds := time.perf_counter() - began)
         if self.watch is not None:
-            self.watch.learned(np.asarray(made.bound), seconds)
+            self.watch.learned(np.asarray(bounds.bound), seconds)
         if int(reached.failing) >= PATIENCE:
             blame = Blame(self.steps, reached, self.seed, self.arrays, self._begun, self.rate)
             raise FitError(str(blame), progress.free)
@@ -192,11 +194,11 @@ class Stochastic:
         if self.watch is None:
             return
         if self.watch.is_look(step, self._num_steps):
-            self.watch.look(reached, progress.made, progress.windows)
+            self.watch.look(reached, progress.step_bounds, progress.windows)
         elif self.done(progress):
-            self.watch.save(reached, progress.made, progress.windows)
+            self.watch.save(reached, progress.step_bounds, progress.windows)
         else:
-            self.watch.save_if_due(reached, progress.made, progress.windows)
+            self.watch.save_if_due(reached, progress.step_bounds, progress.windows)
 
     def done(self, state: FitProgress) -> bool:
         """Return whether all steps are made, or the guide no longer changes."""
@@ -207,7 +209,7 @@ class Stochastic:
         if reason is not Stop.TIME:
             self._settle(state, 0)
         if self.watch is not None:
-            self.watch.save(state.state, (*state.made, *state.fresh), state.windows)
+            self.watch.save(state.state, (*state.step_bounds, *state.fresh), state.windows)
         if reason is Stop.TIME:
             return ""
         why = "Interrupted" if reason is Stop.INTERRUPTED else "The data ended"
@@ -227,7 +229,7 @@ class Stochastic:
         ordered = self.stream is not None and self.stream.is_ordered
         return FitOutcome(
             dict(free),
-            Losses.of((*state.made, *state.fresh)),
+            Losses.of((*state.step_bounds, *state.fresh)),
             step,
             step * self.steps.num_particles,
             int(state.state.failed),
@@ -239,9 +241,9 @@ class Stochastic:
 
     def report(self, state: FitProgress) -> FitReport:
         """Return the progress of the fit, with bounds averaged over the last block."""
-        made = state.made[-1]
+        latest = state.step_bounds[-1]
         watched: dict[str, Any] = {}
-        elbo, error = Losses.of([made]).mean
+        elbo, error = Losses.of([latest]).mean
         if (watch := self.watch) is not None and self.training is not None:
             looks = watch.looks
             scale = watch.scale
@@ -285,8 +287,8 @@ class Stochastic:
 
     def _resumed(self, progress: FitProgress, watch: FitWatch) -> FitProgress:
         """Return the state of the checkpoint, if there is one."""
-        state, made, windows = watch.resume(progress.state, self._block.made[1], progress.windows)
-        progress = progress._replace(state=state, made=tuple(made), **windows._asdict())
+        state, step_bounds, windows = watch.resume(progress.state, self._block.out_info[1], progress.windows)
+        progress = progress._replace(state=state, step_bounds=tuple(step_bounds), **windows._asdict())
         if progress.averaged is not None:
             progress = progress._replace(free=progress.averaged)
         elif progress.step and self.training is not None:
@@ -308,8 +310,8 @@ class Stochastic:
         first = progress.step
         for number in range(most):
             batch = self._read(progress, stream.take)
-            state, made = self._block(progress.state, self.seed, batch, order)
-            progress = progress._replace(state=state, fresh=(*progress.fresh, made))
+            state, bounds = self._block(progress.state, self.seed, batch, order)
+            progress = progress._replace(state=state, fresh=(*progress.fresh, bounds))
             yield progress
             order = order._replace(anew=np.bool_(False))
             if first + number + 1 < self._num_steps:
@@ -346,7 +348,7 @@ class Stochastic:
             now = np.asarray(self._quartiles(state.mean, self.seed, self.arrays))
             change, across = (_tolerances(then, now) for then in quartiles)
             quartiles = now, quartiles[0]
-        bounds = np.concatenate([made.bound for made in progress.made])
+        bounds = np.concatenate([one.bound for one in progress.step_bounds])
         settling = settling.look(step, bounds[settling.window.begin : step], change, across)
         return progress._replace(settling=settling, free=free, averaged=free, quartiles=quartiles)
 

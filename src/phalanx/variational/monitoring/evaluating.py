@@ -54,15 +54,15 @@ class HeldOut:
             )
         size = _batch_size(pair, data)
         source = data if isinstance(data, Batches) else batches(data, size)
-        known = pair.problem.known_data
-        first = known.split(pair.problem.program, next(source.in_order()))
+        of_fit = pair.problem.known_data
+        first = of_fit.split(pair.problem.program, next(source.in_order()))
         problem = replace(pair.problem, arguments=first, minibatch=streamed_rows(first, size))
         of_rows = replace(steps, pair=replace(pair, problem=problem))
         checks = DataChecks(of_rows.pair, compiler)
         placed = []
         checks.begin(on_host(first))
         for batch in source.in_order():
-            arguments = known.split(problem.program, batch)
+            arguments = of_fit.split(problem.program, batch)
             checks.check(arguments, on_host(arguments))
             placed.append(place_rows(problem, arguments))
         stands_for = size if pair.problem.minibatch is None else pair.problem.minibatch.total
@@ -73,8 +73,8 @@ class HeldOut:
     def loss(self, free: Params) -> float:
         """Return the negative bound, in nats per row."""
         # one after the other: sums over devices of programs that run at once may deadlock
-        found = [float(self.compiled(free, self.seed, np.uint32(i), batch)) for i, batch in enumerate(self.batches)]
-        return -float(np.mean(found, dtype=np.float64)) / self.stands_for
+        losses = [float(self.compiled(free, self.seed, np.uint32(i), batch)) for i, batch in enumerate(self.batches)]
+        return -float(np.mean(losses, dtype=np.float64)) / self.stands_for
 
     def _bound(self, free: Params, seed: Array, number: Array, arrays: tuple[Array, ...]) -> Array:
         key = random.fold_in(random.fold_in(random.key(seed), STREAM), number)

@@ -28,7 +28,7 @@ ALONE = "optimizer_alone"
 _OPTIMIZER = "the optimizer (its kind, its rate, or the steps that its schedule is for)"
 
 COMPARISON = Comparison(
-    words={
+    descriptions={
         "data": "the data, or the order of their batches",
         "held_out": "the held-out rows",
         "model": "the model",

@@ -106,12 +106,12 @@ class Stream:
         """
         if self._next is None:
             self.look_ahead()
-        found = self._next
+        batch = self._next
         self._next = None
-        if isinstance(found, Exception):
-            raise found
-        assert found is not None
-        return found
+        if isinstance(batch, Exception):
+            raise batch
+        assert batch is not None
+        return batch
 
     def look_ahead(self) -> None:
         """Read the next batch while the devices are busy with one; `take` raises an error of it."""
@@ -154,38 +154,38 @@ class Stream:
             ValueError: when data are invalid; the message names the batch and the values.
         """
         while len(self._looks) > still:
-            number, arguments, found = self._looks.pop(0)
+            number, arguments, loss = self._looks.pop(0)
             try:
-                self._data_checks.judge(arguments, found)
+                self._data_checks.judge(arguments, loss)
             except ValueError as error:
                 raise ValueError(f"data: batch {number}: {error}") from None
 
     def _is_short(self, arguments: Arguments) -> bool:
         """Return True if a batch is like the first, but has fewer rows."""
-        known = self._problem.arguments
+        of_fit = self._problem.arguments
         minibatch = self._problem.minibatch
         assert minibatch is not None
-        if arguments.names != known.names:
+        if arguments.names != of_fit.names:
             return False
         rows = {a.shape[0] for a, wanted in zip(arguments.arrays, minibatch.of_rows, strict=True) if wanted and a.shape}
         return len(rows) == 1 and rows.pop() < minibatch.size
 
     def _check(self, arguments: Arguments) -> None:
-        known = self._problem.arguments
+        of_fit = self._problem.arguments
         first, here = (
             [(n, a.shape, np.dtype(a.dtype)) for n, a in zip(x.names, x.arrays, strict=True)]
-            for x in (known, arguments)
+            for x in (of_fit, arguments)
         )
-        for (name, *was), (other, *found) in zip(first, here, strict=False):
-            if name == other and was != found:
+        for (name, *was), (other, *is_now) in zip(first, here, strict=False):
+            if name == other and was != is_now:
                 raise ValueError(
-                    f"data: in batch {self._number} {name} is {found[1]} {found[0]}, and in the first {was[1]} "
+                    f"data: in batch {self._number} {name} is {is_now[1]} {is_now[0]}, and in the first {was[1]} "
                     f"{was[0]}. All batches must have the same arrays."
                 )
-        if arguments.names != known.names or arguments.layout != known.layout:
+        if arguments.names != of_fit.names or arguments.layout != of_fit.layout:
             raise ValueError(
                 f"data: batch {self._number} has {', '.join(arguments.names)}, and the first "
-                f"{', '.join(known.names)}; or other values than arrays differ. All batches must have the same arrays."
+                f"{', '.join(of_fit.names)}; or other values than arrays differ. All batches must have the same arrays."
             )
 
 

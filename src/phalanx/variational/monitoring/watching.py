@@ -142,21 +142,21 @@ class FitWatch:
             return state, [], windows
         step = record["step"]
         blank = StepBounds(*(jnp.zeros(step, part.dtype) for part in shapes))
-        state, made = checkpoint.restore(f"last-{step}", (state, blank), record)
+        state, step_bounds = checkpoint.restore(f"last-{step}", (state, blank), record)
         self.looks[:] = [Look(*look) for look in record["looks"]]
         self._best_step = record["best"]
         if self._held_out is not None and self._best_step:
             self.best = checkpoint.restore(f"best-{self._best_step}", state.free, record)
         self._spent = record["seconds"]
-        self._bounds = [np.asarray(made.bound)[self.looks[-1].step if self.looks else 0 :]]
+        self._bounds = [np.asarray(step_bounds.bound)[self.looks[-1].step if self.looks else 0 :]]
         if self._training is None:
             checkpoint.check_entries(record, ["settling"])
             names = {name.partition("-")[0]: name for name in record["states"]}
             averaged = checkpoint.restore(names["averaged"], state.free, record) if "averaged" in names else None
-            found = checkpoint.arrays(names["quartiles"], record) if "quartiles" in names else []
+            quartiles = checkpoint.arrays(names["quartiles"], record) if "quartiles" in names else []
             settling = Settling.of_json(record["settling"])
-            windows = Windows(settling, averaged, (*found, *[None] * (2 - len(found))))
-        return state, [made], windows
+            windows = Windows(settling, averaged, (*quartiles, *[None] * (2 - len(quartiles))))
+        return state, [step_bounds], windows
 
     def until_next(self, step: int) -> float:
         """Return the number of steps to the next look or permanent save; infinity without."""
@@ -182,7 +182,7 @@ class FitWatch:
         """Fraction of the devices' peak that the steps since the last look have used; NaN of devices not known."""
         return self._flops_fraction * self._steps / self._seconds if self._seconds else math.nan
 
-    def look(self, state: FitState, made: Sequence[StepBounds], windows: Windows) -> Look:
+    def look(self, state: FitState, step_bounds: Sequence[StepBounds], windows: Windows) -> Look:
         """Evaluate, log and save; then begin to count anew."""
         step = int(state.step)
         bounds = np.concatenate(self._bounds)
@@ -194,26 +194,28 @@ class FitWatch:
         loss = self.scale.loss(mean_and_sd(bounds)[0])
         spent = self._spent + self._seconds
         bits = self.scale.bits
-        found = Look(step, spent, loss, bits(loss), held_out, bits(held_out), self.rows_per_second)
+        record = Look(step, spent, loss, bits(loss), held_out, bits(held_out), self.rows_per_second)
         self._spent = spent
         self._steps = 0
         self._seconds = 0.0
         self._bounds = []
-        self._watch.add(found)
-        self.save(state, made, windows)
-        return found
+        self._watch.add(record)
+        self.save(state, step_bounds, windows)
+        return record
 
-    def save_if_due(self, state: FitState, made: Sequence[StepBounds], windows: Windows) -> None:
+    def save_if_due(self, state: FitState, step_bounds: Sequence[StepBounds], windows: Windows) -> None:
         """Save if the last save is long ago, or a permanent one is due."""
         if self._watch.is_due(int(state.step)):
-            self.save(state, made, windows)
+            self.save(state, step_bounds, windows)
 
-    def save(self, state: FitState, made: Sequence[StepBounds], windows: Windows) -> None:
+    def save(self, state: FitState, step_bounds: Sequence[StepBounds], windows: Windows) -> None:
         """Save the state, the windows, the best parameters and the looks, if there is a checkpoint."""
-        if self._watch.checkpoint is None or not made:
+        if self._watch.checkpoint is None or not step_bounds:
             return
         step = int(state.step)
-        whole = StepBounds(*(jnp.concatenate([getattr(part, name) for part in made]) for name in StepBounds._fields))
+        whole = StepBounds(
+            *(jnp.concatenate([getattr(part, name) for part in step_bounds]) for name in StepBounds._fields)
+        )
         states: dict[str, Any] = {f"last-{step}": (state, whole)}
         if self.best is not None:
             states[f"best-{self._best_step}"] = self.best
@@ -224,8 +226,8 @@ class FitWatch:
             record["settling"] = windows.settling.to_json()
             if windows.averaged is not None:
                 states[f"averaged-{begin}"] = windows.averaged
-            if known := [each for each in windows.quartiles if each is not None]:
-                states[f"quartiles-{begin}"] = known
+            if quartiles := [each for each in windows.quartiles if each is not None]:
+                states[f"quartiles-{begin}"] = quartiles
         self._watch.save(states, record, step)
 
 
