@@ -7,6 +7,7 @@ Sizes have no limit, which would reward packed code. Whoever lowers another coun
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,15 @@ ROOT = Path(__file__).parents[1]
 
 LONG = 60
 """Most lines of code of a function."""
+
+PARTICIPLE = re.compile(
+    "begun|built|chosen|cut|done|drawn|found|given|grown|held|hidden|kept|known|left|lost|made|meant|met|read|said|seen|"
+    "sent|shown|spent|split|stuck|taken|told|understood|written|[a-z]+ed"
+)
+"""Names that say what happened to a thing, and not what it is."""
+
+NOT_PARTICIPLES = frozenset(["bed", "embed", "feed", "need", "red", "seed", "speed"])
+"""Other words in -ed."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,21 @@ def long(module: Module) -> Places:
             yield node.lineno, f"{node.name}: {lines}"
 
 
+def participles(module: Module) -> Places:
+    """Yield variables, arguments, fields and functions whose name is a participle alone, such as `found`, `_moved`."""
+    for node in module.nodes:
+        name = ""
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.FunctionDef):
+            name = node.name
+        word = name.strip("_").lower()
+        if PARTICIPLE.fullmatch(word) and word not in NOT_PARTICIPLES:
+            yield node.lineno, name
+
+
 SIZES: dict[str, Callable[[Module], int]] = {
     "files": lambda module: 1,
     "lines": lambda module: len(module.text.splitlines()),
@@ -104,6 +129,7 @@ SHAPES: dict[str, tuple[Callable[[Module], Places], int]] = {
     "places that the formatter skips": (unformatted, 0),
     "assignments of a tuple to a tuple": (packed, 139),
     "functions that only forward": (forwarding, 205),
+    "names that are a participle alone": (participles, 2206),
     f"functions of more than {LONG} lines of code": (long, 0),
 }
 """Kinds of places by name, and the limit of their number."""
