@@ -102,7 +102,7 @@ def test_the_same_seed_gives_the_same_chains_on_every_mesh(kernel, mesh_of):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.slow
-def test_what_is_global_stays_bit_equal_on_all_devices(name, mesh_of):
+def test_global_variables_stay_bit_equal_on_all_devices(name, mesh_of):
     mesh = mesh_of(2, 4)
     sampler = phx.compile(local_level, phx.shard({"y": Y}, mesh), kernel=KNOWING_MESHES[name], mesh=mesh, num_chains=4)
     blocks: Any = sampler.executables

@@ -223,7 +223,7 @@ class Changing(Jitter):
 
 
 @pytest.mark.parametrize("tuners", [[Jitter()], (Jitter,), (0.8,), Jitter(), (Changing(),)])
-def test_what_is_no_tuple_of_tuners_is_refused(tuners):
+def test_other_objects_than_tuners_are_refused(tuners):
     with pytest.raises(TypeError, match=r"^hmc\(num_steps=4, step_size=None\): tuners must be a tuple of tuners"):
         replace(phx.hmc(4), tuners=tuners)
 

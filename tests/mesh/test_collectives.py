@@ -114,7 +114,7 @@ def test_trajectories_of_many_chains_sum_once_a_leapfrog(model, kernel, turning,
     assert sorted(len(all_reduces(text)) for text in innermost) == expected
 
 
-def test_what_is_sent_is_the_gradient_of_the_global_variables_and_a_total(mesh_of):
+def test_messages_are_the_gradient_of_global_variables_and_a_total(mesh_of):
     mesh = mesh_of(2, 4)  # where two lanes are compiled already
     hlo = sampling_hlo(with_a_local_variable, mesh, phx.shard({"x": X, "y": Y}, mesh), num_chains=4)
     sent = [re.findall(r"f32\[([\d,]*)\]", op.split(" all-reduce(")[0]) for op in all_reduces(hlo)]

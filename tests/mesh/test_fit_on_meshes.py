@@ -74,7 +74,7 @@ def test_parameters_of_rows_live_where_the_rows_live(mesh_of):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", [phx.guides.structured(init_scale=0.1), phx.guides.flow(init_scale=0.1)])
-def test_what_is_told_to_rows_lives_where_they_live(guide, mesh_of):
+def test_messages_to_rows_lie_with_the_rows(guide, mesh_of):
     mesh = mesh_of(1, 8)
     fit = phx.fit(model, guide, phx.shard(DATA, mesh), mesh=mesh, **SHORT)
     assert fit.free is not None

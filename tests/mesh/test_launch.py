@@ -104,7 +104,7 @@ def test_a_failed_launch_starts_again_as_often_as_asked(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_differs_between_processes_is_named_in_all(tmp_path):
+def test_differences_between_processes_are_named_in_all(tmp_path):
     status, out, err = run(tmp_path, "differ")
     assert status == 0, err
     for number in (0, 1):

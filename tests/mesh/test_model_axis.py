@@ -87,7 +87,7 @@ def test_all_comes_back_whole(sizes, mesh_of):
 
 
 @pytest.mark.slow
-def test_what_is_kept_gone_on_with_and_begun_at_is_whole(mesh_of):
+def test_stored_continued_and_initial_values_are_whole(mesh_of):
     mesh = mesh_of(1, 1, 4)
     longer = run(mesh, 9)
     np.testing.assert_array_equal(run(mesh).continue_run(3).draws["into"], longer.draws["into"])

@@ -83,7 +83,7 @@ def test_decisions_are_taken_once(tmp_path):
         assert found["interrupted"]["interrupted"] and found["interrupted"]["more"] == 10
 
 
-def test_what_belongs_together_is_given_together():
+def test_coordinator_and_numbers_of_processes_are_given_together():
     with pytest.raises(ValueError, match="belong together"):
         phx.initialize("127.0.0.1:1234", num_processes=2)
 

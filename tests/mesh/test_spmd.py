@@ -64,7 +64,7 @@ def test_gradients_through_collectives_are_those_of_the_whole(mesh_of):
     ((None, 0), (1.0, {"a": 2.0}), "spmd: argument 1 has shape (), but its leading dimensions (8,)"),
     (1, (np.ones(8),), "spmd: 1 is not an axis of the mesh"),
 ])  # fmt: skip
-def test_what_does_not_fit_is_said(in_axes, args, words, mesh_of):
+def test_wrong_arguments_are_refused(in_axes, args, words, mesh_of):
     with pytest.raises(ValueError, match=re.escape(words)):
         phx.spmd(lambda *args: args[0], mesh_of(2, 4), in_axes=in_axes)(*args)
 

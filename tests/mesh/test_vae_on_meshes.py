@@ -41,7 +41,7 @@ def test_the_loss_is_the_same_and_each_device_has_its_part(alone, data, model):
         assert {shard.data.nbytes * model for shard in leaf.addressable_shards} == {leaf.nbytes}
 
 
-def test_what_is_not_spread_out_is_small():
+def test_replicated_arrays_are_small():
     """Of the sizes of the demo, less than a hundredth of the weights has a copy on every device."""
     vae = VAE(784)
     specs = {name: vae.network_of(name).specs for name in ("encoder", "decoder")}

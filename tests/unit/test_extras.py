@@ -13,19 +13,19 @@ TOOLS = ("docs", "release")
 """Extras that no module of the package asks for."""
 
 
-def test_what_is_installed_is_imported():
+def test_installed_extras_are_imported():
     assert require("json.decoder").JSONDecoder and is_installed("json")
 
 
 @pytest.mark.parametrize("module", ["no_such_package_1", "no_such_package_1.part"])
-def test_what_is_missing_says_how_to_install_it(module):
+def test_missing_extras_say_how_to_install_them(module):
     message = r"^no_such_package_1 is needed here and is not installed: pip install no_such_package_1$"
     with pytest.raises(ImportError, match=message):
         require(module)
     assert not is_installed("no_such_package_1")
 
 
-def test_what_is_installed_under_another_name_is_named_so(monkeypatch):
+def test_extras_are_named_as_they_are_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     message = r'^sklearn is needed here and is not installed: pip install "scikit-learn>=1.5"$'
     with pytest.raises(ImportError, match=message):
@@ -56,7 +56,7 @@ def test_a_package_that_is_broken_raises_its_own_error(tmp_path, monkeypatch):
         require("broken_package_1")
 
 
-def test_what_is_to_be_installed_is_what_the_project_asks_for():
+def test_extras_are_those_of_the_project_file():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     asked = {name for extra, names in extras.items() if extra not in ("all", "dev", *TOOLS) for name in names}
     asked -= {name for name in asked if name.startswith("phalanx[")}

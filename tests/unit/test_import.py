@@ -34,7 +34,7 @@ def test_import_has_no_side_effects_and_loads_no_extra():
     assert done.stdout.split() == []
 
 
-def test_what_is_imported_when_asked_for_is_what_type_checkers_know():
+def test_lazy_names_are_those_that_type_checkers_know():
     import phalanx as phx
 
     tree = ast.parse(Path(phx.__file__).read_text())
@@ -47,7 +47,7 @@ def test_what_is_imported_when_asked_for_is_what_type_checkers_know():
     assert set(imports) == {*phx._LATER, *phx._PACKAGES}
 
 
-def test_what_shows_is_what_is_public():
+def test_listed_names_are_the_public_ones():
     import phalanx as phx
 
     shown = {"datasets", "diagnostics", "ensembles", "flows", "kernels", "networks", "reducers"}

@@ -22,7 +22,7 @@ FIRST = np.stack([np.full(2, 0.5), np.zeros(2)]).astype(np.float32)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_what_data_fix_is_centred_and_what_they_leave_open_is_not(scale):
+def test_groups_with_data_are_centred_and_those_without_are_not(scale):
     weight, unit = learn_centring(*draws(0.1, scale=scale), before=FIRST)
     assert weight[0] == 0 and weight[1] == 1
     np.testing.assert_allclose(unit, np.log(scale), atol=0.1)

@@ -102,7 +102,7 @@ def test_draws_that_repeat_give_the_directions_of_those_that_differ():
     assert found.variances.max() > 10 and abs(found.directions[7, found.variances.argmax()]) > 0.7
 
 
-def test_what_cannot_be_told_stays():
+def test_scales_without_information_stay():
     before = np.array([3.0, 4.0, 5.0])
     np.testing.assert_array_equal(scales(np.array([0.0, np.nan, 4.0]), np.array([1.0, 1.0, 1.0]), before), [3, 4, 2])
     assert not uncorrelated(4, 4).correlated

@@ -198,7 +198,7 @@ def test_few_draws_tell_nothing():
     assert moved(relocations(modes, draws=SETTLED)) == {1: 0}
 
 
-def test_of_more_chains_than_there_is_room_for_nothing_is_told(monkeypatch):
+def test_too_many_chains_have_no_stuck_ones(monkeypatch):
     modes = [spherical(0.0, 1.0, 0.0), spherical(50.0, 1.0, -90.0)]
     assert moved(relocations(modes)) == {1: 0}
     monkeypatch.setattr(stuck_module, "MOST_NUMBERS", SETTLED * 2 * 3 - 1)

@@ -114,13 +114,13 @@ def test_a_kernel_a_reducer_a_check_and_a_figure_of_ones_own(phalanx, folder):
         (("--kernel", "mine.py:range_of"), "kernel 'mine.py:range_of': the function must return a phx.Kernel"),
     ],
 )
-def test_what_is_not_what_it_should_be(phalanx, folder, option, message):
+def test_wrong_references_are_refused(phalanx, folder, option, message):
     (folder / "mine.py").write_text(MINE)
     status, _, err = phalanx("sample", "models.py:coin", *option)
     assert status == 2 and message in err
 
 
-def test_what_is_printed_and_written(phalanx, folder):
+def test_summary_is_printed_and_files_are_written(phalanx, folder):
     status, out, _ = phalanx("sample", "models.py:line", "--data", "rows.csv", *SIZES, "--seed", "3", "--out", "made")
     assert status == 0
     assert "models.py:line" in out and "data: rows.csv: x [41], y [41]" in out
@@ -175,7 +175,7 @@ def test_words_are_numbered_and_said(phalanx, folder):
     assert status == 2 and "level[county]: 2 is outside 0..1, in words.py:8; it is county[2]" in err
 
 
-def test_what_the_verdict_advises_reaches_the_kernel():
+def test_options_that_the_verdict_advises_reach_the_kernel():
     (_, step_size) = by_name.kernel("hmc", target_acceptance=0.9, max_depth=None).tuners
     assert isinstance(step_size, StepSize) and step_size.target == 0.9
     assert "step_size=0.5" in by_name.kernel("hmc", step_size=0.5).name

@@ -108,7 +108,7 @@ time.sleep(60)"""
     assert processes.wait() is None and len(list(tmp_path.iterdir())) == 2
 
 
-def test_what_launch_refuses(phalanx):
+def test_launch_refuses_wrong_options(phalanx):
     status, _, err = phalanx("launch", "-n", "2", "nothing.py")
     assert status == 2
     assert err == "phalanx: error: Invalid value for 'script': file 'nothing.py' does not exist.\n"

@@ -64,7 +64,7 @@ def test_as_many_entries_are_hidden_in_every_row():
 
 
 @pytest.mark.slow
-def test_what_is_hidden_changes_nothing():
+def test_hidden_ratings_change_nothing():
     entries = hide(generate_movielens(16, films=12).matrix, 0.2, seed=0)
     other = np.where(entries.shown, entries.watched, 1 - entries.watched).astype(np.int8)
     targets = [

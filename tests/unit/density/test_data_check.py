@@ -110,7 +110,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("how", OUTSIDE)
-def test_what_points_outside_is_refused_with_its_line(how):
+def test_indices_out_of_range_are_refused_with_their_line(how):
     pick = OUTSIDE[how]
     with pytest.raises(ValueError, match="JAX would read another entry, or drop an update, without") as caught:
         check(model_with(pick), {"y": Y, "g": G})
@@ -122,7 +122,7 @@ def test_what_points_outside_is_refused_with_its_line(how):
 
 
 @pytest.mark.parametrize("how", INSIDE)
-def test_what_points_inside_or_says_what_is_meant_runs(how):
+def test_indices_in_range_or_with_a_mode_run(how):
     check(model_with(INSIDE[how]), {"y": Y, "g": G})
 
 

@@ -66,6 +66,7 @@ def test_a_likelihood_read_block_by_block_has_a_hessian(mesh_of):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), found, wanted)
 
 
+@pytest.mark.slow
 def test_the_derivatives_of_one_device_are_those_of_the_formula():
     def formula(b):
         residual = Y - X @ b

@@ -161,7 +161,7 @@ def broken(y):
     ("program", "value"),
     [(masked, np.nan), (imputed, np.nan), (unused, np.nan), (unused, np.inf), (limits, np.inf), (broken, np.nan)],
 )
-def test_what_the_model_deals_with_is_left_alone(program, value):
+def test_nan_that_the_model_replaces_is_left_alone(program, value):
     check(program, {"y": damaged(Y, 2, value=value)})
 
 
@@ -188,6 +188,6 @@ def test_only_the_argument_at_fault_is_named():
 
 
 @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray, lambda a: jax.device_put(a, jax.devices()[3])])
-def test_what_is_located(kind):
+def test_first_bad_entry_is_located(kind):
     found = locate(kind(damaged(damaged(X, (3, 1), (5, 0)), (4, 0), value=-np.inf)))
     assert (found.nans, found.infinities, found.index) == (2, 1, (3, 1)) and np.isnan(found.value)

@@ -340,6 +340,7 @@ def test_predictions_are_of_the_whole_variable(posterior):
     assert set(posterior.predictive(kind="prior")) == {"mean", "y"}
 
 
+@pytest.mark.slow
 def test_the_log_likelihood_is_that_of_given_entries(posterior):
     found, mean = posterior.log_likelihood()["y"], posterior.draws["mean"]
     assert found.shape == (4, 1000, 6) and not found[:, :, np.isnan(Y)].any()

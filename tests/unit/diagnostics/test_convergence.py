@@ -28,7 +28,7 @@ def test_rhat_finds_a_chain_that_is_elsewhere(draws):
 
 @pytest.mark.parametrize("statistic", [rhat, ess, mcse])
 @pytest.mark.parametrize("bad", [3.0, np.inf, np.nan], ids=["constant", "infinite", "nan"])
-def test_what_cannot_be_measured_is_nan_and_spares_its_neighbours(draws, statistic, bad):
+def test_quantity_that_cannot_be_measured_is_nan_and_spares_its_neighbours(draws, statistic, bad):
     draws[:, :, 0, 1] = bad
     known = np.isfinite(statistic(draws))
     assert not known[0, 1]

@@ -35,7 +35,7 @@ def test_it_is_what_the_paper_writes(chains, draws, superchains):
         np.testing.assert_allclose(found[element], transcribed(values[:, :, *element], superchains), rtol=1e-12)
 
 
-def test_of_single_independent_draws_it_follows_the_f_distribution():
+def test_nested_rhat_of_independent_draws_follows_the_f_distribution():
     # With one normal draw per chain, M B / W is F-distributed; fails once in a million runs.
     superchains, members = 8, 32
     values = np.random.default_rng(5).normal(size=(superchains * members, 1))
@@ -68,7 +68,7 @@ def test_chains_of_a_superchain_are_neighbours():
     assert nested_rhat(values, 2) > 100
 
 
-def test_what_cannot_be_measured_is_nan_and_spares_its_neighbours():
+def test_quantity_that_cannot_be_measured_is_nan_and_spares_its_neighbours():
     values = np.random.default_rng(0).normal(size=(8, 3, 3))
     values[..., 0], values[2, 1, 1] = 0.1, np.inf
     np.testing.assert_array_equal(np.isfinite(nested_rhat(values, 4)), [False, False, True])

@@ -53,7 +53,7 @@ def test_quantiles_beyond_all_numbers_are_cut_without_a_word():
     assert found.k_hat > 1.0 and found.log_weights.max() == 0.0
 
 
-def test_what_cannot_be_smoothed():
+def test_tails_that_cannot_be_smoothed_have_no_k_hat():
     assert smooth(np.full(1000, -np.inf)).k_hat == np.inf and smooth(np.arange(10.0)).k_hat == np.inf
     with pytest.raises(ValueError, match="NaN"):
         smooth(np.full(10, np.nan))

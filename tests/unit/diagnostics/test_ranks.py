@@ -30,7 +30,7 @@ def test_a_right_method_is_found_fault_with_as_rarely_as_is_said(tries):
     "shift, scale, words",
     [(0.5, 1.0, "too high"), (-0.5, 1.0, "too low"), (0.0, 0.6, "too narrow"), (0.0, 2.0, "too wide")],
 )
-def test_what_is_wrong_is_named(shift, scale, words):
+def test_problems_are_named(shift, scale, words):
     found = ranks(np.random.default_rng(1), shift, scale)
     verdict = found.verdict()
     assert not verdict.good and f"draws are {words}" in str(verdict) and "x[0]" in str(verdict)

@@ -31,7 +31,7 @@ def test_good_draws_are_good():
         (GOOD, STATISTICS, {**RUN, "num_chains": 1}, "one chain"),
     ],
 )
-def test_what_is_wrong_is_named(reduced, statistics, run, topic):
+def test_problems_are_named(reduced, statistics, run, topic):
     verdict = judge_reduced(reduced, statistics, **run)
     assert not verdict.good and topic in [finding.topic for finding in verdict.findings]
 

@@ -123,7 +123,7 @@ def test_the_verdict_is_printed_under_the_whole_table_and_under_no_part(draws):
         assert shown is not None and "Not good" not in repr(part) + shown
 
 
-def test_of_many_rows_the_worst_are_printed_and_a_derived_table_keeps_its_order():
+def test_worst_of_many_rows_are_printed_and_a_derived_table_keeps_its_order():
     draws = np.random.default_rng(0).normal(size=(4, 50, 41))
     draws[0, :, 17] += 5
     table = summary_table({"v": draws})

@@ -64,7 +64,7 @@ def test_chains_that_disagree_are_named_worst_first(converged):
     ]
 
 
-def test_of_many_bad_ones_three_are_named(converged):
+def test_three_of_many_bad_quantities_are_named(converged):
     w = converged.draws["w"] + 3 * np.arange(4)[:, None, None, None]
     problem = with_draws(converged, w=w).verdict().findings[0].problem
     assert "6 of 9 quantities have" in problem
@@ -266,7 +266,7 @@ def test_energies_that_barely_move_are_a_finding(converged):
     assert finding.problem.startswith("E-BFMI is below 0.3 in 1 chain (least: 0.0")
 
 
-def test_of_short_chains_one_alone_does_not_decide():
+def test_one_of_several_short_chains_does_not_decide():
     random = np.random.default_rng(0)
     posterior = make_posterior(100, 20, variables={})
     slow = random.normal(size=(100, 20)).cumsum(axis=1)

@@ -61,7 +61,7 @@ def test_so_are_further_derivatives(logit: float, value: bool) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 2, 0.5, np.nan])
-def test_of_a_value_that_is_neither_zero_nor_one_it_is_not_a_number(value) -> None:
+def test_density_of_a_value_between_zero_and_one_is_nan(value) -> None:
     assert np.isnan(precise(dist.Bernoulli(logits=0.3, validate_args=False)).log_prob(value))
 
 

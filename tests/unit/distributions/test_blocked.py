@@ -187,7 +187,7 @@ def test_no_array_is_as_long_as_the_data():
     assert elements(factorised, {"watched": watched}) <= BLOCK_ELEMENTS < watched.size
 
 
-def test_what_a_function_calls_counts():
+def test_functions_that_a_function_calls_count():
     watched = np.zeros((4096, 3000), np.int8)
 
     def model(watched):
@@ -286,6 +286,6 @@ def test_observations_out_of_support_are_named():
         (lambda: phx.blocked(dist.Normal(0.0, 1.0), jnp.ones(3)), TypeError, "must be a function of rows"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, error, words):
+def test_wrong_blocks_are_refused(make, error, words):
     with pytest.raises(error, match=words):
         make()

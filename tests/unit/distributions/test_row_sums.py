@@ -51,7 +51,7 @@ def test_the_sum_of_a_billion_rows_is_right_to_a_hundredth():
 
 @pytest.mark.parametrize("value", [-np.inf, np.inf, np.nan])
 @pytest.mark.parametrize("size", [5, 1000, 300_000])
-def test_what_is_not_finite_stays_so(size, value):
+def test_sums_that_are_not_finite_stay_so(size, value):
     values = terms(size)
     values[size // 2] = value
     np.testing.assert_equal(float(compiled(jnp.asarray(values)).value), value)

@@ -110,7 +110,7 @@ def test_after_ctrl_c_the_same_call_leads_to_the_same_members(straight, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [4, *(pytest.param(steps, marks=SLOW) for steps in (6, 11))])
-def test_what_was_saved_by_time_is_continued_after_a_failure(straight, tmp_path, monkeypatch, steps):
+def test_saves_by_time_are_continued_after_a_failure(straight, tmp_path, monkeypatch, steps):
     monkeypatch.setattr(module, "SAVE_FRACTION", 1e9)
     broken = new()
     stop_at(broken, monkeypatch, steps, fail)
@@ -277,7 +277,7 @@ def test_members_that_are_changed_meanwhile_are_refused(tmp_path):
         ({"log": "."}, ValueError, "log='.' is a folder. Name a CSV file"),
     ],
 )
-def test_what_cannot_be_watched_is_refused(options, error, words):
+def test_options_of_watching_are_refused_without_epochs(options, error, words):
     with pytest.raises(error, match=words):
         train(new(), **options)
 

@@ -274,7 +274,7 @@ def test_orders_of_their_own_differ_and_repeat():
     assert not np.allclose(own, trained("shared"))
 
 
-def test_what_is_measured_is_averaged_over_rows():
+def test_measured_values_are_averaged_over_rows():
     def update(state, batch):
         return state, {"mean": jnp.mean(batch)}
 
@@ -347,7 +347,7 @@ def test_predictions_need_rows():
         lambda state, x: x[None] @ state.params["w"],
     ],
 )
-def test_what_is_no_logit_of_each_class_is_refused(apply):
+def test_outputs_other_than_logits_are_refused(apply):
     learner = LEARNERS["functions"]
     with pytest.raises(ValueError, match=r"apply must return logits \(rows, classes\)"):
         phx.ensemble(learner.init, learner.update, 2).predict(apply, X, batch_size=5)
@@ -548,7 +548,7 @@ def test_a_saved_ensemble_goes_on_elsewhere(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_was_saved_of_others_is_refused(tmp_path):
+def test_weights_of_other_networks_are_refused(tmp_path):
     learner, other = LEARNERS["functions"], LEARNERS["linen"]
     phx.ensemble(learner.init, learner.update, 2).save(tmp_path / "saved")
     with pytest.raises(ValueError, match="was saved with members 2, and this ensemble has 3"):
@@ -587,7 +587,7 @@ def test_what_was_saved_of_others_is_refused(tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_what_is_no_ensemble_is_refused(make, error, words):
+def test_other_objects_than_ensembles_are_refused(make, error, words):
     with pytest.raises(error, match=words):
         make()
 
@@ -604,7 +604,7 @@ def test_what_is_no_ensemble_is_refused(make, error, words):
         ((X, Y), {"order": "random"}, "order must be one of 'shared', 'own', 'bootstrap'"),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused(data, options, words):
+def test_data_that_cannot_be_trained_on_are_refused(data, options, words):
     learner = LEARNERS["functions"]
     ensemble = phx.ensemble(learner.init, learner.update, 2)
     with pytest.raises(ValueError, match=words):

@@ -36,7 +36,7 @@ def test_a_letter_that_was_left_out(known, data):
     assert repr(name) in hint(name[:at] + name[at + 1 :], known)
 
 
-def test_what_was_not_kept():
+def test_names_that_were_not_kept_are_named():
     kept = " The run did not keep its draws: run it with keep=None, or name it in keep=."
     assert hint("theta", ["mu"], ["theta"]) == f" The model has 'theta'.{kept}"
     assert hint("tehta", ["mu"], ["theta"]) == f" Did you mean 'theta'?{kept}"

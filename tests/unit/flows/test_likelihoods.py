@@ -108,7 +108,7 @@ def test_parameters_are_checked_and_broadcast():
     assert mixture.log_prob(mixture.sample(jax.random.key(0), (4,))).shape == (4, 2)
 
 
-def test_what_is_no_pixel_is_impossible():
+def test_values_that_are_no_pixels_are_impossible():
     found = QuantizedLogistic(100.0, 10.0).log_prob(jnp.array([-1.0, 256.0, 99.5, jnp.nan, 0.0, 255.0]))
     np.testing.assert_array_equal(np.isfinite(found), [False, False, False, False, True, True])
     assert not np.isnan(found).any()

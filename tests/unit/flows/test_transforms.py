@@ -345,7 +345,7 @@ def test_weights_are_leaves_and_parameters():
     np.testing.assert_array_equal(again["linear"], coupling.weights["linear"])
 
 
-def test_what_cannot_be_is_refused():
+def test_wrong_options_are_refused():
     weights = Coupling.init(jax.random.key(0), 2)
     for stays in (True, [True, True], [False, False]):
         with pytest.raises(ValueError, match="Coupling: stays must be a mask of an event's elements"):
@@ -357,7 +357,7 @@ def test_what_cannot_be_is_refused():
 
 
 @pytest.mark.parametrize("kind", [pytest.param(InverseAutoregressive, marks=pytest.mark.slow), MaskedAutoregressive])
-def test_what_is_said_within_a_compiled_function_stays_there(kind):
+def test_tracers_of_a_compiled_function_stay_there(kind):
     flow, x = kind(kind.init(jax.random.key(0), 3)), jnp.arange(3.0)
     inside = jax.jit(lambda: flow.log_abs_det_jacobian(x, x))()  # x is closed over: the same array outside
     np.testing.assert_array_equal(flow.log_abs_det_jacobian(x, x), inside)

@@ -119,7 +119,7 @@ NO_NAMES = "data: site has no names of levels, but the run's data had 'east', 'n
     ],
     ids=str,
 )  # fmt: skip
-def test_what_has_no_place_is_refused_by_name(data, message):
+def test_arguments_without_a_place_are_refused_by_name(data, message):
     with pytest.raises(
         ValueError, match="^" + re.escape(message) if message.startswith("data") else re.escape(message)
     ):
@@ -185,7 +185,7 @@ class TestWhatIsLeftOut:
         with pytest.raises(TypeError, match="missing a required argument"):
             known.split(program, {})
 
-    def test_what_another_program_does_not_take_does_not_fill_in(self):
+    def test_arguments_that_a_program_does_not_take_do_not_fill_in(self):
         assert KNOWN.split(lambda site: None, {"site": ["south"]}).names == ("site",)
 
 

@@ -111,7 +111,7 @@ def test_sharded_rows_are_refused_with_the_way_out(mesh_of):
         Target(by_largest, phx.shard({"group": GROUP, "y": Y}, mesh_of(1, 2)))
 
 
-def test_what_values_do_not_mend_is_refused_as_before():
+def test_errors_that_values_do_not_mend_stay():
     def model(y):
         mean = phx.sample("mean", dist.Normal(0.0, 1.0))
         phx.sample("y", dist.Normal(float(mean), 1.0), obs=y)

@@ -89,7 +89,7 @@ def test_a_number_that_does_not_fit_is_counted_in_the_whole():
     (np.zeros(4), "rows", "shard: the mesh has no axis 'rows'; its axes are chain, data, model."),
     (np.zeros(4), ("data", "rows"), "shard: the mesh has no axis 'rows'; its axes are chain, data, model."),
 ])  # fmt: skip
-def test_what_cannot_be_sharded_is_said(tree, axis, words):
+def test_arrays_that_cannot_be_sharded_are_refused(tree, axis, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         phx.shard(tree, phx.make_mesh(chain=1, data=2), axis)
 

@@ -85,7 +85,7 @@ def test_draws_of_a_density_with_large_arrays_come_in_small_batches(rows, size):
     assert found[1] == rows**2 and model.batch_size(*found) == min(2**26 // rows**2, 1000)
 
 
-@pytest.mark.parametrize("rows", [20, 100])
+@pytest.mark.parametrize("rows", [20, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_costly_density_has_fewer_draws_moved(rows):
     """A Gaussian process has as few data as the normals, and factorises a matrix for each evaluation."""
     x, y = np.linspace(0, 1, rows, dtype=np.float32), np.ones(rows, np.float32)

@@ -104,7 +104,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_varies(name):
+def test_axes_over_which_values_vary(name):
     f, expected = CASES[name]
     assert varies(f, D, NOWHERE) == expected
 
@@ -141,7 +141,7 @@ def closing_over(value, how):
 
 
 @pytest.mark.parametrize("how", ["outside", "jit", "scan", "jit in cond"])
-def test_what_programs_close_over_is_part_of_them(how):
+def test_constants_of_programs_are_part_of_them(how):
     one, again, two = (closing_over(value, how) for value in (1.0, 1.0, 2.0))
     assert form_of(one) == form_of(again) != form_of(two)
     assert [np.asarray(c).tolist() for c in constants_within(two)] == [[2.0, 2.0]]

@@ -100,7 +100,7 @@ def test_an_infinity_stays_in_its_group(gpu):
     np.testing.assert_array_equal(with_group_sums(lambda x: jax.ops.segment_sum(x, g, 3))(x), [1.0, jnp.inf, 3.0])
 
 
-def test_what_is_differentiated_again_is_right(gpu):
+def test_second_derivatives_are_right(gpu):
     w, (x, g) = RNG.normal(size=5).astype(np.float32), rows(40, 5)
     plain = jax.grad(lambda w: jnp.sum(jnp.sin(w[g]) * x))
     np.testing.assert_allclose(jax.jacfwd(with_group_sums(plain))(w), jax.jacfwd(plain)(w), rtol=1e-5, atol=1e-5)

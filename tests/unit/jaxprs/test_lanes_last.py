@@ -448,7 +448,7 @@ def test_lanes_of_a_target_are_what_vmap_gives(model, mesh_of, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_what_lanes_share_stays_shared():
+def test_values_that_lanes_share_stay_shared():
     x = jnp.asarray(X)
     program = jax.make_jaxpr(lanes_last(jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(x @ w) + jnp.sin(x).sum()))))(
         numbers(3, LANES)

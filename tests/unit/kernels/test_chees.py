@@ -60,7 +60,7 @@ def test_one_chain_has_none_to_compare_with():
     "options",
     [{"step_size": 0.0}, {"trajectory_length": -1.0}, {"max_steps": 0}, {"target_acceptance": 1.0}, {"metric": "x"}],
 )
-def test_what_makes_no_sense_is_refused(options):
+def test_wrong_options_are_refused(options):
     with pytest.raises(ValueError, match="chees"):
         phx.chees(**options)
 

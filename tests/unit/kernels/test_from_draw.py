@@ -89,7 +89,7 @@ def test_numbers_of_one_draw_are_unrelated_and_info_may_be_of_all_lanes():
     assert np.abs(related).max() < 5 / np.sqrt(uniforms.size)  # false failures 2e-6
 
 
-def test_what_makes_no_sense_is_refused():
+def test_wrong_options_are_refused():
     with pytest.raises(TypeError, match="from_draw: expected a function draw"):
         phx.from_draw("mala")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="from_draw: metric must be one of"):

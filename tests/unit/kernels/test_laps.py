@@ -50,6 +50,7 @@ def test_without_warm_up_every_draw_is_adjusted():
     assert (posterior.stats["num_steps"] > 1).all()
 
 
+@pytest.mark.slow
 def test_a_step_size_that_is_given_is_kept():
     posterior = phx.mcmc(model, kernel=phx.laps(step_size=0.3), **SIZES)
     assert np.unique(posterior.stats["step_size"]) == np.float32(0.3)
@@ -70,7 +71,7 @@ def test_one_coordinate_has_no_direction():
         ({"metric": "round"}, "metric"),
     ],
 )
-def test_what_makes_no_sense_is_refused(choices, named):
+def test_wrong_options_are_refused(choices, named):
     with pytest.raises(ValueError, match=f"laps: .*{named}|{named}.*laps"):
         phx.laps(**choices)
 

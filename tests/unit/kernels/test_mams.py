@@ -66,7 +66,7 @@ def test_one_coordinate_has_no_direction():
         phx.mcmc(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), kernel=phx.mams(), **SIZES)
 
 
-def test_what_makes_no_sense_is_refused():
+def test_wrong_options_are_refused():
     with pytest.raises(ValueError, match="mams: step_size"):
         phx.mams(step_size=-1.0)
 
@@ -97,6 +97,7 @@ def test_in_warm_up_a_trajectory_that_climbs_need_not_lead_back():
         assert ((found["x"] != begin["x"]).any(1) == moves).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_chains_that_begin_far_away_arrive_at_a_regression():
     random = np.random.default_rng(0)
     x = random.normal(size=(1000, 1)).astype(np.float32)
@@ -120,7 +121,7 @@ def test_chains_that_begin_far_away_arrive_at_a_regression():
 @pytest.mark.parametrize(
     "name", ["mams", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nuts", "chees", "hmc", "rwmh"))]
 )
-def test_what_is_not_finite_is_a_rejected_divergence(name):
+def test_energy_that_is_not_finite_is_a_rejected_divergence(name):
     def model():
         x = phx.sample("x", dist.Normal(0.0, jnp.array([1.0, 10.0])))
         kind = jnp.select([x[1] > 5.0, x[1] < -5.0], [jnp.inf, -jnp.inf], jnp.nan)

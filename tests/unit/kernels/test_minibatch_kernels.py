@@ -40,7 +40,7 @@ def all_kinds_of_terms(x, y):
     phx.sample("y", dist.Normal(slope * x, 1.0), obs=y)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_estimates_from_all_batches_there_are_average_to_what_all_rows_say(devices, mesh_of):
     mesh, size = mesh_of(1, devices), 2 * devices
     target = phx.Target(all_kinds_of_terms, FEW if devices == 1 else phx.shard(FEW, mesh), mesh=mesh)
@@ -136,7 +136,7 @@ def test_a_temperature_is_told():
 
 
 @pytest.mark.slow
-def test_what_steps_lead_beyond_all_bounds_is_a_divergence_and_no_draw():
+def test_steps_beyond_all_bounds_are_divergences_and_no_draws():
     sizes = {"num_chains": 2, "num_warmup": 0, "num_samples": 100, "progress": False}
     run = phx.mcmc(model, {"y": Y}, kernel=phx.sgld(100 * LONG, 12), **sizes)
     assert run.stats["diverging"].any() and np.isfinite(run.draws["mean"]).all()
@@ -203,7 +203,7 @@ def discrete(y):
         (discrete, 6, "'which'"),
     ],
 )
-def test_what_a_few_rows_cannot_tell_is_refused(program, batch, words):
+def test_terms_that_few_rows_cannot_estimate_are_refused(program, batch, words):
     data = {} if program is without_rows else {"y": Y}
     with pytest.raises(ValueError, match=words):
         phx.mcmc(program, data, kernel=phx.sgld(0.1, batch), progress=False)
@@ -239,13 +239,13 @@ def test_rows_of_two_kinds_are_refused(mesh_of):
         ({"temperature": np.nan}, "temperature must be"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, words):
+def test_wrong_options_are_refused(options, words):
     for make in (phx.sgld, phx.sghmc):
         with pytest.raises(ValueError, match=f"{make.__name__}: {words}"):
             make(**{"step_size": 0.1, "batch_size": 6, **options})
 
 
-def test_what_makes_no_sense_of_a_motion():
+def test_wrong_options_of_a_motion_are_refused():
     with pytest.raises(ValueError, match="friction must be above 0"):
         phx.sghmc(0.1, 6, friction=0.0)
     with pytest.raises(ValueError, match="both the steps of a draw"):

@@ -148,7 +148,7 @@ def test_any_whole_number_is_a_seed(key):
 
 
 @pytest.mark.parametrize("key", [True, 1.5, "0", None, np.zeros(3)])
-def test_what_is_no_seed_is_refused(key):
+def test_wrong_seeds_are_refused(key):
     with pytest.raises(TypeError, match="phx.seed: key must be a whole number or a JAX key"):
         phx.seed(program, key)
 

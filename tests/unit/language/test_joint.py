@@ -151,7 +151,7 @@ def test_a_program_with_arguments_and_observations():
      "Joint: entry 'x1' takes 2 arguments, but 1 variables come before it."),
     ({"x": lambda: 3.0}, TypeError, "Variable 'x': expected a numpyro.distributions.Distribution, got float."),
 ])  # fmt: skip
-def test_what_is_no_joint_distribution_is_said(spec, error, words):
+def test_other_objects_than_joint_distributions_are_refused(spec, error, words):
     with pytest.raises(error, match=re.escape(words)):
         phx.Joint(spec).sample(0)
 

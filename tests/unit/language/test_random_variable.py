@@ -135,7 +135,7 @@ def test_any_distribution_counts_like_a_built_in():
     assert target.log_density({"x": u}) == pytest.approx(float(total), rel=1e-5)
 
 
-def test_what_has_no_distribution_counts_nothing():
+def test_variable_without_a_distribution_has_log_density_zero():
     with phx.tape() as variables:
         phx.deterministic("d", jnp.ones(3))
     assert variables["d"].log_prob() == 0

@@ -137,6 +137,6 @@ def test_a_sample_is_a_plain_array():
     (("x", dist.Normal), "Variable 'x': expected a distribution, got the class Normal itself; give it "
                            "parameters, as in Normal(...)."),
 ])  # fmt: skip
-def test_what_is_no_name_or_no_distribution_is_refused(args, words):
+def test_wrong_names_and_distributions_are_refused(args, words):
     with pytest.raises(TypeError, match=re.escape(words)):
         phx.sample(*args)

@@ -61,7 +61,7 @@ def test_draws_of_a_second_fit_of_a_family_do_not_run_the_model():
 @pytest.mark.parametrize(
     "options", [{"guide": phx.guides.mean_field(init_scale=0.5)}, {"optimizer": optax.sgd(0.01)}, {"num_particles": 3}]
 )
-def test_what_is_told_apart_is_compiled_anew(options):
+def test_functions_that_differ_are_compiled_anew(options):
     one = phx.fit(regression, phx.guides.mean_field(), DATA, **SHORT)
     guide = options.get("guide", phx.guides.mean_field())
     other = phx.fit(regression, guide, DATA, **{k: v for k, v in options.items() if k != "guide"}, **SHORT)
@@ -78,7 +78,7 @@ def test_other_shapes_and_other_guides_compile_anew():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", [phx.guides.mean_field(), by_hand], ids=["family", "program"])
-def test_what_a_model_reads_from_outside_is_read_anew(guide):
+def test_values_that_a_model_reads_from_outside_are_read_anew(guide):
     shift = 0.0
 
     def model(x, y):

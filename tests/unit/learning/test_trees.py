@@ -12,7 +12,7 @@ TREE = {"w": np.arange(3.0, dtype=np.float32), "none": np.zeros((2, 0), np.float
 
 
 @pytest.mark.parametrize("like", [np.zeros_like, jnp.zeros_like])
-def test_what_was_written_is_read(tmp_path, like):
+def test_trees_are_read_as_written(tmp_path, like):
     (tmp_path / "last").mkdir()
     (tmp_path / "last" / "half").write_text("of a write")
     write_tree(tmp_path / "last", TREE)

@@ -189,6 +189,7 @@ OF_ROWS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 """Distributions of a row, given its mean: the rows of a mixture share what else they have."""
 
 
+@pytest.mark.slow
 def test_mixtures_whose_components_share_a_covariance():
     """The rows are too many to be summed over jointly."""
     rows, random = 40, np.random.default_rng(0)

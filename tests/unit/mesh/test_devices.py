@@ -116,6 +116,7 @@ for call in (
 """
 
 
+@pytest.mark.slow
 def test_whatever_starts_jax_asks_for_every_core():
     environment = {
         name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")

@@ -83,6 +83,7 @@ def test_a_warning_has_its_place_and_may_be_an_error():
         warn("a warning")  # by the filter of all tests
 
 
+@pytest.mark.slow
 def test_runs_and_fits_survive_a_stream_that_cannot_be_written(monkeypatch):
     def model():
         phx.sample("x", dist.Normal(0.0, 1.0))

@@ -44,7 +44,7 @@ def test_energies_are_totals_and_a_number_is_added_from_either_side():
 
 
 @pytest.mark.parametrize("value", [-np.inf, np.inf, np.nan])
-def test_what_is_not_finite_stays_so(value):
+def test_totals_that_are_not_finite_stay_so(value):
     total = Total.of(jnp.float32(value))
     for found in (total.value, total.settled().value, total.over(3).value, (total + Total.of(jnp.float32(1.0))).value):
         np.testing.assert_equal(float(found), value)

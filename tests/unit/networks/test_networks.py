@@ -163,7 +163,7 @@ def test_specs_that_do_not_fit_are_refused():
         MAKERS["functions"](spec={"first": PartitionSpec()})
 
 
-def test_what_is_kept_from_call_to_call_is_refused():
+def test_networks_with_state_are_refused():
     with pytest.raises(ValueError, match=r"from_nnx: the module keeps BatchStat .*nnx_learner"):
         phx.networks.from_nnx(WithStatistics)
     with pytest.raises(ValueError, match="from_linen: the module keeps the collection 'batch_stats'"):
@@ -204,7 +204,7 @@ def test_the_same_network_as_random_variables_and_as_a_member(name):
     jax.tree.map(np.testing.assert_array_equal, learner.init(KEY), again.init(KEY))
 
 
-def test_what_is_no_network_is_refused():
+def test_other_objects_than_networks_are_refused():
     with pytest.raises(TypeError, match=r"from_nnx\(lambda rngs: Linear\(..., rngs=rngs\)\); got a module"):
         phx.networks.from_nnx(nnx.Linear(4, 2, rngs=nnx.Rngs(0)))
     with pytest.raises(TypeError, match=r"from_equinox\(lambda key: Linear\(..., key=key\)\); got a module"):

@@ -177,7 +177,7 @@ def test_at_no_temperature_there_is_the_location_of_the_most_probable_component(
         (np.zeros((2, PIXELS), np.float32), TypeError, "whole numbers from 0 to 255; got float32"),
     ],
 )
-def test_what_are_no_pixels_is_refused(images, error, words):
+def test_images_of_other_values_are_refused(images, error, words):
     network, weights = made()
     with pytest.raises(error, match=words):
         network.apply(weights, images)

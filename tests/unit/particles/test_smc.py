@@ -52,6 +52,7 @@ def test_the_evidence_has_a_closed_form(name):
     assert particles.evidence().error < 0.25 and particles.evidence().reliable
 
 
+@pytest.mark.slow
 def test_a_prime_number_of_particles_in_tiles(mesh_of):
     form = CLOSED_FORMS["gamma-poisson"]
     particles = phx.smc(form.model, form.data, mesh=mesh_of(2, 1), **{**FEW, "num_particles": 2 * 131})

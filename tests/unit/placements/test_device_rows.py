@@ -102,7 +102,7 @@ def test_a_function_of_rows_gets_a_mask_of_its_rows(count):
     np.testing.assert_allclose(found, f(x, w), rtol=1e-5)
 
 
-def test_what_is_inspected_says_which_results_are_sums_and_which_rows_are_read_by_number():
+def test_inspection_names_sums_and_rows_that_are_read_by_number():
     rows = DeviceRows(SIZES, frozenset({rows_over(("data",), 4)}))
     inputs, shape = (rows_over(("data",), 4),), jax.ShapeDtypeStruct((2, 3), np.float32)
 

@@ -11,7 +11,7 @@ from phalanx.placements import pad_rows
 
 ROWS = {"data": 0}
 SIZES = [{"data": 2}, {"data": 4}, {"data": 2, "model": 2}]
-QUICK, ALL = 100, 2000
+QUICK, ALL = 60, 2000
 
 CRASHES = {1703}
 """Programs at which XLA's compiler ends the process on one device, without Phalanx: a product of a batch of solutions,

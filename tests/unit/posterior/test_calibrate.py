@@ -89,7 +89,7 @@ def test_each_fit_is_drawn_from_with_a_seed_of_its_own():
         (lambda data, seed: None, {"x": X, "y": None}, {}, TypeError, "got NoneType"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_calibrated_is_refused(infer, data, options, kind, words):
+def test_models_that_cannot_be_calibrated_are_refused(infer, data, options, kind, words):
     with pytest.raises(kind, match=words):
         phx.calibrate(model, infer, data, **{"num_simulations": 3, **options})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pytest
 
 import phalanx as phx
 from phalanx.posterior.communication import Communication, communication_of, notice_of_gathers
@@ -53,7 +54,7 @@ def test_rows_with_which_an_evaluation_begins_are_told(mesh_of):
     assert first == Communication("all-gather", "data+model", 4 * 2 * 204, "input", "")
 
 
-def test_what_is_gathered_is_told_with_its_line(mesh_of):
+def test_gathered_rows_are_reported_with_their_line(mesh_of):
     target = target_of(sorting, mesh_of(1, 4))
     messages = communication_of(target)
     gathers = [message for message in messages if message.collective == "all-gather"]
@@ -78,6 +79,7 @@ def test_a_run_records_its_messages_and_so_does_its_file(mesh_of, tmp_path, caps
     assert phx.Posterior.load(tmp_path / "run.npz").record.communication == posterior.record.communication
 
 
+@pytest.mark.slow
 def test_particles_tell_what_is_gathered(mesh_of, capsys):
     data = phx.shard({"x": X, "y": Y}, mesh_of(1, 4))
     particles = phx.smc(sorting, data, num_particles=16, num_moves=1, progress=True)

@@ -111,7 +111,7 @@ def test_functions_of_arviz_take_it(data):
     assert list(az.summary(data, var_names=["level"]).index) == [f"level[{site}]" for site in SITES]
 
 
-def test_what_is_not_asked_for_is_left_out(posterior):
+def test_groups_that_are_switched_off_are_left_out(posterior):
     data = posterior.to_arviz(log_likelihood=False, predictive=False, prior=False)
     cheap = {"posterior", "sample_stats", "warmup_sample_stats", "observed_data", "constant_data"}
     assert groups_of(data) == cheap
@@ -136,7 +136,7 @@ def test_large_groups_are_left_out_with_a_warning(posterior, monkeypatch):
     assert "GiB" in data.attrs["without log_likelihood"]
 
 
-def test_what_a_model_cannot_make_is_left_out_unless_asked_for():
+def test_groups_that_a_model_cannot_make_are_left_out_unless_asked_for():
     def of_factor(y):
         mean = phx.sample("mean", dist.Normal(0.0, 1.0))
         phx.factor("likelihood", -0.5 * ((y - mean) ** 2).sum())

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 from numpyro.infer.reparam import CircularReparam
 
 import phalanx as phx
@@ -30,6 +31,7 @@ def test_a_run_that_observes_nothing_draws_from_the_prior(tmp_path):
     assert "prior only" not in topics(phx.mcmc(model, {"y": 1.0}, **SHORT))
 
 
+@pytest.mark.slow
 def test_a_density_or_a_factor_is_no_prior():
     density = phx.from_logdensity(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2))
     assert not phx.compile(density).record.prior_only
@@ -40,6 +42,7 @@ def test_a_density_or_a_factor_is_no_prior():
     assert not phx.compile(factor).record.prior_only
 
 
+@pytest.mark.slow
 def test_positions_on_other_turns_of_a_circle_agree():
     def model(y):
         phi = numpyro.sample("phi", dist.VonMises(0.0, 0.1))

@@ -159,7 +159,7 @@ def test_a_copied_target_has_the_same_density(how):
     assert COPIES[how](target).log_density(at) == target.log_density(at)
 
 
-def test_what_belongs_to_devices_says_how_to_reach_another_process(made):
+def test_results_on_devices_say_how_to_reach_another_process(made):
     mesh = phx.make_mesh(chain=1, data=2, devices=jax.devices()[:2])
     ensemble = phx.ensemble(jax.random.normal, lambda w, batch: (w, {}), num_members=1)
     refusals = {

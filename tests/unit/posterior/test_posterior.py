@@ -120,7 +120,7 @@ class TestDataFrame:
         table = replace(posterior, record=replace(posterior.record, labels={"w": (("a", "a"),)})).to_dataframe()
         assert list(table.columns[2:]) == ["w[a]", "w[a]"] and table.iloc[-1, 2:].tolist() == [10.0, 11.0]
 
-    def test_what_cannot_be_a_table(self):
+    def test_draws_that_cannot_be_a_table_are_refused(self):
         with pytest.raises(ValueError, match="^to_dataframe: the variable 'draw' has the name of a column"):
             make_posterior(variables={"draw": np.zeros((4, 100))}).to_dataframe()
         with pytest.raises(ValueError, match="^to_dataframe: there are no draws; keep at least one"):
@@ -235,7 +235,7 @@ class TestPredict:
         ],
         ids=["unknown name", "nothing", "a string", "no function"],
     )
-    def test_what_is_wrong_with_fn_is_said(self, fn, error, message):
+    def test_wrong_functions_are_refused(self, fn, error, message):
         # JAX may add a note about its traceback.
         with pytest.raises(error, match=f"^{re.escape(message)}"):
             make_posterior(2, 3).predict(fn)
@@ -276,7 +276,7 @@ class TestFile:
         assert type(loaded["m"]["x"]).__name__ == "Moments"
         assert loaded["q"][0][1:] == (None, "q", 0.5)
 
-    def test_what_cannot_be_saved_is_named_and_the_file_is_left_as_it_was(self, tmp_path):
+    def test_results_that_cannot_be_saved_are_named_and_the_file_stays(self, tmp_path):
         path = make_posterior().save(tmp_path / "run.npz")
         before = path.read_bytes()
         message = (

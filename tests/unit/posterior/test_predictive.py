@@ -106,7 +106,7 @@ class TestPrior:
         ],
         ids=str,
     )
-    def test_what_is_wrong_is_named(self, options, error, message):
+    def test_wrong_options_are_named(self, options, error, message):
         with pytest.raises(error, match=re.escape(message)):
             phx.predictive(regression, **{"data": {"x": X}, **options})
 
@@ -274,7 +274,7 @@ class TestWhichDraws:
         ],
         ids=lambda value: value if isinstance(value, str) else " ",
     )
-    def test_what_is_wrong_is_named(self, drawn, options, message):
+    def test_wrong_options_are_named(self, drawn, options, message):
         with pytest.raises(ValueError, match=re.escape(message)):
             drawn.predictive(**options)
 
@@ -328,7 +328,7 @@ class TestCounterfactuals:
             dose = found["dose"] if dose is None else dose
             np.testing.assert_allclose(found["y"], posterior["level"] + np.asarray(dose)[..., None], atol=1e-2)
 
-    def test_what_the_run_itself_set_is_no_intervention(self):
+    def test_values_that_the_run_set_are_no_intervention(self):
         def model(y=None):
             scale = phx.sample("scale", dist.HalfNormal(1.0))
             level = phx.sample("level", dist.Normal(0.0, scale))
@@ -424,7 +424,7 @@ class TestKnownCovariates:
         assert abs(drawn.mean() - 1.6) < 5 * 0.6 / np.sqrt(1000) and abs(drawn.std() - 0.6) < 5 * 0.6 / np.sqrt(2000)
         assert abs(np.corrcoef(found[..., 1, :].reshape(-1, 2).T)[0, 1] - 0.8) < 5 * 0.36 / np.sqrt(1000)
 
-    def test_what_cannot_be_drawn_given_the_others(self):
+    def test_variables_that_cannot_be_drawn_given_the_others_are_refused(self):
         def shares(x, y=None):
             x = phx.sample("x", dist.Dirichlet(jnp.ones((2, 3))), obs=x)
             phx.sample("y", dist.Normal(x[:, 0], 1.0), obs=y)
@@ -496,7 +496,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"Variable 'm': ImproperUniform cannot be drawn from\."):
             posterior.predictive(kind="prior")
 
-    def test_what_was_inferred_and_is_now_observed(self):
+    def test_inferred_variable_that_is_now_observed_is_refused(self):
         def model(z=None, y=None):
             z = phx.sample("z", dist.Normal(0.0, 1.0), obs=z)
             phx.sample("y", dist.Normal(z, 1.0), obs=y)

@@ -281,7 +281,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_what_is_read_is_told(way, tmp_path):
+def test_values_that_a_model_reads_are_in_its_key(way, tmp_path):
     model, change = way(tmp_path) if way is a_file else way()
     before, again = digest(model), digest(model, fill=0.0)
     change()
@@ -318,7 +318,7 @@ def test_an_array_that_is_read_twice_is_one_constant():
 
 
 @pytest.mark.parametrize("case", BY_FLAG)
-def test_what_is_computed_is_told(case):
+def test_values_that_a_model_computes_are_in_its_key(case):
     on, off = BY_FLAG[case](True), BY_FLAG[case](False)
     assert digest(on) == digest(on) != digest(off)
     assert digest(BY_FLAG[case](True)) == digest(on), "a function made anew that is traced alike"
@@ -340,7 +340,7 @@ def test_rows_of_a_block_are_told():
     assert of(2) == of(2) != of(4)
 
 
-def test_what_jitted_helpers_keep_is_what_jax_keeps():
+def test_jitted_helpers_keep_what_jax_keeps():
     w = [np.ones(2, np.float32)]
     helper = jax.jit(lambda x: x @ w[0])
     model = program(lambda a, b, x: a * helper(x))
@@ -357,7 +357,7 @@ def test_what_jitted_helpers_keep_is_what_jax_keeps():
     ],
     ids=["pure_callback", "io_callback"],
 )
-def test_what_is_called_back_on_the_host_cannot_be_told(f):
+def test_models_that_call_the_host_have_no_key(f):
     assert digest(program(lambda a, b, x: f(a))) is None
 
 

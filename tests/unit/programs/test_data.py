@@ -212,7 +212,7 @@ BIG = np.array([0, 1, 1_700_000_000_000])
     ],
     ids=str,
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_with_its_place(value, error, words):
+def test_wrong_data_are_refused_with_their_place(value, error, words):
     with pytest.raises(error, match=re.escape(words)) as caught:
         split(value)
     assert str(caught.value).startswith("data: x")

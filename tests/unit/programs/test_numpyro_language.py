@@ -91,7 +91,7 @@ def test_handlers_of_both_kinds_nest_in_any_order(layers, ours):
     np.testing.assert_allclose(found, factor * np.asarray(expected), rtol=1e-5)
 
 
-def test_what_was_entered_later_is_inside_whosever_it_is():
+def test_handlers_nest_in_the_order_of_entering():
     def part():
         return numpyro.sample("x", dist.Normal(0.0, 1.0))
 
@@ -206,7 +206,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("model, words", REFUSED)
-def test_what_can_mean_nothing_is_refused_by_name(model, words):
+def test_meaningless_primitives_are_refused_by_name(model, words):
     with pytest.raises((ValueError, TypeError), match=re.escape(words)):
         phx.Target(model)
     with handlers.trace() as left:  # and nothing is left on NumPyro's stack

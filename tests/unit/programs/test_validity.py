@@ -46,7 +46,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize("case, parameter, count, index, value, allowed", WRONG)
-def test_what_cannot_be_is_found_and_placed(case, parameter, count, index, value, allowed):
+def test_impossible_values_are_found_and_placed(case, parameter, count, index, value, allowed):
     target = phx.Target(*case)
     (key, wrong), *others = find_invalid(target.program, target.arguments, target.mesh, target.place_arrays()).items()
     assert key == ("y", parameter) and not others
@@ -57,7 +57,7 @@ def test_what_cannot_be_is_found_and_placed(case, parameter, count, index, value
 
 
 @pytest.mark.parametrize("case", RIGHT)
-def test_what_may_be_is_left_alone(case):
+def test_possible_values_are_left_alone(case):
     target = phx.Target(*case)
     assert find_invalid(target.program, target.arguments, target.mesh, target.place_arrays()) == {}
 

@@ -82,7 +82,7 @@ def test_reducers_say_what_float64_says(run):
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(runs())
-def test_of_many_more_runs_too(run):
+def test_reducers_agree_with_numpy_over_many_runs(run):
     check(run)
 
 

@@ -152,7 +152,7 @@ def test_constant_elements_are_told_from_those_that_are_not_finite_or_stuck(redu
 
 @pytest.mark.parametrize("chains", [1, 3, 3000])
 @pytest.mark.parametrize("draws", [1, 2, 5, 1000])
-def test_what_is_taken_stands_for_all_of_the_run(chains, draws):
+def test_reservoir_stands_for_all_of_the_run(chains, draws):
     # values are the number of the draw: their mean is that of a uniform distribution, up to spans of random picks
     x = np.broadcast_to(np.arange(draws, dtype=np.float32)[:, None], (draws, chains))
     where = np.ones((draws, chains), bool)

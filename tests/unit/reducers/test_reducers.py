@@ -206,7 +206,7 @@ def test_a_reservoir_is_in_order_and_no_larger_than_asked():
         (lambda: R.thinned(R.moments(), 0), "every"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, words):
+def test_wrong_options_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 

@@ -40,7 +40,7 @@ def test_a_run_that_kept_no_variables_shows_the_log_density():
     assert [name for name, _ in choose_quantities(make_posterior(variables={}))] == ["log_density"]
 
 
-def test_what_is_not_finite_is_nan():
+def test_values_that_are_not_finite_are_nan():
     values = np.zeros((4, 100))
     values[0, :2] = np.inf, -np.inf
     quantity = choose_quantities(make_posterior(variables={"x": values}))[1]

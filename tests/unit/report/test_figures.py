@@ -106,7 +106,7 @@ def test_ranks_of_many_chains_are_a_picture_with_a_row_per_chain():
     assert counts is not None and counts.shape == (64, 10)
 
 
-def test_what_a_kernel_does_not_report_is_said_in_words():
+def test_statistics_that_a_kernel_lacks_are_named():
     posterior = make_posterior(variables={})
     nothing = np.full((4, 100), np.nan)
     figure = energy_figure(with_stats(posterior, energy=nothing, acceptance_rate=nothing))

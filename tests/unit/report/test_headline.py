@@ -44,7 +44,7 @@ def test_a_kernel_without_kinetic_energy_has_no_ebfmi(converged):
     assert "lowest E-BFMI" not in cards(with_stats(converged, energy=-converged.stats["log_density"]))
 
 
-def test_of_one_chain_rhat_is_unknown():
+def test_rhat_of_one_chain_is_unknown():
     assert cards(make_posterior(chains=1))["worst R-hat"][1:] == ("–", "unknown", "unknown")
 
 
@@ -54,7 +54,7 @@ def page_of(tmp_path, monkeypatch):
     return lambda posterior: write_report(posterior, tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_what_is_wrong_comes_first_with_what_to_try(converged, page_of):
+def test_problems_come_first_with_advice(converged, page_of):
     verdict = with_divergences(converged, 12).verdict()
     page = page_of(with_divergences(converged, 12))
     assert '<p class="verdict warn">Usable, with this in mind: divergences.</p>' in page

@@ -60,7 +60,7 @@ def test_divergent_draws_far_out_are_in_the_picture(values):
     assert low < -2 and high > 51
 
 
-def test_what_is_positive_and_skewed_is_shown_by_magnitude(values):
+def test_positive_skewed_values_are_shown_by_magnitude(values):
     scales = [values[0], np.exp(values[1]), np.exp(values[2]) - 1, 100 + values[2]]
     figure = pair_figure(quantities(scales), np.zeros((4, 500), bool))
     assert [axes.get_xscale() for axes in figure.axes[12:]] == ["linear", "log", "linear", "linear"]

@@ -20,7 +20,7 @@ def posterior():
     return make_posterior(4, 500, variables={"x": x})
 
 
-def test_what_divergences_depend_on_comes_first_and_then_the_worst_rhat(posterior):
+def test_causes_of_divergences_come_first_and_then_the_worst_rhat(posterior):
     diverging = posterior.draws["x"][..., 3] < -1.5
     diverging |= np.abs(posterior.draws["x"][..., 8]) < 0.05  # in the middle, which no correlation sees
     chosen = choose_suspects(with_stats(posterior, diverging=diverging))
@@ -47,7 +47,7 @@ def test_many_elements_and_many_draws_are_sampled(posterior, monkeypatch):
     assert names(with_stats(posterior, diverging=diverging))[0] == "x[16]"
 
 
-def test_what_stands_still_or_is_not_finite_is_left_out(posterior):
+def test_constants_and_values_that_are_not_finite_are_left_out(posterior):
     x = posterior.draws["x"].copy()
     x[..., 0], x[1, 2, 1] = 0, np.nan
     diverging = np.zeros((4, 500), bool)

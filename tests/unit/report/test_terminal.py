@@ -16,7 +16,7 @@ def test_a_small_table_is_printed_whole(capsys):
     assert "1.5 s compiling, 70.0 s warm-up, 12.0 s sampling; 44,000 gradients, 0 divergences" in out
 
 
-def test_of_a_large_one_the_worst_rows(capsys):
+def test_large_table_shows_the_worst_rows(capsys):
     draws = np.random.default_rng(0).normal(size=(4, 100, 70))
     draws[0, :, 17] += 5
     print_run(make_posterior(variables={"v": draws}))

@@ -96,7 +96,7 @@ def test_the_log_density_leads_the_table(written):
 
 
 @pytest.mark.usefixtures("no_panels")
-def test_of_many_elements_all_are_in_the_table_and_the_worst_first(tmp_path):
+def test_table_has_all_of_many_elements_and_the_worst_first(tmp_path):
     values = np.random.default_rng(0).normal(size=(4, 50, 50))
     values[..., 17] += 3 * np.arange(4)[:, None]
     posterior = make_posterior(draws=50, variables={"x": values})

@@ -147,6 +147,7 @@ def test_a_variable_without_elements_is_left_alone():
     assert set(run.record.centring) == {"theta"} and "nothing" in run.draws
 
 
+@pytest.mark.slow
 def test_messages_and_records_do_not_show_the_argument(sampler):
     assert set(sampler.record.data) == {"y", "s"}
     with pytest.raises(TypeError, match="unexpected keyword argument 'z'") as error:
@@ -255,7 +256,7 @@ def test_where_nothing_can_be_moved_a_line_says_so(capsys):
 
 
 @pytest.mark.parametrize("centring", [3, [], [3], {"theta": 0.5}, True])
-def test_what_is_no_centring_is_refused(centring):
+def test_wrong_centring_is_refused(centring):
     with pytest.raises(ValueError, match="centring must be"):
         phx.nuts(centring=centring)
 

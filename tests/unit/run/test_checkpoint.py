@@ -201,6 +201,7 @@ class Opaque:
     """Results that no file can hold."""
 
 
+@pytest.mark.slow
 def test_results_that_cannot_be_saved_do_not_lose_the_run(tmp_path):
     mean = phx.reducers.moments()
     opaque = dataclasses.replace(mean, finalize=lambda state: Opaque())

@@ -77,7 +77,7 @@ print(len(hits))
     "axis, what, turned_off, read",
     [("chain", "mcmc", "", 5), ("data", "mcmc", "sums-compiled-afresh", 0), ("data", "fit", "", 0)],
 )
-def test_what_adds_up_over_cpu_devices_is_not_kept(tmp_path, axis, what, turned_off, read):
+def test_programs_with_sums_over_cpu_devices_are_not_kept(tmp_path, axis, what, turned_off, read):
     """XLA would read it without the order of its sums; of a fit on a mesh anything may be a sum.
 
     Nor is it read where a process without the work-around has kept it.

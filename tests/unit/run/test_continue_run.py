@@ -168,6 +168,7 @@ def test_an_interrupted_run_goes_on(kernel):
     same(both, sampler.run(3, num_samples=700, **of_a_run(SIZES)))
 
 
+@pytest.mark.slow
 def test_until_goes_on():
     first = phx.mcmc(model, {"y": Y}, num_samples=100_000, until=phx.until(ess=50), **SIZES)
     more = first.continue_run(20_000, until=phx.until(ess=200))
@@ -176,7 +177,7 @@ def test_until_goes_on():
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_refused():
+def test_wrong_options_are_refused():
     sizes = {**SIZES, "kernel": phx.rwmh(step_size=0.5)}
     half = phx.mcmc(model, {"y": Y}, num_samples=10, **sizes)
     sampler = phx.compile(lambda: phx.sample("mean", dist.Normal(0.0, 1.0)), **compiled_in(sizes))

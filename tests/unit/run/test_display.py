@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_what_is_chosen(monkeypatch):
+def test_display_follows_the_stream(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert type(make_progress(False)) is Silent and type(make_progress(True)) is Lines
     for name in ("IPython", "ipykernel"):

@@ -55,6 +55,7 @@ def assert_same(posterior: phx.Posterior, other: phx.Posterior) -> None:
         np.testing.assert_allclose(draws, other.draws[name], rtol=1e-2, atol=1e-2 * float(np.std(draws)))
 
 
+@pytest.mark.slow
 def test_a_warm_up_at_a_fixed_step_size_records_no_draws():
     data, options = regressions(3), {"kernel": phx.rwmh(step_size=0.3), "num_warmup": 60, "num_samples": 20}
     options |= {"keep": [], "reducers": {"moments": phx.reducers.moments()}, "progress": False}
@@ -332,7 +333,7 @@ def test_rows_within_a_tree_are_not_shared_in_silence(nested):
         DataSets.of(line, {"subject": ["a", "b", "a"], "x": nested, "y": np.ones(3)}, "subject")
 
 
-def test_what_all_data_sets_share_is_named():
+def test_arguments_that_all_data_sets_share_are_named():
     known = {"subject": ["a", "b", "a"], "x": np.ones(2), "y": np.ones(3)}
     words = r"the same for every data set, since their lengths differ from the rows': x \(2,\)$"
     assert re.search(words, DataSets.of(line, known, "subject").notice)

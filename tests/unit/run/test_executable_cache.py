@@ -68,7 +68,7 @@ REDUCERS = {
 
 
 @pytest.mark.parametrize("case", REDUCERS)
-def test_what_reducers_read_is_told(case, monkeypatch):
+def test_values_that_reducers_read_are_in_the_key(case, monkeypatch):
     before = key(reducers={"r": REDUCERS[case]})
     assert before == key(reducers={"r": REDUCERS[case]}) != key()
     monkeypatch.setitem(globals(), "LIMIT", 1.0)
@@ -93,7 +93,7 @@ def test_a_function_made_anew_that_reads_the_same_is_the_same():
     )
 
 
-def test_what_kernels_read_is_told(monkeypatch):
+def test_values_that_kernels_read_are_in_the_key(monkeypatch):
     kernel = phx.from_blackjax(lambda f: blackjax.mala(f, STEP))
     before = key(kernel)
     assert before == key(kernel) != key(phx.from_blackjax(lambda f: blackjax.hmc(f, STEP, jnp.ones(1), 3)))
@@ -101,7 +101,7 @@ def test_what_kernels_read_is_told(monkeypatch):
     assert before != key(kernel)
 
 
-def test_what_kernels_of_users_read_is_told(monkeypatch):
+def test_values_that_kernels_of_users_read_are_in_the_key(monkeypatch):
     def draw(key, at, target, tuning):
         return hmc.draw(key, at, target, tuning._replace(step_size=tuning.step_size * STEP))
 
@@ -117,7 +117,7 @@ def test_kernels_of_ours_are_told_by_their_values():
     assert key(phx.hmc(3)) == key(phx.hmc(4)) != key(phx.chees()), "hyperparameters are arguments"
 
 
-def test_what_calls_back_is_never_found():
+def test_programs_that_call_the_host_are_never_found():
     def host(values):
         return jax.pure_callback(lambda v: np.asarray(v), values["x"], values["x"], vmap_method="sequential")
 
@@ -135,7 +135,7 @@ def test_what_calls_back_is_never_found():
         ("jax_default_matmul_precision", "bfloat16"),
     ],
 )
-def test_what_jax_is_set_to_is_told(name, value):
+def test_settings_of_jax_are_in_the_key(name, value):
     old, before = getattr(jax.config, name), settings()
     jax.config.update(name, value)
     try:
@@ -145,7 +145,7 @@ def test_what_jax_is_set_to_is_told(name, value):
     assert settings() == before
 
 
-def test_what_jax_is_set_to_for_a_while_is_told():
+def test_settings_of_jax_within_a_block_are_in_the_key():
     before = settings()
     with jax.default_matmul_precision("bfloat16"):
         assert settings() != before
@@ -184,7 +184,7 @@ def test_a_second_call_is_of_what_is_in_an_array_then(dtype):
         assert fit.params["loc"] == pytest.approx(expected, abs=1e-2)
 
 
-def test_what_runs_on_the_host_is_that_of_the_call():
+def test_functions_on_the_host_are_those_of_the_call():
     def named(name):
         def finalize(state):
             return name

@@ -26,7 +26,7 @@ def test_a_square_root_that_has_underflowed_near_zero_begins_farther_out():
     assert np.isfinite(posterior.draws["length"]).all() and (posterior.draws["length"] < 0.3).all()
 
 
-def test_what_has_a_gradient_nowhere_is_refused():
+def test_model_without_a_finite_gradient_is_refused():
     def model():
         phx.factor("f", -jnp.sqrt(phx.sample("x", dist.Normal(0.0, 1.0)) * 0.0))
 

@@ -62,7 +62,7 @@ def test_values_for_all_chains_and_for_each(sampler):
 
 
 @pytest.mark.slow
-def test_what_is_not_given_is_drawn_as_before(sampler):
+def test_variables_without_initial_values_are_drawn_as_before(sampler):
     random, posterior = begun(sampler, None)
     found, _ = begun(sampler, {"mean": 3.0})
     agree(found["mean"], 3.0)
@@ -146,7 +146,7 @@ def test_the_prior(sampler):
         (lambda key: 3, TypeError, "the function must return a dict of values by variable, got int"),
     ],
 )
-def test_what_does_not_fit_is_refused(sampler, init, error, message):
+def test_wrong_initial_values_are_refused(sampler, init, error, message):
     with pytest.raises(error, match=message):
         sampler.run(0, init=init)
 

@@ -11,7 +11,7 @@ KEYS = st.none() | st.integers(0, 5)
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(KEYS, st.none() | st.integers())))
-def test_what_was_not_used_for_longest_is_forgotten(most, asked):
+def test_least_recently_used_entry_is_forgotten(most, asked):
     memory, used = LRUCache(most), {}
     for key, value in asked:
         if value is None:

@@ -201,7 +201,7 @@ def test_numpyro_models_run_unchanged():
 
 
 @pytest.mark.slow
-def test_what_a_model_reads_from_outside_may_change():
+def test_values_that_a_model_reads_from_outside_may_change():
     outside = np.zeros(50, np.float32)
 
     def model():

@@ -173,7 +173,7 @@ def test_an_interrupt_returns_what_is_known(monkeypatch):
         ({"m": phx.reduce(lambda v: v["y"], R.moments())}, ValueError, "no variable 'y'"),
     ],
 )
-def test_what_is_no_reducer_is_refused(reducers, error, words):
+def test_other_objects_than_reducers_are_refused(reducers, error, words):
     with pytest.raises(error, match=words):
         phx.mcmc(model, keep=[], reducers=reducers, **SIZES)
 
@@ -230,7 +230,7 @@ def test_a_saved_run_has_what_was_reduced(tmp_path):
     assert again.record == run.record
 
 
-def test_what_needs_draws_says_so():
+def test_results_that_need_draws_say_so():
     run = phx.mcmc(model, keep=[], reducers={"m": R.moments()}, kernel=phx.rwmh(0.8), **SIZES)
     assert repr(run).startswith("Posterior(8 chains x 120 draws of variables reduced by m; 0 divergences")
     with pytest.raises(ValueError, match="keep"):

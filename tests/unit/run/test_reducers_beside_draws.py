@@ -73,6 +73,7 @@ DIVISIONS = {
 AGAIN = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
+@pytest.mark.slow
 @settings(max_examples=3, **AGAIN)
 @given(**DIVISIONS)
 def test_results_are_the_same_bits_however_the_run_is_divided(tmp_path, ticks, parts, stops, in_file):

@@ -222,7 +222,7 @@ def test_a_checkpoint_without_them_is_another_run(tmp_path):
         run(checkpoint=tmp_path / "saves")
 
 
-def test_what_cannot_be_kept_is_refused_by_name():
+def test_options_that_keep_no_warmup_are_refused_by_name():
     with pytest.raises(ValueError, match=r"save_warmup: keep=\[\] stores no draws"):
         phx.mcmc(model, {"y": Y}, keep=[], reducers={"m": phx.reducers.moments()}, save_warmup=True)
     with pytest.raises(TypeError, match="save_warmup must be True or False; got 100"):

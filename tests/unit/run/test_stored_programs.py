@@ -151,7 +151,7 @@ def test_a_file_of_another_run_is_not_read(files):
 @pytest.mark.parametrize("name, value", [
     ("LIBRARIES", ("numpy",)), ("processor", lambda: "another"), ("__file__", __file__)
 ], ids=["versions", "processor", "files"])  # fmt: skip
-def test_what_changes_programs_changes_the_file(name, value, files, monkeypatch):
+def test_changes_of_programs_change_the_file(name, value, files, monkeypatch):
     before = StoredPrograms.of(("a key",))
     stored_programs._surroundings.cache_clear()
     try:

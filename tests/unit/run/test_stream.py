@@ -56,7 +56,7 @@ def test_a_stream_without_end_is_left_early():
     assert next(stream, None) is None
 
 
-def test_what_a_stream_refuses():
+def test_stream_refuses_wrong_options():
     with pytest.raises(ValueError, match="'x' names both"):
         next(phx.stream(model, reducers={"x": R.moments()}, **OPTIONS))
     with pytest.raises(ValueError, match="num_samples"):
@@ -106,7 +106,7 @@ def test_deterministic_variables_are_planned_for():
     assert sampler.plan(100).draws == {"table": 4 * 4 * 100 * 15}
 
 
-def test_what_files_have_left_in_memory_is_free(monkeypatch):
+def test_pages_of_files_count_as_free_memory(monkeypatch):
     from phalanx.run.compile import memory_estimate
     from phalanx.run.compile.memory_estimate import free_memory
 

@@ -31,7 +31,7 @@ def rewrite(path, **changes):
     np.savez(path, **arrays)
 
 
-def test_what_was_written_is_read(path):
+def test_archives_are_read_as_written(path):
     parts, name = read(path)
     np.testing.assert_array_equal(parts["draws"]["x"], np.arange(4, dtype=np.float32))
     assert parts["state"] == (1, [None, "a"]) and name == "ä"

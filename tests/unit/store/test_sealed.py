@@ -24,7 +24,7 @@ def read(folder):
     return unseal("the folder", folder, "index.json", "Take a copy.")
 
 
-def test_what_was_written_is_read(folder):
+def test_sealed_records_are_read_as_written(folder):
     found = read(folder)
     assert found["step"] == 3 and np.isnan(found["loss"]) and found["nested"] == {"list": [1, [2, 3]]}
     assert set(found) == {"step", "loss", "rate", "name", "nested"}

@@ -51,7 +51,7 @@ def test_such_a_fit_is_not_good_and_its_evidence_not_reliable(guide, words):
 
 
 @pytest.mark.slow
-def test_what_covers_the_posterior_is_told_apart():
+def test_guides_that_cover_the_posterior_have_no_finding():
     wide = phx.importance(model, lambda: phx.sample("m", dist.StudentT(4.0, 0.25, 0.8)), Y)
     assert wide.verdict().good and wide.evidence().reliable
 

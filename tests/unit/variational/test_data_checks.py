@@ -112,7 +112,7 @@ def test_a_batch_is_looked_at_where_the_data_or_the_fit_end_with_it(last):
             phx.fit(likelihood, None, iter(batches), num_rows=ROWS, num_steps=steps, progress=False)
 
 
-def test_what_is_said_to_be_meant_is_left_alone():
+def test_indices_out_of_range_with_a_mode_run():
     def clipped(g, y):
         phx.sample("y", dist.Normal(phx.param("a", np.zeros(GROUPS, np.float32)).at[g].get(mode="clip"), 1.0), obs=y)
 
@@ -175,7 +175,7 @@ def test_codes_that_a_loop_ends_with_are_looked_at():
         phx.importance(counted_down, guide, rows(GROUPS + 1))
 
 
-def test_what_cannot_be_looked_at_is_said(monkeypatch, capsys):
+def test_data_that_cannot_be_checked_are_reported(monkeypatch, capsys):
     def computes_in_programs_alone(*_):
         raise RuntimeError
 
@@ -251,7 +251,7 @@ def test_values_that_cannot_be_are_refused(pair, way, what):
     assert phx.fit(program, beside, **WAYS[way](COUNTS), **SHORT).steps == 8
 
 
-@pytest.mark.parametrize("what", with_slow([*WRONG], {"y"}))
+@pytest.mark.parametrize("what", with_slow([*WRONG], {"y", "shape"}))
 def test_values_of_new_rows_are_looked_at(what):
     data, words = WRONG[what]
     fit = phx.fit(counted_rows, row_guide, phx.batches(COUNTS, 2), **SHORT)
@@ -266,7 +266,7 @@ def test_values_of_new_rows_are_looked_at(what):
 
 
 @pytest.mark.slow
-def test_what_a_parameter_has_a_say_in_is_left_to_the_density():
+def test_supports_that_depend_on_parameters_are_left_to_the_density():
     def narrowed(y):
         phx.sample("y", dist.Normal(0.0, phx.param("scale", -1.0) ** 2), obs=y)
         phx.sample("z", dist.Laplace(phx.param("loc", 0.0), 1.0), obs=y)
@@ -346,7 +346,7 @@ def test_branches_that_data_choose_are_looked_at(codes, flag):
 
 
 @pytest.mark.parametrize("dims", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_what_is_masked_may_be_anything(dims):
+def test_masked_values_may_be_anything(dims):
     def masked(y, known):
         rate = phx.sample("rate", dist.Gamma(2.0, 1.0))
         phx.sample("y", dist.Poisson(rate).expand([ROWS]).mask(known).to_event(dims), obs=y)

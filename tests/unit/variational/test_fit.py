@@ -47,6 +47,7 @@ def test_the_evidence_is_the_evidence(full_rank):
     assert full_rank.losses.elbo[-1] == pytest.approx(EVIDENCE, abs=0.1)
 
 
+@pytest.mark.slow
 def test_independent_coordinates_are_too_narrow_by_as_much_as_is_known(mean_field):
     """Of a normal, the closest one of independent coordinates has the mean, and variances 1 / precision."""
     scale = 1.0 / np.sqrt(np.diag(np.linalg.inv(COVARIANCE)))
@@ -66,6 +67,7 @@ def test_a_bound_is_below_the_evidence_by_the_divergence(mean_field):
     assert found.elbo == pytest.approx(EVIDENCE - gap, abs=5 * found.elbo_error + 0.05)
 
 
+@pytest.mark.slow
 def test_a_guide_by_hand_learns_the_same(mean_field):
     fit = phx.fit(regression, by_hand, DATA, progress=False)
     scale = mean_field.params["w.scale"]
@@ -73,6 +75,7 @@ def test_a_guide_by_hand_learns_the_same(mean_field):
     np.testing.assert_allclose((fit.params["loc"] - MEAN) / scale, 0.0, atol=0.1)
 
 
+@pytest.mark.slow
 def test_draws_are_the_same_whoever_asks_and_however_many(full_rank):
     few, many = full_rank.sample(seed=1, n=10), full_rank.sample(seed=1, n=1000)
     assert few["w"].shape == (10, 3) and many["total"].shape == (1000,)
@@ -125,7 +128,7 @@ def test_a_model_that_devices_cannot_share_has_draws_without_a_model():
         fit.posterior(2).predictive()
 
 
-def test_what_is_wrong_with_a_fit_is_said_by_its_posterior(mean_field):
+def test_posterior_of_a_fit_has_the_problems_of_the_fit(mean_field):
     verdict = mean_field.posterior(100).verdict()
     assert not verdict.good and verdict.findings[0].topic.startswith("fit: ")
 
@@ -186,7 +189,7 @@ def test_a_fit_from_a_file_is_drawn_from_by_no_steps(full_rank, tmp_path):
 
 
 @pytest.mark.slow
-def test_of_no_steps_a_guide_that_is_solved_is_the_one_given():
+def test_solved_guide_without_steps_is_the_initial_one():
     solved = phx.fit(regression, phx.guides.laplace(), DATA, progress=False)
     init = {"loc": solved.params["loc"] + 1.0}
     moved = phx.fit(regression, phx.guides.laplace(), DATA, init=init, num_steps=0, progress=False)

@@ -23,7 +23,7 @@ def mean_field():
 
 
 @pytest.mark.slow
-def test_of_a_normal_the_answer_is_the_exact_one(mean_field):
+def test_fit_to_a_normal_is_exact(mean_field):
     """The second moments of the draws are right, so nothing is left of their noise but rounding."""
     scale = 1.0 / np.sqrt(np.diag(np.linalg.inv(COVARIANCE)))
     np.testing.assert_allclose(mean_field.params["w.scale"], scale, rtol=2e-2)
@@ -164,7 +164,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("arguments, options, message", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_held_is_refused(arguments, options, message):
+def test_models_without_fixed_draws_are_refused(arguments, options, message):
     with pytest.raises(ValueError, match=message):
         phx.fit(*arguments, **options, **HELD)
 

@@ -27,7 +27,7 @@ def test_a_banana_is_learned(transform):
 
 
 @pytest.mark.slow
-def test_of_one_coordinate_it_is_a_normal():
+def test_flow_of_one_coordinate_is_a_normal():
     fit = phx.fit(lambda: phx.sample("x", dist.Normal(3.0, 2.0)), phx.guides.flow(), num_steps=2000, progress=False)
     assert sorted(fit.params) == ["loc", "scale"]
     assert fit.params["loc"][0] == pytest.approx(3.0, abs=0.05) and fit.params["scale"][0] == pytest.approx(
@@ -35,7 +35,7 @@ def test_of_one_coordinate_it_is_a_normal():
     )
 
 
-def test_what_cannot_be_is_refused():
+def test_wrong_options_are_refused():
     with pytest.raises(ValueError, match="transform must be 'coupling' or 'inverse_autoregressive'; got 'spline'"):
         phx.guides.flow(transform="spline")
     for hidden in ((), (0,), (1.5,), (True,)):

@@ -57,7 +57,7 @@ def test_parameters_are_those_of_a_fit_or_given():
     assert float(phx.importance(model, learned, Y, init={"share": 0.4}).params["share"]) == pytest.approx(0.4)
 
 
-def test_what_is_not_aligned_is_named():
+def test_variables_that_are_not_aligned_are_named():
     def other():
         phx.sample("man", dist.Normal(0.0, 1.0))
 

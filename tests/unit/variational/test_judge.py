@@ -142,7 +142,7 @@ def test_a_right_fit_is_good():
     assert fit.verdict().grade == "good" and fit.evidence().reliable
 
 
-def test_what_only_has_not_ended_is_usable():
+def test_fit_that_only_has_not_settled_is_usable():
     rng = np.random.default_rng(0)
     weights = Weights(np.zeros(4000), smooth(np.zeros(4000)))
     values = {"x": rng.normal(size=(4000, 3))}

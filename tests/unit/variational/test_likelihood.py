@@ -117,7 +117,7 @@ def test_rows_that_are_mixed_are_refused():
         (regression, {"optimizer": "lbfgs"}, "optimizer='lbfgs' needs draws from a guide"),
     ],
 )
-def test_what_has_no_meaning_is_refused(model, arguments, message):
+def test_meaningless_options_are_refused(model, arguments, message):
     with pytest.raises(ValueError, match=message):
         phx.fit(model, None, DATA if model is regression else None, progress=False, **arguments)
 
@@ -175,6 +175,7 @@ def test_a_continued_fit_begins_at_the_last_step(average, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_a_guide_has_the_average_unless_the_last_step_is_asked_for():
     sizes = {"num_steps": 40, "until": False, "progress": False}
     mean = phx.fit(latent_level, phx.guides.mean_field(), LEVEL, **sizes)

@@ -21,7 +21,7 @@ def mean_field():
 
 
 @pytest.mark.slow
-def test_of_a_normal_it_is_exact(mean_field):
+def test_linear_response_of_a_normal_is_exact(mean_field):
     found = mean_field.covariance()
     assert found.names == ("w[a]", "w[b]", "w[c]")
     np.testing.assert_allclose(found.matrix, COVARIANCE, rtol=1e-3, atol=1e-6)
@@ -29,7 +29,7 @@ def test_of_a_normal_it_is_exact(mean_field):
 
 
 @pytest.mark.slow
-def test_of_what_is_computed_from_variables_too(mean_field):
+def test_linear_response_of_deterministic_values_is_exact(mean_field):
     found = mean_field.covariance(["total", "w"])
     assert found.names[0] == "total"
     np.testing.assert_allclose(found.matrix[0, 0], COVARIANCE.sum(), rtol=1e-3)
@@ -37,7 +37,7 @@ def test_of_what_is_computed_from_variables_too(mean_field):
 
 
 @pytest.mark.slow
-def test_what_has_none_is_refused(mean_field):
+def test_guides_without_linear_response_are_refused(mean_field):
     with pytest.raises(ValueError, match="the model has no variable 'z'; it has 'total', 'w'"):
         mean_field.covariance("z")
     solved = phx.fit(lambda: phx.sample("x", dist.Normal(0.0, 1.0)), phx.guides.laplace(), progress=False)
@@ -59,7 +59,7 @@ def test_parameters_of_the_model_are_held():
 
 
 @pytest.mark.slow
-def test_of_a_regression_that_is_not_normal_it_is_near_what_chains_say():
+def test_linear_response_of_a_logistic_regression_is_near_that_of_chains():
     """Standard deviations of 4,000 draws are off by 2%; those of the guide itself are half of what they should be."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(200, 4)).astype(np.float32) @ np.linalg.cholesky(np.full((4, 4), 0.9) + 0.1 * np.eye(4)).T

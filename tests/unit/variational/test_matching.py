@@ -93,7 +93,7 @@ Y = {"y": np.ones(4, np.float32)}
     ],
     ids=["guide", "rows", "parameter", "objective"],
 )
-def test_what_has_no_scores_to_match_is_refused(model, guide, options, words):
+def test_guides_without_scores_are_refused(model, guide, options, words):
     with pytest.raises(ValueError, match=words):
         phx.fit(model, guide, Y, **options, **MATCHED)
 

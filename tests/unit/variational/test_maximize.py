@@ -158,7 +158,7 @@ def test_beside_a_coordinate_at_the_edge_others_are_found():
 
 
 @pytest.mark.slow
-def test_what_runs_away_is_named():
+def test_variable_that_runs_away_is_named():
     x = np.linspace(-2.0, 2.0, 20).astype(np.float32)
 
     def separable(x, y):
@@ -201,6 +201,7 @@ def test_a_plateau_beside_a_large_log_density_is_none():
         phx.maximize(model, {"y": np.zeros(150_000, np.float32)})
 
 
+@pytest.mark.slow
 def test_a_maximum_of_a_large_log_density_is_found():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200_000, 3)).astype(np.float32)
@@ -215,7 +216,7 @@ def test_a_maximum_of_a_large_log_density_is_found():
     np.testing.assert_allclose(found.values["weights"], np.linalg.lstsq(x, y)[0], atol=2e-4)
 
 
-def test_what_rounding_hides_is_named():
+def test_maximum_that_rounding_hides_is_named():
     def model():
         phx.sample("x", dist.Normal(0.0, 1.0))
         phx.factor("large", jnp.float32(-4e8))

@@ -117,7 +117,7 @@ BAD = {
     "model, options, message",
     [pytest.param(*case, id=name, marks=pytest.mark.slow if name == "mixed" else []) for name, case in BAD.items()],
 )
-def test_what_cannot_be_learned_from_batches_is_refused(model, options, message):
+def test_models_that_batches_cannot_teach_are_refused(model, options, message):
     with pytest.raises(ValueError, match=message):
         phx.fit(model, phx.guides.mean_field(), DATA, **SHORT, **options)
 

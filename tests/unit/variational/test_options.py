@@ -188,7 +188,7 @@ def test_a_fit_of_no_steps_is_not_watched():
         phx.fit(model, None, rows(), training=phx.training(every=4), num_steps=0, progress=False)
 
 
-def test_what_cannot_be_watched_is_refused(tmp_path):
+def test_options_of_watching_are_refused_without_steps(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="holds no fit, so it is left alone"):
         phx.fit(model, None, rows(), training=phx.training(checkpoint=tmp_path), **STEPS)
@@ -414,7 +414,7 @@ def test_a_checkpoint_of_the_same_fit_written_anew_is_gone_on_with(folder):
 
 
 @pytest.mark.slow
-def test_what_of_a_checkpoint_could_not_be_compared_is_said(tmp_path, monkeypatch):
+def test_parts_of_a_checkpoint_that_were_not_compared_are_named(tmp_path, monkeypatch):
     shift = np.float32(2.0)
 
     def update(updates, state, params=None):  # of what is called on the host no trace shows what it reads

@@ -66,7 +66,7 @@ def test_two_names_alike_are_refused():
         (("a", 1.0, "positive"), "constraint must be one of"),
     ],
 )
-def test_what_is_no_parameter_is_refused(arguments, message):
+def test_wrong_parameters_are_refused(arguments, message):
     with pytest.raises(TypeError, match=message):
         phx.param(*arguments)
 

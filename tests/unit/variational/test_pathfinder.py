@@ -103,7 +103,7 @@ def test_paths_in_several_modes_make_one_guide():
     assert fit.evidence().reliable
 
 
-def test_what_cannot_be_is_refused():
+def test_wrong_options_are_refused():
     with pytest.raises(ValueError, match="num_paths must be a number above 0"):
         phx.guides.pathfinder(num_paths=0)
     with pytest.raises(ValueError, match="num_paths must be a whole number"):

@@ -270,7 +270,7 @@ def plain():
 
 
 @pytest.mark.slow
-def test_what_a_reducer_of_draws_from_a_fit_cannot_do():
+def test_reducers_of_chains_are_refused_for_a_fit():
     fit = phx.fit(plain, phx.guides.laplace(), progress=False)
     with pytest.raises(ValueError, match="these chains start separately"):
         fit.posterior(50, reducers={"r": phx.reducers.rhat(superchains=2)})

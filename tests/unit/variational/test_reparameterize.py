@@ -69,7 +69,7 @@ def test_the_density_of_normals_is_the_models(fit):
     np.testing.assert_allclose(values["total"], theirs["total"], rtol=1e-5)
 
 
-def test_what_cannot_be_is_refused(fit):
+def test_wrong_options_are_refused(fit):
     with pytest.raises(TypeError, match="reparameterize: the first argument is the model, a function; got int"):
         phx.reparameterize(1, fit)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="reparameterize: the second argument is a fit, from phx.fit; got dict"):
@@ -119,7 +119,7 @@ def test_chains_find_the_posterior(guide):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", ["mean_field", "structured", "flow"])
-def test_what_lives_with_rows_stays_as_it_is(guide, mesh_of):
+def test_variables_of_rows_stay_as_they_are(guide, mesh_of):
     mesh = mesh_of(2, 4)
     data = phx.shard({"y": Y}, mesh)
     fit = phx.fit(hierarchy, getattr(phx.guides, guide)(), data, mesh=mesh, num_steps=300, until=False, progress=False)
@@ -135,7 +135,7 @@ def test_what_lives_with_rows_stays_as_it_is(guide, mesh_of):
 
 
 @pytest.mark.slow
-def test_what_moves_together_and_lives_apart_is_refused(mesh_of):
+def test_variables_on_different_devices_do_not_move_together(mesh_of):
     mesh = mesh_of(1, 8)
     data = phx.shard({"y": Y}, mesh)
     fit = phx.fit(hierarchy, phx.guides.full_rank(), data, mesh=mesh, **SHORT)

@@ -27,7 +27,7 @@ def test_three_windows_that_are_alike_end_a_fit():
     assert looked_at((0.5, np.inf), (0.6, 0.7)).settled
 
 
-def test_what_moves_on_is_not_alike_over_two_windows():
+def test_moving_parameters_differ_between_two_windows():
     drifting = looked_at((0.8, np.inf), (0.8, 1.6))
     assert not drifting.settled and drifting.rate == 0.25
     assert drifting.look(drifting.window.end, FLAT, 0.1, 0.9).settled

@@ -86,13 +86,14 @@ SLOW = {
         *(pytest.param(change, id=name, marks=pytest.mark.slow) for name, change in SLOW.items()),
     ],
 )
-def test_what_changes_a_fit_compiles_it_anew(change, files, monkeypatch):
+def test_changes_of_a_fit_compile_it_anew(change, files, monkeypatch):
     fitted()
     changed = fitted(**change)
     assert changed.timing.compilations > 0
     assert_equal(changed, without_files(monkeypatch, **change))
 
 
+@pytest.mark.slow
 def test_other_numbers_run_the_same_programs(files, monkeypatch):
     fitted()
     for change in ({"y": Y + 1, "seed": 1}, {"optimizer": 0.2}):

@@ -119,7 +119,7 @@ def test_a_reader_that_fails_is_told_of():
 
 
 @pytest.mark.slow
-def test_what_needs_all_rows_is_refused_and_the_rest_is_there(tmp_path):
+def test_results_that_need_all_rows_are_refused_and_others_are_there(tmp_path):
     fit = phx.fit(model, guide, batches(), num_rows=ROWS, **SHORT)
     for call in (fit.evidence, fit.covariance):
         with pytest.raises(ValueError, match="came in batches, which are not kept"):
@@ -152,7 +152,7 @@ REFUSED = {
     "arguments, options, kind, message",
     [pytest.param(*case, id=name, marks=pytest.mark.slow if name == "local" else []) for name, case in REFUSED.items()],
 )
-def test_what_cannot_be_streamed_is_refused(arguments, options, kind, message):
+def test_models_that_need_all_rows_are_refused(arguments, options, kind, message):
     with pytest.raises(kind, match=message):
         phx.fit(*arguments, progress=False, **options)
 

@@ -33,7 +33,7 @@ def test_a_model_that_takes_everything_or_nothing() -> None:
         ({}, "model(x, y, scale=1.0) asks for x, y, and there are no data: name a file of them with --data."),
     ],
 )
-def test_what_is_missing(data: dict, complaint: str) -> None:
+def test_missing_arguments_are_named(data: dict, complaint: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(complaint)}$"):
         match_data(model, data)
 

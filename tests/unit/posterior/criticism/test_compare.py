@@ -89,7 +89,7 @@ def test_an_observation_of_a_model_with_masks():
     assert phx.compare({"a": a, "c": a})["elpd_diff"].tolist() == [0.0, 0.0]
 
 
-def test_what_cannot_be_compared_is_named():
+def test_models_that_cannot_be_compared_are_named():
     terms = np.zeros(5)
     with pytest.raises(ValueError, match="'a' has 5 observations and 'b' has 4"):
         phx.compare({"a": loo_of(terms), "b": loo_of(terms[:4])})

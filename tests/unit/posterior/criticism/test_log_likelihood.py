@@ -174,7 +174,7 @@ def test_factors_are_no_observations():
         posterior_of(only).log_likelihood()
 
 
-def test_what_cannot_be_evaluated_is_named():
+def test_terms_that_cannot_be_evaluated_are_named():
     posterior = posterior_of(regression)
     with pytest.raises(ValueError, match="variable 'y' was not inferred in the run, and these data do not observe it"):
         posterior.log_likelihood({"x": X})
