@@ -22,8 +22,8 @@ test-newer:  ## the same on the newest Python there is, with the newest JAX that
 	  exit 1; }
 	$(MAKE) test PYTHON='$(NEWER)' VENV=.venv-newer
 
-test-slow: $(VENV)/.installed-dev  ## the tests marked slow: pages at full size, reference posteriors, long variants
-	$(PYTEST) -m slow
+test-slow: $(VENV)/.installed-dev  ## the tests marked slow, or those of some folders: make test-slow PART=tests/mesh
+	$(PYTEST) -m slow $(PART)
 
 lint: $(VENV)/.installed-dev  ## style, types, the direction of imports, words, and the shape of the code
 	$(BIN)/ruff check

@@ -49,3 +49,9 @@ def test_every_supported_python_is_tested() -> None:
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     assert {project["requires-python"].removeprefix(">="), *named} <= pythons("push")
     assert pythons("nightly") <= pythons("push")
+
+
+def test_the_parts_of_the_night_have_all_slow_tests() -> None:
+    parts = " ".join(jobs("nightly")["slow"]["strategy"]["matrix"]["part"]).split()
+    folders = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").iterdir() if [*path.rglob("test_*.py")]}
+    assert {*parts} == {*folders, "src/phalanx", "tests/test_*.py"}
