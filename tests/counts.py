@@ -106,16 +106,17 @@ def long(module: Module) -> Places:
 def participles(module: Module) -> Places:
     """Yield variables, arguments, fields and functions whose name is a participle alone, such as `found`, `_moved`."""
     for node in module.nodes:
-        name = ""
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            name = node.id
+            place = node.lineno, node.id
         elif isinstance(node, ast.arg):
-            name = node.arg
+            place = node.lineno, node.arg
         elif isinstance(node, ast.FunctionDef):
-            name = node.name
-        word = name.strip("_").lower()
+            place = node.lineno, node.name
+        else:
+            continue
+        word = place[1].strip("_").lower()
         if PARTICIPLE.fullmatch(word) and word not in NOT_PARTICIPLES:
-            yield node.lineno, name
+            yield place
 
 
 SIZES: dict[str, Callable[[Module], int]] = {
