@@ -36,7 +36,7 @@ from phalanx.posterior.predictive import PredictiveDraws, check_kind, chosen, pr
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.rounding import rounding_error, with_rounding
 from phalanx.posterior.run_folder import read_saved
-from phalanx.posterior.together import HeldDraws, on_all_chains, report_together, save_together
+from phalanx.posterior.together import ProcessDraws, on_all_chains, report_together, save_together
 from phalanx.reducers.reducer import Reduce, Reducer
 from phalanx.store.pickles import Pickled
 from phalanx.store.save_path import file_to_save, is_netcdf, write_netcdf
@@ -97,7 +97,7 @@ class Posterior(Pickled):
     warmup: dict[str, np.ndarray] = field(default_factory=dict)
     target: Target | None = None
     continuation: Continuation | None = None
-    held_draws: HeldDraws | None = None
+    held_draws: ProcessDraws | None = None
     warmup_draws: dict[str, np.ndarray] = field(default_factory=dict)
     warmup_stats: dict[str, np.ndarray] = field(default_factory=dict)
 

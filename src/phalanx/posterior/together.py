@@ -69,7 +69,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class HeldDraws:
+class ProcessDraws:
     """Place of the draws of one process among those of all.
 
     Attributes:
@@ -81,7 +81,7 @@ class HeldDraws:
     divergences: int
 
     @classmethod
-    def of(cls, held: HeldChains, stats: Arrays) -> HeldDraws | None:
+    def of(cls, held: HeldChains, stats: Arrays) -> ProcessDraws | None:
         """Return the place of these statistics; None if they are of all chains. All processes must call it together."""
         if held.is_whole:
             return None

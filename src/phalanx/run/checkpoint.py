@@ -26,7 +26,7 @@ from phalanx.posterior.file import WARMUP_PARTS, warmup_parts
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord
 from phalanx.posterior.run_folder import NextSave, RunFolder, Together, sizes
-from phalanx.posterior.together import HeldDraws
+from phalanx.posterior.together import ProcessDraws
 from phalanx.run.host.draw_store import DrawStore
 from phalanx.run.loop import Run
 from phalanx.run.options import RunOptions
@@ -107,7 +107,7 @@ class RunCheckpoint(Checkpoint):
         warmup = parts.get("warmup", {})
         # its divergences are counted when the run has continued
         has_draws = parts["stats"] or parts.get("warmup_stats")
-        held_draws = HeldDraws(self._held, 0) if has_draws and not self._held.is_whole else None
+        held_draws = ProcessDraws(self._held, 0) if has_draws and not self._held.is_whole else None
         return Posterior(
             parts["draws"],
             parts["stats"],

@@ -18,7 +18,7 @@ from phalanx.diagnostics.judging.stationarity import shifts
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
-from phalanx.posterior.together import HeldDraws
+from phalanx.posterior.together import ProcessDraws
 from phalanx.programs.centring import Centrings
 from phalanx.run.continuing import held_of
 from phalanx.run.host.draw_store import step_sizes
@@ -143,10 +143,10 @@ class RunResults(NamedTuple):
         stats["step_size"] = step_sizes(state, stats)
         return cls({name: draws[name] for name in run.engine.blocks.names}, stats, *reduced, *of_warmup)
 
-    def place(self, run: Run) -> HeldDraws | None:
+    def place(self, run: Run) -> ProcessDraws | None:
         """Return the position of these draws among all processes' draws; None if complete. All must call it."""
         is_part = (self.stats or self.warmup_stats) and run.store is None
-        return HeldDraws.of(run.engine.blocks.held, self.stats) if is_part else None
+        return ProcessDraws.of(run.engine.blocks.held, self.stats) if is_part else None
 
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:
         """Return the record of a run of `samples` iterations, given the record of its sampler."""
