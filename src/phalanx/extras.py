@@ -59,5 +59,5 @@ def is_installed(package: str) -> bool:
 
 def install_command(*packages: str) -> str:
     """Return the shell command that installs optional packages, given the names that are imported."""
-    wanted = dict.fromkeys(name for package in packages for name in DISTRIBUTIONS.get(package, (package,)))
-    return " ".join(["pip install", *(f'"{name}"' if ">" in name else name for name in wanted)])
+    requirements = dict.fromkeys(name for package in packages for name in DISTRIBUTIONS.get(package, (package,)))
+    return " ".join(["pip install", *(f'"{name}"' if ">" in name else name for name in requirements)])

@@ -29,7 +29,7 @@ LEAST_RATE = 0.01
 failing draws in a thousand where all others succeed: fewer cost leapfrogs on posteriors without narrow tails."""
 
 
-def harmonic_mean(inverse: ArrayLike, expected: float) -> ArrayLike:
+def harmonic_mean(inverse: ArrayLike, mean: float) -> ArrayLike:
     r"""Return the harmonic mean of acceptance rates, to first order around its expected value.
 
     It is $h (2 - h m)$, where $m$ is the mean of the inverse rates and $h$ the expected value. It is linear in $m$, so
@@ -38,9 +38,9 @@ def harmonic_mean(inverse: ArrayLike, expected: float) -> ArrayLike:
 
     Args:
         inverse: mean of the inverses of acceptance rates, each of which counts as at least `LEAST_RATE`.
-        expected: their harmonic mean where the step size is right.
+        mean: their harmonic mean where the step size is right.
     """
-    return expected - np.minimum(expected * (expected * inverse - 1), 1.0)
+    return mean - np.minimum(mean * (mean * inverse - 1), 1.0)
 
 
 @cache

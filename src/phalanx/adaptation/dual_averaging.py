@@ -54,5 +54,5 @@ def update(state: DualAveraging, acceptance_rate: ArrayLike, target: ArrayLike) 
     error = (1 - weight) * state.error + weight * (target - acceptance_rate)
     log_step_size = state.mu - np.sqrt(count) / GAMMA * error
     weight = np.power(count, -KAPPA, dtype=np.float64)
-    averaged = weight * log_step_size + (1 - weight) * state.log_averaged
-    return DualAveraging(log_step_size, averaged, error, count, state.mu)
+    new_average = weight * log_step_size + (1 - weight) * state.log_averaged
+    return DualAveraging(log_step_size, new_average, error, count, state.mu)

@@ -92,10 +92,10 @@ def correlations(
     scale = np.sqrt(variance)
     x = position / scale
     g = gradient * scale
-    fitted = _correlations(x, g, rank, always)
-    if always or not fitted.correlated or _generalises(x, g, rank):
-        return fitted
-    return fitted._replace(correlated=False)
+    fit = _correlations(x, g, rank, always)
+    if always or not fit.correlated or _generalises(x, g, rank):
+        return fit
+    return fit._replace(correlated=False)
 
 
 def _correlations(
@@ -129,11 +129,11 @@ def _generalises(
     if half < 2:
         return False
     gains = []
-    for learned, held in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
-        fitted = _correlations(x[learned], g[learned], rank, always=True)
-        wide, steep = ((rows[held] @ fitted.directions).var(0) for rows in (x, g))
-        before = _most(wide, fitted.outside) * _most(steep, fitted.outside)
-        after = _most(wide / fitted.variances, fitted.outside) * _most(steep * fitted.variances, fitted.outside)
+    for first_half, other_half in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
+        fit = _correlations(x[first_half], g[first_half], rank, always=True)
+        wide, steep = ((rows[other_half] @ fit.directions).var(0) for rows in (x, g))
+        before = _most(wide, fit.outside) * _most(steep, fit.outside)
+        after = _most(wide / fit.variances, fit.outside) * _most(steep * fit.variances, fit.outside)
         gains.append(before / max(after, np.finfo(float).tiny))
     return bool(np.sqrt(np.prod(gains)) > HELD_OUT_PAYS * (1 + rank / FREE_RANK))
 

@@ -49,8 +49,8 @@ class LowRankMetric(NamedTuple):
     @classmethod
     def specs(cls, layout: VectorLayout) -> LowRankMetric:
         """Return its partition over the mesh, given the layout of positions."""
-        replicated = PartitionSpec()
-        return cls(layout.specs(), replicated, replicated, replicated, replicated)
+        everywhere = PartitionSpec()
+        return cls(layout.specs(), everywhere, everywhere, everywhere, everywhere)
 
 
 class MetricState(NamedTuple):
@@ -91,7 +91,7 @@ class Metric(Tuner):
         sizes = [part.mean.shape[-1] for part in beginning.position]
         dtype = tuning.step_size.dtype
         if tuning.metric is not None:
-            return _known(tuning.metric, sizes)
+            return _state_of_known_metric(tuning.metric, sizes)
         ones = tuple(np.ones_like(part.mean) for part in beginning.position)
         apart = uncorrelated(sizes[0], self._rank(sizes[0]))
         state = MetricState(_as_arrays(ones, apart, dtype), ones, apart, Sums.nothing(sizes))
@@ -107,15 +107,15 @@ class Metric(Tuner):
     def next_window(self, state: MetricState, sample: Sample | None, stage: Stage) -> MetricState:
         """Adopt the metric that the window's draws suggest, and begin the next window."""
         variance = _scales(state, state.seen)
-        learned = state.correlations
+        new_correlations = state.correlations
         sizes = [part.shape[-1] for part in variance]
         rank = self._rank(sizes[0])
         if rank and sample is not None:
             position, gradient = _finite(sample.position[0], sample.gradient[0])
             if len(position) > 1:
-                learned = correlations(position, gradient, variance[0], rank, self.kind == "dense")
-        metric = _as_arrays(variance, learned, state.metric.outside.dtype)
-        return MetricState(metric, variance, learned, Sums.nothing(sizes))
+                new_correlations = correlations(position, gradient, variance[0], rank, self.kind == "dense")
+        metric = _as_arrays(variance, new_correlations, state.metric.outside.dtype)
+        return MetricState(metric, variance, new_correlations, Sums.nothing(sizes))
 
     def apply(self, state: MetricState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the metric in use."""
@@ -138,29 +138,29 @@ def _finite(
     return position[good].astype(np.float64), gradient[good].astype(np.float64)
 
 
-def _known(metric: LowRankMetric, sizes: Sequence[int]) -> MetricState:
+def _state_of_known_metric(metric: LowRankMetric, sizes: Sequence[int]) -> MetricState:
     """Return the state of a metric that another warm-up has learned."""
     variance = tuple(np.asarray(part, np.float64) for part in metric.variance)
     directions, along = (np.asarray(part, np.float64) for part in (metric.directions, metric.variances))
-    learned = Correlations(directions, along, float(metric.outside), bool(metric.correlated))
-    return MetricState(metric, variance, learned, Sums.nothing(sizes))
+    known_correlations = Correlations(directions, along, float(metric.outside), bool(metric.correlated))
+    return MetricState(metric, variance, known_correlations, Sums.nothing(sizes))
 
 
-def _scales(state: MetricState, seen: Sums) -> tuple[Float64[np.ndarray, "*sets _"], ...]:
+def _scales(state: MetricState, sums: Sums) -> tuple[Float64[np.ndarray, "*sets _"], ...]:
     """Return a variance for every coordinate, at least that of a few spacings of floats where the draws are."""
     spacing = SPACINGS * np.finfo(state.metric.outside.dtype).eps
     return tuple(
         np.maximum(scales(x.variance, g.variance, before), np.square(spacing * x.mean))
-        for x, g, before in zip(seen.position, seen.gradient, state.variance, strict=True)
+        for x, g, before in zip(sums.position, sums.gradient, state.variance, strict=True)
     )
 
 
-def _as_arrays(variance: Sequence[np.ndarray], learned: Correlations, dtype: DTypeLike) -> LowRankMetric:
+def _as_arrays(variance: Sequence[np.ndarray], low_rank: Correlations, dtype: DTypeLike) -> LowRankMetric:
     """Return the metric in the dtype of the draws."""
     return LowRankMetric(
         tuple(part.astype(dtype) for part in variance),
-        learned.directions.astype(dtype),
-        learned.variances.astype(dtype),
-        np.asarray(learned.outside, dtype),
-        np.asarray(learned.correlated),
+        low_rank.directions.astype(dtype),
+        low_rank.variances.astype(dtype),
+        np.asarray(low_rank.outside, dtype),
+        np.asarray(low_rank.correlated),
     )

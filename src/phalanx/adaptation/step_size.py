@@ -116,8 +116,8 @@ class StepSize(Tuner):
         acceptance = sums.mean("acceptance_rate")
         if state.search is not None:
             search = state.search.after(acceptance, self.target)
-            ended = search.is_done & ~state.search.is_done
-            averaging = where(ended, dual_averaging.start(search.step_size), state.averaging)
+            search_ends = search.is_done & ~state.search.is_done
+            averaging = where(search_ends, dual_averaging.start(search.step_size), state.averaging)
             return StepSizeState(averaging, None if search.is_done.all() else search)
         if not stage.tunes:
             return state
@@ -153,9 +153,9 @@ class StepSize(Tuner):
 
     def next_window(self, state: StepSizeState, sample: Sample | None, stage: Stage) -> StepSizeState:
         """Begin again, near the last step size; search, too, where the metric has changed."""
-        averaged = state.averaging.averaged
-        search = StepSizeSearch(averaged, is_known=True) if stage.renews else None
-        return StepSizeState(dual_averaging.start(averaged), search)
+        average = state.averaging.averaged
+        search = StepSizeSearch(average, is_known=True) if stage.renews else None
+        return StepSizeState(dual_averaging.start(average), search)
 
     def apply(self, state: StepSizeState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the step size to try, or to keep."""

@@ -69,8 +69,8 @@ class NormalFit(NamedTuple):
 
     def narrowed(self, rows: Float64[np.ndarray, "draw coordinate"]) -> Float64[np.ndarray, "draw coordinate"]:
         """Map draws of this density to standard normals."""
-        centred = rows - self.mean
-        return centred / self.root if self.root.ndim == 1 else np.linalg.solve(self.root, centred.T).T
+        deviations = rows - self.mean
+        return deviations / self.root if self.root.ndim == 1 else np.linalg.solve(self.root, deviations.T).T
 
     def widened(self, standard: Float64[np.ndarray, "draw coordinate"]) -> Float64[np.ndarray, "draw coordinate"]:
         """Map standard normals to draws of this density."""
@@ -240,13 +240,13 @@ class StuckChains:
         height = means(draws.log_density)
         variance = means(np.square(draws.rows - np.repeat(mean, counts, axis=0)))
         places = []
-        left = np.argsort(-np.nan_to_num(height, nan=-math.inf), kind="stable")
-        while len(left):
+        remaining = np.argsort(-np.nan_to_num(height, nan=-math.inf), kind="stable")
+        while len(remaining):
             with np.errstate(all="ignore"):
-                apart = np.square(mean[left] - mean[left[0]]) / (variance[left] + variance[left[0]])
-            here = (apart <= APART**2).all(axis=1) | (left == left[0])
-            places.append(np.sort(chains[left[here]]))
-            left = left[~here]
+                apart = np.square(mean[remaining] - mean[remaining[0]]) / (variance[remaining] + variance[remaining[0]])
+            here = (apart <= APART**2).all(axis=1) | (remaining == remaining[0])
+            places.append(np.sort(chains[remaining[here]]))
+            remaining = remaining[~here]
         return places
 
     def _home(self, guesses: list[tuple[NormalFit | None, float]], random: np.random.Generator) -> tuple[int, float]:

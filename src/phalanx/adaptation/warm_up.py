@@ -73,10 +73,10 @@ class WarmUp:
         # compiled blocks take a second step size for chains that are ahead, but no other second hyperparameter
         self._runs_ahead = runs_ahead and all(name == "step_size" for tuner in tuners for name in tuner.sets)
         self._renews = any(tuner.renews for tuner in tuners)
-        tuned = num_warmup if tuned_steps is None else min(num_warmup, tuned_steps)
-        lengths = windows(tuned, self._renews, min((tuner.least_last for tuner in tuners), default=LAST_LEAST))
+        num_tuned = num_warmup if tuned_steps is None else min(num_warmup, tuned_steps)
+        lengths = windows(num_tuned, self._renews, min((tuner.least_last for tuner in tuners), default=LAST_LEAST))
         self._tuned = len(lengths)
-        self._windows = [*lengths, num_warmup - tuned] if num_warmup > tuned else lengths
+        self._windows = [*lengths, num_warmup - num_tuned] if num_warmup > num_tuned else lengths
 
     def begin(self, beginning: Sums) -> WarmUpState:
         """Return the first state, given moments of the initial positions and their gradients."""
@@ -195,8 +195,8 @@ class WarmUp:
             if recentred is not None and tuner.renews:
                 empty = tuner.next_window(states[number], None, stage)
                 states[number] = tuner.update(empty, recentred.moments, state.tuning, stage)
-            drawn = sample if recentred is None else recentred.sample
-            states[number] = tuner.next_window(states[number], drawn, stage)
+            window_sample = sample if recentred is None else recentred.sample
+            states[number] = tuner.next_window(states[number], window_sample, stage)
         return state._replace(states=tuple(states))
 
     def _stage(self, window: int) -> Stage:
@@ -205,11 +205,11 @@ class WarmUp:
     def _length_after(self, state: WarmUpState, num_draws: int) -> int:
         if self.searching(state):
             return 1
-        left = self._windows[state.window] - num_draws
+        num_left = self._windows[state.window] - num_draws
         if not (self._tuners and self._stage(state.window).tunes):
-            return left
+            return num_left
         every_draw = any(tuner.every_draw for tuner in self._tuners)
-        return min(1 if every_draw else math.ceil(num_draws / ROUNDS) + 1, left)
+        return min(1 if every_draw else math.ceil(num_draws / ROUNDS) + 1, num_left)
 
 
 def _as_type(mine: PyTree, previous: PyTree) -> PyTree:
@@ -244,11 +244,11 @@ def windows(num_warmup: int, learns_metric: bool, least_last: int = LAST_LEAST) 
     if not learns_metric:
         return [n for n in (num_warmup // 2, num_warmup - num_warmup // 2) if n]
     last = max(round(LAST_FRACTION * num_warmup), least_last)
-    left = num_warmup - last
+    num_left = num_warmup - last
     lengths = []
-    while left > 0:
+    while num_left > 0:
         length = max(FIRST, sum(lengths))
         # a remainder shorter than this window joins it
-        lengths.append(length if left - length >= length else left)
-        left -= lengths[-1]
+        lengths.append(length if num_left - length >= length else num_left)
+        num_left -= lengths[-1]
     return [*lengths, num_warmup - sum(lengths)]

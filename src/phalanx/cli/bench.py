@@ -53,15 +53,15 @@ def bench(
     out: Annotated[Path, typer.Option(help="The JSON file to write.")] = Path("out/bench.json"),
 ) -> None:
     """Time Phalanx and its alternatives in turns on this machine; print wins and losses, and write them as JSON."""
-    chosen = names or [name for name, benchmark in BENCHMARKS.items() if benchmark.by_default]
-    if unknown := [name for name in chosen if name not in BENCHMARKS]:
-        listed = "; ".join(f"{name}: {benchmark.what}" for name, benchmark in BENCHMARKS.items())
-        raise typer.BadParameter(f"there is no benchmark {unknown[0]!r}. There are {listed}.", param_hint="NAME")
+    benchmark_names = names or [name for name, benchmark in BENCHMARKS.items() if benchmark.by_default]
+    if unknown := [name for name in benchmark_names if name not in BENCHMARKS]:
+        listing = "; ".join(f"{name}: {benchmark.what}" for name, benchmark in BENCHMARKS.items())
+        raise typer.BadParameter(f"there is no benchmark {unknown[0]!r}. There are {listing}.", param_hint="NAME")
     folder = find_scripts()
     to = console()
     records = []
     out.parent.mkdir(parents=True, exist_ok=True)
-    for name in chosen:
+    for name in benchmark_names:
         if lacking := [package for package in BENCHMARKS[name].needs if not is_installed(package)]:
             to.print(f"{name} is skipped: it needs {' and '.join(lacking)}. {install_command(*lacking)}")
             continue
@@ -94,9 +94,9 @@ def run_script(script: Path, rounds: int | None) -> dict[str, Any]:
         command += [] if rounds is None else ["--rounds", str(rounds)]
         # The scripts import the package that runs this command, wherever it was imported from.
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": path})
-        if done.returncode:
-            raise RuntimeError(f"the benchmark {script.stem} ended with exit status {done.returncode}; see above.")
+        process = subprocess.run(command, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": path})
+        if process.returncode:
+            raise RuntimeError(f"the benchmark {script.stem} ended with exit status {process.returncode}; see above.")
         return json.loads((Path(results) / f"{script.stem}.json").read_text())
 
 
@@ -127,11 +127,11 @@ def judgement(row: dict[str, Any]) -> str:
 
 def summary_lines(records: list[dict[str, Any]]) -> list[str]:
     """Return the numbers of wins and losses, the machine with its versions, and the records of a busy machine."""
-    judged = [judgement(row) for record in records for row in record["rows"]]
+    judgements = [judgement(row) for record in records for row in record["rows"]]
     counts = (("win", "wins"), ("loss", "losses"), ("even", "even"))
     machine = records[0]["machine"]
     return [
-        ", ".join(f"{judged.count(one)} {many}" for one, many in counts),
+        ", ".join(f"{judgements.count(one)} {many}" for one, many in counts),
         ", ".join(f"{name} {value}" for name, value in machine.items()),
         *(
             f"note: other processes kept {record['cores_taken_by_others']} cores busy during {record['name']}"

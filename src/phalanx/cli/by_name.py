@@ -43,16 +43,16 @@ GUIDES: dict[str, Callable[..., Any]] = {
 """Built-in guides."""
 
 
-def kernel(name: str, **given: float | None) -> Kernel:
+def kernel(name: str, **options: float | None) -> Kernel:
     """Return a kernel with the given options; raise for an option that it lacks or needs."""
     make = _function_named("kernel", name, KERNELS, "--kernel")
-    chosen = {option: value for option, value in given.items() if value is not None}
+    values = {option: value for option, value in options.items() if value is not None}
     parameters = inspect.signature(make).parameters
-    if unknown := [option for option in chosen if option not in parameters]:
+    if unknown := [option for option in values if option not in parameters]:
         raise typer.BadParameter(f"the kernel {name} has no {unknown[0]}.", param_hint=_as_option(unknown[0]))
-    if left := [option for option in given if option not in chosen and is_required(parameters.get(option))]:
-        raise typer.BadParameter(f"the kernel {name} needs a {left[0]}.", param_hint=_as_option(left[0]))
-    return _made("kernel", name, make(**chosen), Kernel, "phx.Kernel, such as phx.from_draw(draw) makes")
+    if missing := [option for option in options if option not in values and is_required(parameters.get(option))]:
+        raise typer.BadParameter(f"the kernel {name} needs a {missing[0]}.", param_hint=_as_option(missing[0]))
+    return _check_kind("kernel", name, make(**values), Kernel, "phx.Kernel, such as phx.from_draw(draw) makes")
 
 
 def guide(name: str) -> Any:
@@ -64,18 +64,20 @@ def guide(name: str) -> Any:
 def reducers_named(names: Sequence[str] | None) -> dict[str, Reducer | Reduce]:
     """Return reducers by name."""
     built_in = {name: getattr(reducers, name) for name in reducers.__all__ if _needs_nothing(getattr(reducers, name))}
-    expected = "reducer, such as phx.reducers.moments()"
+    kind_text = "reducer, such as phx.reducers.moments()"
     return {
-        called: _made(
-            "reducer", name, _function_named("reducer", name, built_in, "--reducer")(), Reducer | Reduce, expected
+        label: _check_kind(
+            "reducer", name, _function_named("reducer", name, built_in, "--reducer")(), Reducer | Reduce, kind_text
         )
-        for called, name in _called("reducer", names).items()
+        for label, name in _references_by_name("reducer", names).items()
     }
 
 
 def functions(what: str, references: Sequence[str] | None) -> dict[str, Callable[..., Any]]:
     """Return functions of the user's files by name."""
-    return {name: _naming_its_lines(path, load(path, what)) for name, path in _called(what, references).items()}
+    return {
+        name: _naming_its_lines(path, load(path, what)) for name, path in _references_by_name(what, references).items()
+    }
 
 
 def _function_named(what: str, name: str, built_in: Mapping[str, Callable[..., Any]], hint: str) -> Any:
@@ -86,9 +88,9 @@ def _function_named(what: str, name: str, built_in: Mapping[str, Callable[..., A
     return built_in[name]
 
 
-def _made(what: str, name: str, result: object, kind: Any, expected: str) -> Any:
+def _check_kind(what: str, name: str, result: object, kind: Any, kind_text: str) -> Any:
     if not isinstance(result, kind):
-        raise TypeError(f"{what} {name!r}: the function must return a {expected}; got {type(result).__name__}.")
+        raise TypeError(f"{what} {name!r}: the function must return a {kind_text}; got {type(result).__name__}.")
     return result
 
 
@@ -104,14 +106,14 @@ def _naming_its_lines(reference: str, function: Callable[..., Any]) -> Callable[
     return called
 
 
-def _called(what: str, names: Sequence[str] | None) -> dict[str, str]:
+def _references_by_name(what: str, names: Sequence[str] | None) -> dict[str, str]:
     """Return references by the name of their function; raise if two functions have one name."""
     paths: dict[str, str] = {}
     for name in names or ():
-        called = name.rpartition(":")[2]
-        if called in paths:
-            raise ValueError(f"{what} {name!r}: {paths[called]!r} has the name {called}, too; rename one.")
-        paths[called] = name
+        label = name.rpartition(":")[2]
+        if label in paths:
+            raise ValueError(f"{what} {name!r}: {paths[label]!r} has the name {label}, too; rename one.")
+        paths[label] = name
     return paths
 
 

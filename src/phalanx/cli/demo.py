@@ -81,18 +81,18 @@ def demo(
     options.start_devices(devices)
     folder = out or Path("out") / name.value
     whole = None if samples is None else int(samples)
-    given = DemoOptions(
+    demo_options = DemoOptions(
         data, chains, warmup, draws, whole, members, epochs, data_shards, seed, precision.value, folder, binary
     )
     with explain_interrupt(f"the demo did not finish; the files that it wrote are in {folder}."):
-        run = import_module(f"phalanx.demos.{name.name}").main(given)
+        run = import_module(f"phalanx.demos.{name.name}").main(demo_options)
     if isinstance(run, Posterior) and run.record.interrupted:
         raise Interrupted(f"the results so far are in {folder}.")
 
 
-def _check(name: Demo, **given: object) -> None:
+def _check(name: Demo, **values: object) -> None:
     """Raise if the user gave an option that the demo does not have."""
-    for option, value in given.items():
+    for option, value in values.items():
         only = _ONLY.get(option, (name,))
         if value is not None and (name not in only or option in _NEVER.get(name, ())):
             of_others = f", which is for {' and '.join(demo.value for demo in only)}"

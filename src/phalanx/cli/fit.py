@@ -45,15 +45,15 @@ def fit(
     """Fit a guide to your model: print the summary and a verdict; write fit, draws, report and table to a folder."""
     path, name = split_reference(model)
     options.start_devices(devices)
-    chosen = by_name.guide(guide)
+    guide_object = by_name.guide(guide)
     program = load(model)
     request = Request.of(program, data or [], data_shards, missing)
     folder = options.folder_for(out, name)
     request.introduce(model, quiet)
     with naming_lines_of(path), explain_interrupt("no step was made, so no file was written."):
-        fitted = fit_guide(
+        fit_result = fit_guide(
             program,
-            chosen,
+            guide_object,
             request.arguments,
             optimizer=_optimizer(optimizer),
             num_steps=steps,
@@ -66,27 +66,27 @@ def fit(
             matmul_precision=precision.value,
             progress=not quiet,
         )
-    verdict = _write(fitted, folder, draws, seed, quiet)
-    if fitted.record.interrupted:
+    verdict = _write(fit_result, folder, draws, seed, quiet)
+    if fit_result.record.interrupted:
         raise Interrupted(f"the fit so far is in {folder}.")
     options.end(verdict, strict)
 
 
-def _write(fitted: Fit, folder: Path, draws: int, seed: int, quiet: bool) -> Verdict:
+def _write(fit_result: Fit, folder: Path, draws: int, seed: int, quiet: bool) -> Verdict:
     """Write the fit, its draws, table and report to a folder, and print them; return the verdict."""
     with explain_interrupt(f"every file in {folder} is complete; {FIT} is written first."):
-        print_draws = nothing if quiet else lambda: print_run(fitted.posterior(draws, seed=seed))
-        files = [save_or_print(folder / FIT, fitted.save, print_draws)]
-        posterior = fitted.posterior(draws, seed=seed)
+        print_draws = nothing if quiet else lambda: print_run(fit_result.posterior(draws, seed=seed))
+        files = [save_or_print(folder / FIT, fit_result.save, print_draws)]
+        posterior = fit_result.posterior(draws, seed=seed)
         print_result = nothing if quiet else partial(print_run, posterior)
         files.append(save_or_print(folder / POSTERIOR, posterior.save, print_result))
         verdict = posterior.verdict()
         print_result()
         files.append(save_or_print(folder / "summary.csv", partial(write_table, posterior), nothing))
         if is_installed("matplotlib") and is_installed("jinja2"):
-            files.append(fitted.report(folder / "report.html"))
-        judged = {"good": verdict.good, "grade": verdict.grade, "headline": verdict.headline}
-        files.append(write_result({"verdict": judged, "steps": fitted.steps}, folder))
+            files.append(fit_result.report(folder / "report.html"))
+        verdict_entries = {"good": verdict.good, "grade": verdict.grade, "headline": verdict.headline}
+        files.append(write_result({"verdict": verdict_entries, "steps": fit_result.steps}, folder))
     if not quiet:
         say(written(files))
     return verdict

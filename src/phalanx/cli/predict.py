@@ -62,12 +62,12 @@ def predict(
         unused = arguments.left_out
         say([f"the model does not ask for {', '.join(unused)}: they stand beside the predictions"] if unused else [])
         say([f"not among the data, so drawn by the model: {', '.join(missing)}"] if missing else [])
-    held = [] if redraw else given or None
+    held_names = [] if redraw else given or None
     with naming_lines_of(path), explain_interrupt("no file was written."):
         if posterior is None:
-            predictions = predictive(program, arguments.arguments, given=held, num_draws=draws, seed=seed)
+            predictions = predictive(program, arguments.arguments, given=held_names, num_draws=draws, seed=seed)
         else:
-            predictions = posterior.predictive(arguments.arguments, model=program, given=held, seed=seed)
+            predictions = posterior.predictive(arguments.arguments, model=program, given=held_names, seed=seed)
     leading = 1 if posterior is None else 2
     files = [folder / "predictions.npz", folder / "predictions.csv"]
     with replacing(files[0]) as partial, partial.open("wb") as file:
@@ -83,7 +83,7 @@ def predict(
         say([f"written: {', '.join(map(str, files))}"])
 
 
-def _needed(program: Callable[..., Any]) -> list[str]:
+def _required_arguments(program: Callable[..., Any]) -> list[str]:
     """Return the names of the arguments that a model cannot do without."""
     parameters = inspect.signature(program).parameters.values()
     return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -91,14 +91,16 @@ def _needed(program: Callable[..., Any]) -> list[str]:
 
 def _without_value(program: Callable[..., Any], data: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
     """Return the names of the needed arguments without a value, which the model draws anew."""
-    return [name for name in _needed(program) if name not in data and name not in values]
+    return [name for name in _required_arguments(program) if name not in data and name not in values]
 
 
 def _match(program: Callable[..., Any], data: Mapping[str, Any], values: Mapping[str, Any]) -> Matched:
     """Return the model's arguments; numbers and words that the run recorded fill in, and None for the others."""
-    drawn = dict.fromkeys(_without_value(program, data, values))
-    recorded = {name: values[name] for name in _needed(program) if name in values and name not in data}
-    return match_data(program, {**data, **drawn, **recorded})
+    placeholders = dict.fromkeys(_without_value(program, data, values))
+    recorded_values = {
+        name: values[name] for name in _required_arguments(program) if name in values and name not in data
+    }
+    return match_data(program, {**data, **placeholders, **recorded_values})
 
 
 def _beside(

@@ -182,8 +182,8 @@ def _write(
         files = [folder / STORE if store else save_or_print(folder / POSTERIOR, posterior.save, print_result)]
         print_result()
         table = save_or_print(folder / "summary.csv", partial(write_table, posterior), nothing)
-        drawn = {name: draw(posterior) for name, draw in figures.items()}
-        files += [table, *write_folder(posterior, folder, checks=checks, figures=drawn)]
+        drawings = {name: draw(posterior) for name, draw in figures.items()}
+        files += [table, *write_folder(posterior, folder, checks=checks, figures=drawings)]
     if not quiet:
         say(written(files))
 

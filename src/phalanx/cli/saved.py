@@ -113,7 +113,7 @@ def _with_model(posterior: Posterior, reference: str | None, paths: list[Path] |
 def watch(path: Saved, every: Annotated[float, typer.Option(help="Seconds between two lines.", min=0.1)] = 5.0) -> None:
     """Print a line on a run every few seconds until it has ended: draws, R-hat, effective draws, divergences."""
     while True:
-        if (posterior := _saved(path)) is None:
+        if (posterior := _find_saved(path)) is None:
             say(["no draws yet"])
         else:
             say([_line(posterior)])
@@ -226,12 +226,12 @@ def initial(source: str) -> Any:
 
 def opened(path: Path) -> Posterior:
     """Return a saved run; raise if it has no draws yet."""
-    if (posterior := _saved(path)) is None:
+    if (posterior := _find_saved(path)) is None:
         raise ValueError(f"{str(path)!r} holds no draws yet.")
     return posterior
 
 
-def _saved(path: Path) -> Posterior | None:
+def _find_saved(path: Path) -> Posterior | None:
     """Return what was saved at a path, or in the folder of `phalanx sample` there; None before the first draw.
 
     Raises:

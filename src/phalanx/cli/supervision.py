@@ -125,8 +125,8 @@ class Supervised:
                 return self._of_stopped(next(iter(self._stopped_since)))
             time.sleep(PAUSE)
         # os._exit(0) leaves no message; at an orderly end each process waits for all
-        ended = (number for number, process in enumerate(self._processes) if process.poll() == 0)
-        return next((Failure(number, _text_of(ENDED_EARLY), 1) for number in ended), None)
+        numbers = (number for number, process in enumerate(self._processes) if process.poll() == 0)
+        return next((Failure(number, _text_of(ENDED_EARLY), 1) for number in numbers), None)
 
     def _failure(self) -> Failure | None:
         """Return a failure, rather one of a process that was not ended by another."""

@@ -25,13 +25,13 @@ def find_folder(name: str, folder: str | os.PathLike[str] | None, origin: str) -
     Raises:
         FileNotFoundError: when no folder is named, or the named one does not exist.
     """
-    given = folder if folder is not None else os.environ.get(VARIABLE)
+    path = folder if folder is not None else os.environ.get(VARIABLE)
     how = f"Get the files from {origin}, and pass their folder or set {VARIABLE} to it."
-    if not given:
+    if not path:
         raise FileNotFoundError(
             f"{name}: no folder was given, and the environment variable {VARIABLE} is not set. {how}"
         )
-    root = Path(given).expanduser()
+    root = Path(path).expanduser()
     if not root.is_dir():
         whose = "the folder given" if folder is not None else f"the folder that {VARIABLE} names"
         raise FileNotFoundError(
@@ -44,16 +44,16 @@ def read_archive(path: Path, names: tuple[str, ...]) -> list[np.ndarray]:
     """Return the arrays with these names in a NumPy archive; raise ValueError if it is corrupt or lacks one."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            held = {name: archive[name] for name in names if name in archive.files}
+            arrays = {name: archive[name] for name in names if name in archive.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: corrupt file, reading the archive failed: {error}. Get the file again.") from error
-    check(path, "content", len(held) == len(names), f"arrays {', '.join(names)}", ", ".join(held) or "none of them")
-    return list(held.values())
+    check(path, "content", len(arrays) == len(names), f"arrays {', '.join(names)}", ", ".join(arrays) or "none of them")
+    return list(arrays.values())
 
 
-def check(path: Path, what: str, passed: bool, expected: object, got: object) -> None:
+def check(path: Path, what: str, is_good: bool, sound_content: object, got: object) -> None:
     """Raise unless a file has passed the check `what`; the message has what a sound file contains, and this one."""
-    if not passed:
+    if not is_good:
         raise ValueError(
-            f"{path}: corrupt file, the {what} check failed: expected {expected}, got {got}. Get the file again."
+            f"{path}: corrupt file, the {what} check failed: expected {sound_content}, got {got}. Get the file again."
         )

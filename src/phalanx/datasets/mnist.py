@@ -141,8 +141,8 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 def _unpack(path: Path) -> bytes:
     most = most_unpacked(path)
     try:
-        with gzip.open(path) as opened:
-            content = opened.read(most + 1)
+        with gzip.open(path) as stream:
+            content = stream.read(most + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         reason = str(error).partition(" 0x")[0]
         raise ValueError(f"{path}: corrupt file, the gzip check failed: {reason}. Get the file again.") from error

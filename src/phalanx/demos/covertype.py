@@ -97,10 +97,10 @@ def predict(
 ) -> Float[np.ndarray, "row"]:
     """Return the mean over draws of the predicted probability of a one, for each row."""
     flat = weights.reshape(-1, weights.shape[-1])
-    summed = jax.jit(lambda x, w: jax.nn.sigmoid(x @ w.T).sum(1))
+    sum_of_draws = jax.jit(lambda x, w: jax.nn.sigmoid(x @ w.T).sum(1))
     total = np.zeros(len(x))
     for first in range(0, len(flat), BATCH):
-        total += np.asarray(summed(x, flat[first : first + BATCH]))
+        total += np.asarray(sum_of_draws(x, flat[first : first + BATCH]))
     return total / len(flat)
 
 

@@ -33,10 +33,10 @@ def model(x: Array, y: Array) -> None:
     """Model classes `y` by a softmax regression on `x` (images, pixels), from 0 to 1 or bytes."""
     w = phx.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1], 10]))
     b = phx.sample("b", dist.Normal(0.0, 1.0).expand([10]))
-    scaled = w / 255 if x.dtype == jnp.uint8 else w  # scales the weights once instead of every pixel
+    weights = w / 255 if x.dtype == jnp.uint8 else w  # scales the weights once instead of every pixel
 
     def rows(x: Array) -> dist.Distribution:
-        return dist.CategoricalLogits(x.astype(w.dtype) @ scaled + b[None])
+        return dist.CategoricalLogits(x.astype(w.dtype) @ weights + b[None])
 
     phx.sample("y", phx.blocked(rows, x), obs=y)
 
@@ -125,8 +125,8 @@ def predict(
     counts = []
     running = []
     for first in range(0, len(biases), BATCH):
-        summed, accuracy = probabilities(weights[first : first + BATCH], biases[first : first + BATCH])
-        total += np.asarray(summed)
+        sums, accuracy = probabilities(weights[first : first + BATCH], biases[first : first + BATCH])
+        total += np.asarray(sums)
         accuracies.append(np.asarray(accuracy))
         counts.append(min(first + BATCH, len(biases)))
         running.append(float(np.mean(total.argmax(-1) == labels)))

@@ -87,9 +87,9 @@ def main(options: DemoOptions) -> Prediction:
     precision = jax.default_matmul_precision(options.precision)
     with precision, Progress(console=console(), transient=True) as bar:
         task = bar.add_task("epochs", total=epochs)
-        for measured in training:
+        for losses in training:
             prediction = trained.predict(network.apply, test_images)
-            history.append(row(measured, prediction, data.test_labels))
+            history.append(row(losses, prediction, data.test_labels))
             bar.console.print(line(len(history), epochs, history[-1]), highlight=False)
             bar.advance(task)
     if trained.interrupted:
@@ -99,11 +99,11 @@ def main(options: DemoOptions) -> Prediction:
     return prediction
 
 
-def row(measured: Mapping[str, np.ndarray], prediction: Prediction, labels: np.ndarray) -> Row:
+def row(losses: Mapping[str, np.ndarray], prediction: Prediction, labels: np.ndarray) -> Row:
     """Return the losses and accuracies after an epoch."""
     return {
-        "train_loss": measured["loss"].tolist(),
-        "train_accuracy": measured["accuracy"].tolist(),
+        "train_loss": losses["loss"].tolist(),
+        "train_accuracy": losses["accuracy"].tolist(),
         "test_accuracy": [score.accuracy for score in prediction.member_scores(labels)],
         "ensemble_accuracy": prediction.scores(labels).accuracy,
     }
@@ -142,11 +142,11 @@ def write(options: DemoOptions, data: phx.datasets.Classification, history: list
 def curves(history: Sequence[Row]) -> Figure:
     """Draw loss and test error, epoch by epoch: the mean member with the range of all, and the ensemble."""
     figure = style.new_figure(9.0, 3.6)
-    left, right = figure.subplots(1, 2)
+    loss_axes, right = figure.subplots(1, 2)
     epochs = np.arange(1, len(history) + 1)
     loss = np.array([row["train_loss"] for row in history])
     error = 100 * (1 - np.array([row["test_accuracy"] for row in history]))
-    for axes, values, title in ((left, loss, "Training loss"), (right, error, "Test error, percent")):
+    for axes, values, title in ((loss_axes, loss, "Training loss"), (right, error, "Test error, percent")):
         axes.fill_between(epochs, values.min(1), values.max(1), color=style.SECOND, alpha=0.25, linewidth=0)
         label = "mean member, and the range of all"
         axes.plot(epochs, values.mean(1), color=style.SECOND, linewidth=1.6, label=label)
@@ -155,7 +155,7 @@ def curves(history: Sequence[Row]) -> Figure:
         style.finish(axes, title, "epoch", "")
     whole = 100 * (1 - np.array([row["ensemble_accuracy"] for row in history]))
     right.plot(epochs, whole, color=style.ACCENT, linewidth=2, label="ensemble")
-    left.plot([], [], color=style.ACCENT, linewidth=2, label="ensemble")
+    loss_axes.plot([], [], color=style.ACCENT, linewidth=2, label="ensemble")
     style.explain(figure)
     return figure
 

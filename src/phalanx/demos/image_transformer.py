@@ -89,7 +89,7 @@ def main(options: DemoOptions) -> phx.Fit:
     introduce(f"A transformer over the pixels of {data.name}", text, f"{data.source}; {data.licence}")
     rate = optax.warmup_cosine_decay_schedule(0.0, RATE, min(40, steps // 4), steps)
     began = time.perf_counter()
-    learned = phx.fit(
+    fit = phx.fit(
         make_model(transformer),
         None,
         phx.batches({"pixels": train}, BATCH, seed=options.seed),
@@ -101,8 +101,8 @@ def main(options: DemoOptions) -> phx.Fit:
         training=phx.training(every=max(1, steps // 16), held_out={"pixels": held_out}, log=options.out / "losses.csv"),
     )
     seconds = time.perf_counter() - began
-    write(options, data, transformer, learned, test, {"steps": steps, "seconds": seconds, "weights": weights})
-    return learned
+    write(options, data, transformer, fit, test, {"steps": steps, "seconds": seconds, "weights": weights})
+    return fit
 
 
 def bits_per_dimension(
@@ -122,12 +122,12 @@ def write(
     options: DemoOptions,
     data: phx.datasets.Classification,
     transformer: Network,
-    learned: phx.Fit,
+    fit: phx.Fit,
     test: np.ndarray,
     run: dict[str, Any],
 ) -> None:
     """Print the test score; sample images, complete halves, and write pictures and `result.json`."""
-    weights = learned.params["transformer"]
+    weights = fit.params["transformer"]
     side = data.train_images.shape[1:3]
     to = console()
     bits = bits_per_dimension(transformer, weights, test)
@@ -139,18 +139,18 @@ def write(
     half = test.shape[1] // 2
     sampler(weights, key, blank, 0, 1.0).block_until_ready()
     began = time.perf_counter()
-    drawn = {f"T = {t}": np.asarray(sampler(weights, key, blank, 0, t)) for t in TEMPERATURES}
+    samples = {f"T = {t}": np.asarray(sampler(weights, key, blank, 0, t)) for t in TEMPERATURES}
     rate = len(TEMPERATURES) * SHOWN / (time.perf_counter() - began)
     to.print(f"{rate:.1f} images sampled per second, {SHOWN} at a time", highlight=False)
-    given = test[:SHOWN]
-    completed = {"test image": given, "given": np.where(np.arange(given.shape[1]) < half, given, 0)}
+    test_images = test[:SHOWN]
+    completed = {"test image": test_images, "given": np.where(np.arange(test_images.shape[1]) < half, test_images, 0)}
     for number in range(3):
-        of_number = sampler(weights, jax.random.fold_in(key, number), jnp.asarray(given), half, 0.9)
+        of_number = sampler(weights, jax.random.fold_in(key, number), jnp.asarray(test_images), half, 0.9)
         completed["completed, T = 0.9" if not number else " " * number] = np.asarray(of_number)
     figures = {
-        "samples": image_rows(drawn, side),
+        "samples": image_rows(samples, side),
         "completions": image_rows(completed, side),
-        "training": bits_curve(learned.looks, bits),
+        "training": bits_curve(fit.looks, bits),
     }
     result = {
         "data": data.name,
@@ -165,7 +165,7 @@ def write(
         **run,
         "images_per_second": rate,
         "epochs": run["steps"] * BATCH / (len(data.train_images) - HELD_OUT),
-        "looks": [look._asdict() for look in learned.looks],
+        "looks": [look._asdict() for look in fit.looks],
     }
     save(figures, result, options.out)
 

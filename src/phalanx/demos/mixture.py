@@ -152,16 +152,16 @@ def main(options: DemoOptions) -> phx.Posterior:
 
 def headline_of(posterior: phx.Posterior, draws: int) -> tuple[dict[str, object], str]:
     """Return the main results of chains of `draws` draws, by name and in words."""
-    reduced, (mean, variance) = posterior.reduced, exact_moments()
-    moments = reduced["moments"]["x"]
-    r_hat = float(reduced["rhat"]["x"])
-    quantiles = [float(q) for q in reduced["quantiles"]["x"]]
+    results, (mean, variance) = posterior.reduced, exact_moments()
+    moments = results["moments"]["x"]
+    r_hat = float(results["rhat"]["x"])
+    quantiles = [float(q) for q in results["quantiles"]["x"]]
     exact = [exact_quantile(q) for q in QUANTILES]
     total = posterior.num_chains * draws
     seconds = posterior.timing.sampling
-    judged = "Good to use: the chains agree."
+    verdict = "Good to use: the chains agree."
     if not r_hat < HIGH_RHAT:  # with few draws each chain covers only a part of the mixture
-        judged = (
+        verdict = (
             f"Not good to use: the chains are still near their starts, which biases mean and quantiles. A chain needs "
             f"tens of thousands of steps of {STEP_SIZE} to cross the mixture, and each made {draws:,}. Pass a larger "
             f"--samples, or a smaller --chains."
@@ -171,7 +171,7 @@ def headline_of(posterior: phx.Posterior, draws: int) -> tuple[dict[str, object]
         f"mean {moments.mean:.4f} (exact {mean:.4f}), variance {moments.variance:.4f} (exact {variance:.4f})",
         *(f"{q:4.0%} quantile {a:8.4f} (exact {b:8.4f})" for q, a, b in zip(QUANTILES, quantiles, exact, strict=True)),
         f"R-hat over {posterior.num_chains:,} chains {r_hat:.4f}",
-        judged,
+        verdict,
     ]
     headline = {
         "samples": total,
@@ -235,9 +235,9 @@ def time_jax(seed: int, chains: int, draws: int) -> tuple[float, float]:
     begin = random.key(seed), x, log_density(x), x, x
     began = time.perf_counter()
     loop = jax.jit(lambda begin: lax.fori_loop(0, draws, step, begin)).lower(begin).compile(WIDE)
-    compiled = time.perf_counter()
+    compile_end = time.perf_counter()
     jax.block_until_ready(loop(begin))
-    return compiled - began, time.perf_counter() - compiled
+    return compile_end - began, time.perf_counter() - compile_end
 
 
 def time_phalanx(seed: int, model: Program, chains: int, draws: int) -> tuple[float, float]:
@@ -271,13 +271,13 @@ def _points(ways: Mapping[str, Way], sizes: Sequence[tuple[int, int, int]]) -> P
     points: Points = {}
     for name, way in ways.items():
         points[name] = []
-        expected = 0.0
+        seconds = 0.0
         for size, chains, draws in sizes:
-            if expected > BUDGET:
+            if seconds > BUDGET:
                 break
             compiling, sampling = way(chains, draws)
             points[name].append((size, compiling, sampling))
-            expected = 10 * sampling
+            seconds = 10 * sampling
     return points
 
 

@@ -57,15 +57,17 @@ class Entries(NamedTuple):
 def hide(watched: Int[np.ndarray, "user film"], fraction: float, seed: int) -> Entries:
     """Hide a fraction of the entries, as many in each row, chosen uniformly."""
     users, films = watched.shape
-    hidden = max(1, round(fraction * films))
+    num_hidden = max(1, round(fraction * films))
     random = np.random.RandomState(seed)
-    columns = np.argpartition(random.uniform(size=(users, films)).astype(np.float32), hidden, axis=1)[:, :hidden]
-    shown = np.ones(watched.shape, bool)
-    np.put_along_axis(shown, columns, False, axis=1)
-    return Entries(watched, shown, columns.astype(np.int32))
+    columns = np.argpartition(random.uniform(size=(users, films)).astype(np.float32), num_hidden, axis=1)[
+        :, :num_hidden
+    ]
+    is_shown = np.ones(watched.shape, bool)
+    np.put_along_axis(is_shown, columns, False, axis=1)
+    return Entries(watched, is_shown, columns.astype(np.int32))
 
 
-def model(watched: Array, shown: Array, columns: Array, dimensions: int) -> None:
+def model(watched: Array, is_shown: Array, columns: Array, dimensions: int) -> None:
     """Model watched films by the inner products of users and films; a user's variables live with the user's row."""
     users, films = watched.shape
     film_embeddings = phx.sample("film_embeddings", dist.Normal(0.0, 1.0).expand([films, dimensions]))
@@ -73,11 +75,11 @@ def model(watched: Array, shown: Array, columns: Array, dimensions: int) -> None
     user_embeddings = phx.sample("user_embeddings", dist.Normal(0.0, 1.0).expand([users, dimensions]))
     user_biases = phx.sample("user_biases", dist.Normal(0.0, 1.0).expand([users]))
 
-    def rows(embeddings: Array, biases: Array, shown: Array) -> dist.Distribution:
+    def rows(embeddings: Array, biases: Array, is_shown: Array) -> dist.Distribution:
         logits = embeddings @ film_embeddings.T + biases[:, None] + film_biases[None]
-        return dist.Bernoulli(logits=logits).mask(shown).to_event(1)
+        return dist.Bernoulli(logits=logits).mask(is_shown).to_event(1)
 
-    phx.sample("watched", phx.blocked(rows, user_embeddings, user_biases, shown), obs=watched)
+    phx.sample("watched", phx.blocked(rows, user_embeddings, user_biases, is_shown), obs=watched)
 
     def held_out(user: tuple[Array, Array, Array]) -> Array:
         embedding, bias, columns = user
@@ -96,16 +98,16 @@ def main(options: DemoOptions) -> phx.Posterior:
     entries = hide(data.matrix, HIDDEN, options.seed)
     two = ends_of(data.matrix)
     users, films = data.matrix.shape
-    hidden = entries.columns.shape[1]
-    mathematics = MATHEMATICS.format(users=users, films=films, dimensions=dimensions, hidden=hidden)
+    num_hidden = entries.columns.shape[1]
+    mathematics = MATHEMATICS.format(users=users, films=films, dimensions=dimensions, hidden=num_hidden)
     introduce(f"Who watches what: {data.name}", mathematics, f"{data.source}; {data.licence}")
     mesh = options.mesh(jax.device_count())
     arguments = {**phx.shard(entries._asdict(), mesh), "dimensions": dimensions}
-    tuned = sizes["num_warmup"] // 2
+    tuned_steps = sizes["num_warmup"] // 2
     posterior = phx.mcmc(
         model,
         arguments,
-        kernel=phx.hmc(100, initial_step_size=1e-2, tuned_steps=tuned, step_size_jitter=0.0, metric="identity"),
+        kernel=phx.hmc(100, initial_step_size=1e-2, tuned_steps=tuned_steps, step_size_jitter=0.0, metric="identity"),
         **sizes,
         seed=options.seed,
         mesh=mesh,
@@ -173,8 +175,8 @@ def best_of(users: Mapping[str, int], entries: Entries) -> Reduce:
 
 def popularity(entries: Entries) -> np.ndarray:
     """Return probabilities of the hidden entries from the fraction of shown users who watched the film."""
-    shown = entries.shown.sum(0, dtype=np.int64)
-    rate = ((entries.watched * entries.shown).sum(0, dtype=np.int64) + 1) / (shown + 2)
+    num_shown = entries.shown.sum(0, dtype=np.int64)
+    rate = ((entries.watched * entries.shown).sum(0, dtype=np.int64) + 1) / (num_shown + 2)
     return rate[entries.columns]
 
 
@@ -199,10 +201,10 @@ def headline(
         lines.append(f"hidden entries, {name}: AUC {auc:.4f}, log loss {log_loss:.4f}")
     for (which, user), share in zip(two.items(), shares, strict=True):
         films = int((share > 0).sum())
-        watched = int(data.matrix[user].sum())
+        num_watched = int(data.matrix[user].sum())
         numbers |= {f"films_recommended_{which}": films, f"effective_films_{which}": effective(share)}
         lines.append(
-            f"user {user}, who watched {watched:,} films: {films} different films rank first in some draw, "
+            f"user {user}, who watched {num_watched:,} films: {films} different films rank first in some draw, "
             f"as diverse as {effective(share):.1f} equally frequent ones"
         )
     return numbers, "\n".join(lines)

@@ -89,8 +89,8 @@ class VAE:
 
     def encoder(self, x: Array) -> Array:
         """Sample latent variables given images: normals, transformed by a flow whose draws take one pass."""
-        scaled = x.astype(jnp.float32) / (1.0 if self.binary else EVERYTHING)
-        loc, log_scale, context = jnp.split(self.network("encoder")(scaled), 3, -1)
+        images = x.astype(jnp.float32) / (1.0 if self.binary else EVERYTHING)
+        loc, log_scale, context = jnp.split(self.network("encoder")(images), 3, -1)
         normal = dist.Normal(loc, jnp.exp(log_scale)).to_event(1)
         flow = self._flow("posterior", InverseAutoregressive, context)
         return phx.sample("z", dist.TransformedDistribution(normal, flow))
@@ -140,7 +140,7 @@ class VAE:
         return tuple("model" if size == self.hidden else None for size in shape)
 
 
-def make_network(inputs: int, outputs: int, hidden: int) -> Callable[[nnx.Rngs], nnx.Module]:
+def make_network(inputs: int, outputs: int, width: int) -> Callable[[nnx.Rngs], nnx.Module]:
     """Return `make(rngs)` of a Flax NNX module whose hidden units are sharded over the mesh's `model` axis."""
     nnx = require("flax.nnx")
     normal = nnx.initializers.lecun_normal()
@@ -151,16 +151,16 @@ def make_network(inputs: int, outputs: int, hidden: int) -> Callable[[nnx.Rngs],
         """Two layers; the hidden units are sharded in both, so that devices do not communicate between them."""
 
         def __init__(self, rngs: Any):
-            sharded = (None, "model")
-            gathered = ("model", None)
+            of_columns = (None, "model")
+            of_rows = ("model", None)
             self.first = nnx.Linear(
                 inputs,
-                hidden,
-                kernel_init=nnx.with_partitioning(normal, sharded),
+                width,
+                kernel_init=nnx.with_partitioning(normal, of_columns),
                 bias_init=nnx.with_partitioning(zeros, ("model",)),
                 rngs=rngs,
             )
-            self.last = nnx.Linear(hidden, outputs, kernel_init=nnx.with_partitioning(small, gathered), rngs=rngs)
+            self.last = nnx.Linear(width, outputs, kernel_init=nnx.with_partitioning(small, of_rows), rngs=rngs)
 
         def __call__(self, x: Array) -> Array:
             return self.last(nnx.silu(self.first(x)))
@@ -193,7 +193,7 @@ def main(options: DemoOptions) -> phx.Fit:
     introduce(f"A variational autoencoder on {data.name}", text, f"{data.source}; {data.licence}")
     rows = rows_of(train, vae, options.seed)
     steps = epochs * rows.per_epoch
-    learned = phx.fit(
+    fit = phx.fit(
         vae.model,
         vae.encoder,
         rows,
@@ -213,8 +213,8 @@ def main(options: DemoOptions) -> phx.Fit:
         ),
         matmul_precision=options.precision,
     )
-    write(options, data, vae, learned, next(rows_of(test, vae, options.seed + 2, len(test)).in_order())["x"])
-    return learned
+    write(options, data, vae, fit, next(rows_of(test, vae, options.seed + 2, len(test)).in_order())["x"])
+    return fit
 
 
 def images_of(data: phx.datasets.Classification, options: DemoOptions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -234,13 +234,11 @@ def rows_of(images: np.ndarray, vae: VAE, seed: int, size: int = BATCH) -> Batch
     return phx.batches({"x": images}, size, seed=seed, transform=binarise if vae.binary else None)
 
 
-def write(
-    options: DemoOptions, data: phx.datasets.Classification, vae: VAE, learned: phx.Fit, test: np.ndarray
-) -> None:
+def write(options: DemoOptions, data: phx.datasets.Classification, vae: VAE, fit: phx.Fit, test: np.ndarray) -> None:
     """Print the bounds on the test images with their data; write pictures and `result.json`."""
-    bound = learned.row_bounds({"x": test}, 1, seed=options.seed).elbo
+    bound = fit.row_bounds({"x": test}, 1, seed=options.seed).elbo
     some = test[:WEIGHED]
-    weighted = learned.row_bounds({"x": some}, DRAWS, seed=options.seed)
+    bounds = fit.row_bounds({"x": some}, DRAWS, seed=options.seed)
     bits = 1.0 / (vae.pixels * math.log(2.0))
     kind = "dynamically binarised" if vae.binary else "8-bit"
     numbers = {
@@ -250,13 +248,13 @@ def write(
         "elbo_bits_per_dimension": -float(bound.mean()) * bits,
         "weighted_images": len(some),
         "weighted_draws": DRAWS,
-        "weighted_nats": -float(weighted.importance_weighted.mean()),
-        "weighted_bits_per_dimension": -float(weighted.importance_weighted.mean()) * bits,
-        "elbo_nats_same_images": -float(weighted.elbo.mean()),
-        "weights": int(sum(np.size(leaf) for leaf in jax.tree.leaves(learned.params))),
-        "steps": learned.steps,
-        "failed_steps": learned.failed,
-        "seconds": learned.looks[-1].seconds,
+        "weighted_nats": -float(bounds.importance_weighted.mean()),
+        "weighted_bits_per_dimension": -float(bounds.importance_weighted.mean()) * bits,
+        "elbo_nats_same_images": -float(bounds.elbo.mean()),
+        "weights": int(sum(np.size(leaf) for leaf in jax.tree.leaves(fit.params))),
+        "steps": fit.steps,
+        "failed_steps": fit.failed,
+        "seconds": fit.looks[-1].seconds,
     }
     lines = (
         f"{numbers['data']}, all {len(test):,} test images, evidence lower bound (1 draw): "
@@ -267,19 +265,19 @@ def write(
     to = console()
     for line in lines:
         to.print(line, style="bold", highlight=False)
-    figures = draw_pictures(vae, learned, test, data.test_images.shape[1:], options.seed)
-    save(figures, {**numbers, "looks": [look._asdict() for look in learned.looks]}, options.out)
+    figures = draw_pictures(vae, fit, test, data.test_images.shape[1:], options.seed)
+    save(figures, {**numbers, "looks": [look._asdict() for look in fit.looks]}, options.out)
 
 
 def draw_pictures(
-    vae: VAE, learned: phx.Fit, test: Shaped[np.ndarray, "image pixel"], side: tuple[int, ...], seed: int
+    vae: VAE, fit: phx.Fit, test: Shaped[np.ndarray, "image pixel"], side: tuple[int, ...], seed: int
 ) -> dict[str, Figure]:
     """Draw samples, reconstructions, interpolations and the loss."""
     key = random.key(seed)
 
     def run(*names: str, key: Array) -> Callable[[Program], Any]:
         """Return a function that runs a program with the learned values of its parameters."""
-        values = {name: learned.params[name] for name in names}
+        values = {name: fit.params[name] for name in names}
         return lambda program: phx.seed(phx.substitute(program, values), key)()
 
     @jax.jit
@@ -303,12 +301,12 @@ def draw_pictures(
             axes.imshow(image, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
         return figure
 
-    shown = test[:COLUMNS]
-    behind = encode(shown, random.fold_in(key, 1))
+    originals = test[:COLUMNS]
+    behind = encode(originals, random.fold_in(key, 1))
     weight = jnp.linspace(0.0, 1.0, BETWEEN)[None, :, None]
     pairs = (1 - weight) * behind[: COLUMNS // 2, None] + weight * behind[COLUMNS // 2 :, None]
     between = decode(pairs.reshape(-1, vae.latent))
-    grey = shown / (1.0 if vae.binary else 255.0)
+    grey = originals / (1.0 if vae.binary else 255.0)
     reconstructed = np.concatenate([grey, np.asarray(decode(behind))])
     title = "Test images, and expected pixels given one draw of their latent variables"
     return {
@@ -317,5 +315,5 @@ def draw_pictures(
         "interpolation": grid(
             "From one test image to another, along a line between their latent variables", between, COLUMNS // 2
         ),
-        "loss": bits_curve(learned.looks),
+        "loss": bits_curve(fit.looks),
     }

@@ -157,8 +157,8 @@ def _refuse(lookup: Lookup, line: SourceLine, arguments: Arguments, inputs: Sequ
         flat = np.asarray(lookup.index).ravel()
         first = int(np.argmax((flat < 0) | (flat > lookup.last)))
         invalid = int(flat[first])
-        if flat.size == values.size and int(given := values.ravel()[first]) in (invalid, invalid - lookup.size):
-            invalid = int(given)
+        if flat.size == values.size and int(entry := values.ravel()[first]) in (invalid, invalid - lookup.size):
+            invalid = int(entry)
             at = ", ".join(str(int(i)) for i in np.unravel_index(first, values.shape))
             where = f"it is {names[0]}[{at}]" if at else f"it is {names[0]}"
         elif invalid < 0 and not counts_from_zero(called(lookup.equation)):

@@ -77,8 +77,8 @@ class Density:
         """Return the log likelihood, whatever the temperature."""
 
         def of_all_rows(whole: Density, position: ByVariable) -> Total:
-            weighted = whole._weighted(position)
-            return _sum_of([weighted[term] for term in whole.sites.of_likelihood])
+            terms = whole._weighted(position)
+            return _sum_of([terms[term] for term in whole.sites.of_likelihood])
 
         return self._on_rows(of_all_rows, GLOBAL, position)
 
@@ -165,8 +165,8 @@ class Density:
         """
 
         def of_all_rows(whole: Density, position: ByVariable) -> dict[str, Array]:
-            given = of_given_entries(whole._run(position).observed, whole.layout.join(whole.arrays))
-            return {name: marked_term_of(variable) for name, variable in given.items()}
+            marked_terms = of_given_entries(whole._run(position).observed, whole.layout.join(whole.arrays))
+            return {name: marked_term_of(variable) for name, variable in marked_terms.items()}
 
         return self._on_rows(of_all_rows, self.sites.observations, position)
 
@@ -179,16 +179,16 @@ class Density:
         return self._without_padding(self._on_rows(of_all_rows, self.sites.positions, dict(values)))
 
     def at_values(
-        self, position: ByVariable, values: Mapping[str, Array], wanted: Mapping[str, Array]
+        self, position: ByVariable, values: Mapping[str, Array], is_wanted: Mapping[str, Array]
     ) -> tuple[ByVariable, dict[str, Array]]:
-        """Return `position` with the `wanted` variables at these values, and which values no position can give."""
+        """Return `position` with the wanted variables at these values, and which values no position can give."""
 
-        def of_all_rows(whole: Density, *given: Mapping[str, Array]) -> tuple[ByVariable, dict[str, Array]]:
-            position, values, wanted = given
-            return at_values(whole.program, position, values, wanted, whole.layout.join(whole.arrays))
+        def of_all_rows(whole: Density, *inputs: Mapping[str, Array]) -> tuple[ByVariable, dict[str, Array]]:
+            position, values, is_wanted = inputs
+            return at_values(whole.program, position, values, is_wanted, whole.layout.join(whole.arrays))
 
         outputs = self.sites.positions, GLOBAL
-        results, misfits = self._on_rows(of_all_rows, outputs, position, dict(values), dict(wanted))
+        results, misfits = self._on_rows(of_all_rows, outputs, position, dict(values), dict(is_wanted))
         return self._without_padding(results), misfits
 
     def with_radii(self, position: ByVariable, key: Array) -> ByVariable:
@@ -234,30 +234,30 @@ class Density:
 
     # -- whole arrays and one device's rows ----------------------------------------------------------------------------
 
-    def _on_rows(self, f: Callable[..., Any], outputs: PyTree, *given: Mapping[str, Array]) -> Any:
-        """Return `f(density, *given)`, where `density` has all rows, evaluated on the rows of this device.
+    def _on_rows(self, f: Callable[..., Any], outputs: PyTree, *operands: Mapping[str, Array]) -> Any:
+        """Return `f(density, *operands)`, where `density` has all rows, evaluated on the rows of this device.
 
         Args:
             f: a function of a density on one device, and of arrays by variable.
             outputs: sharding of the results.
-            *given: positions or values on this device.
+            *operands: positions or values on this device.
         """
         if not self.sites.is_divided:
-            return traced_anyhow(with_group_sums(lambda *given: f(self, *given)))(*given)
+            return traced_anyhow(with_group_sums(lambda *operands: f(self, *operands)))(*operands)
         temperature = () if self.temperature is None else (self.temperature,)
 
-        def of_all_rows(arrays: Sequence[Array], temperature: Sequence[Array], *given: Mapping[str, Array]) -> Any:
+        def of_all_rows(arrays: Sequence[Array], temperature: Sequence[Array], *operands: Mapping[str, Array]) -> Any:
             of_whole = replace(
                 self, arrays=arrays, temperature=next(iter(temperature), None), sites=self.sites.on_one_device
             )
-            return f(of_whole, *given)
+            return f(of_whole, *operands)
 
         rows = self.sites.rows
-        shardings = [{name: self._sharding(name, x) for name, x in each.items()} for each in given]
+        shardings = [{name: self._sharding(name, x) for name, x in each.items()} for each in operands]
         inputs = list(self.sites.arrays), GLOBAL, *shardings
-        filled = [rows.with_last_row(*pair, self.messages) for pair in zip(given, shardings, strict=True)]
+        padded_inputs = [rows.with_last_row(*pair, self.messages) for pair in zip(operands, shardings, strict=True)]
         evaluate = with_group_sums(rows.function(of_all_rows, inputs, outputs, self.messages))
-        return evaluate(list(self.arrays), temperature, *filled)
+        return evaluate(list(self.arrays), temperature, *padded_inputs)
 
     def _sharding(self, name: str, values: Array) -> RowSharding:
         return self.sites.values.get(name, GLOBAL) if jnp.ndim(values) else GLOBAL
@@ -269,10 +269,10 @@ class Density:
         return {name: self.sites.positions[name].keep_rows(x) for name, x in position.items()}
 
     def _total(self, position: ByVariable) -> Total:
-        weighted = self._weighted(position)
+        terms = self._weighted(position)
         if self.temperature is not None:
-            weighted |= {term: times(weighted[term], self.temperature) for term in self.sites.of_likelihood}
-        return _sum_of(weighted.values())
+            terms |= {term: times(terms[term], self.temperature) for term in self.sites.of_likelihood}
+        return _sum_of(terms.values())
 
     def _weighted(self, position: ByVariable) -> dict[Term, Total]:
         totals = self._run(position).totals(self.sites.terms, self.lanes)

@@ -79,8 +79,8 @@ def _with_curvature(value_and_grad: Any, hessian_product: Any, inner_product: An
         (position, data), (direction, _) = primals, tangents
         total, gradient = both(position, data)
 
-        def product(given: Any, direction: ByVariable) -> ByVariable:
-            position, data = given
+        def product(point: Any, direction: ByVariable) -> ByVariable:
+            position, data = point
             return hessian_product(data, position, direction)
 
         curvature = linear_map(product, product, (position, data), direction)

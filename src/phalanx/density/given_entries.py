@@ -31,11 +31,11 @@ def of_given_entries(variables: Mapping[str, RandomVariable], data: Mapping[str,
     return entries
 
 
-def _of_given(name: str, distribution: Distribution, given: Array) -> Distribution:
+def _of_given(name: str, distribution: Distribution, mask: Array) -> Distribution:
     if isinstance(distribution, Independent):
-        inner = _of_given(name, distribution.base_dist, given)
+        inner = _of_given(name, distribution.base_dist, mask)
         return inner.to_event(distribution.reinterpreted_batch_ndims)
-    return PartlyGiven(name, distribution) if distribution.event_shape else distribution.mask(given)
+    return PartlyGiven(name, distribution) if distribution.event_shape else distribution.mask(mask)
 
 
 class PartlyGiven(Distribution):

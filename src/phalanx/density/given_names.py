@@ -44,13 +44,13 @@ class GivenNames:
         """
         _check_dict("dims", dims, "variable, such as {'weights': ['feature']}")
         _check_dict("coords", coords, "dimension, such as {'feature': ['age', 'income']}")
-        given = cls(
+        names = cls(
             {name: _dims_of(name, of_axes) for name, of_axes in (dims or {}).items()},
             {dim: _coords_of(dim, labels) for dim, labels in (coords or {}).items()},
         )
-        for name, of_axes in given.dims.items():
+        for name, of_axes in names.dims.items():
             _check_dims(name, of_axes)
-        return given
+        return names
 
     def __bool__(self) -> bool:
         return bool(self.dims or self.coords)
@@ -63,14 +63,14 @@ class GivenNames:
                 variable, or two sizes.
         """
         sizes: dict[str, tuple[int, str]] = {}
-        allowed = {**variables, **arguments, **variables}
+        shapes = {**variables, **arguments, **variables}
         for name, of_axes in self.dims.items():
-            if name not in allowed:
+            if name not in shapes:
                 raise ValueError(
                     f"dims: the model has no variable or argument {name!r}; it has "
-                    f"{', '.join(map(repr, allowed)) or 'none'}.{hint(name, allowed)}"
+                    f"{', '.join(map(repr, shapes)) or 'none'}.{hint(name, shapes)}"
                 )
-            shape = allowed[name]
+            shape = shapes[name]
             if len(of_axes) != len(shape):
                 raise ValueError(
                     f"dims[{name!r}]: {len(of_axes)} names, {list(of_axes)}, for shape {shape} of {len(shape)} axes. "
@@ -104,9 +104,9 @@ class GivenNames:
                 )
 
 
-def _check_dict(what: str, given: object, example: str) -> None:
-    if given is not None and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
-        raise TypeError(f"{what}: expected a dict of names by {example}; got {given!r}.")
+def _check_dict(what: str, names: object, example: str) -> None:
+    if names is not None and not (isinstance(names, Mapping) and all(isinstance(name, str) for name in names)):
+        raise TypeError(f"{what}: expected a dict of names by {example}; got {names!r}.")
 
 
 def _dims_of(name: str, of_axes: object) -> tuple[str | None, ...]:

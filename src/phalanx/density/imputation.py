@@ -88,11 +88,11 @@ def impute(model: Program, data: object, mesh: Mesh | None = None) -> Imputed:
         if missing_name(name) in entries.seen:
             raise ValueError(f"Variable {missing_name(name)!r}: imputed entries of {name!r} get this name; rename it.")
         numbers = np.where(mask, np.cumsum(mask.ravel()).reshape(mask.shape) - 1, -1).astype(np.int32)
-        sharded = entries.axes_of(mask)
-        numbers_of[name] = shard(numbers, mesh, sharded) if sharded and mesh is not None else numbers
+        mesh_axes = entries.axes_of(mask)
+        numbers_of[name] = shard(numbers, mesh, mesh_axes) if mesh_axes and mesh is not None else numbers
     counts = {name: int(mask.sum()) for name, mask in missing.items()}
-    said = tuple(_said(name, counts[name], name in entries.discrete) for name in missing)
-    return Imputed(_program(model, counts, entries.discrete), {**data, WHERE_MISSING: numbers_of}, said)
+    sentences = tuple(_describe_missing(name, counts[name], name in entries.discrete) for name in missing)
+    return Imputed(_program(model, counts, entries.discrete), {**data, WHERE_MISSING: numbers_of}, sentences)
 
 
 def impute_again(program: Program, data: object) -> Any:
@@ -135,7 +135,7 @@ def masks_of_missing(arguments: Arguments) -> dict[str, np.ndarray]:
     return masks
 
 
-def _said(name: str, number: int, is_discrete: bool) -> str:
+def _describe_missing(name: str, number: int, is_discrete: bool) -> str:
     if is_discrete:
         return f"missing: {_entries(number)} of {name!r}, which is discrete: the density leaves them out."
     return f"missing: {_entries(number)} of {name!r}, imputed as {missing_name(name)!r}."
@@ -159,8 +159,8 @@ def _program(model: Program, counts: Mapping[str, int], discrete: frozenset[str]
             if variable.name in discrete:
                 return forward(replace(variable, distribution=entries(variable.distribution).mask(where < 0)))
             latent = LatentEntries(variable.distribution, where, counts[variable.name])
-            drawn = forward(RandomVariable(missing_name(variable.name), latent)).value
-            full = jnp.where(where >= 0, drawn[jnp.maximum(where, 0)], jnp.asarray(variable.value))
+            missing_values = forward(RandomVariable(missing_name(variable.name), latent)).value
+            full = jnp.where(where >= 0, missing_values[jnp.maximum(where, 0)], jnp.asarray(variable.value))
             return forward(replace(variable, value=full))
 
         return under(model, complete)(*args, **kwargs)
@@ -200,8 +200,8 @@ class LatentEntries(Distribution):
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw the whole variable, and return its missing entries."""
         batch = self.where.shape[: self.where.ndim - len(self.distribution.event_shape)]
-        drawn = jnp.asarray(self.distribution.expand(batch).sample(key, sample_shape))
-        return drawn.reshape(*sample_shape, -1)[..., self._missing]
+        draws = jnp.asarray(self.distribution.expand(batch).sample(key, sample_shape))
+        return draws.reshape(*sample_shape, -1)[..., self._missing]
 
     @property
     def _missing(self) -> Array:

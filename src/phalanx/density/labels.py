@@ -123,23 +123,25 @@ def _check_labels(first: _Labels, second: _Labels) -> None:
             )
         return
     along = f" along {first.dim!r}" if first.dim is not None and first.dim == second.dim else ""
-    shown = f"{first.argument} begins with {_listed(a.shown)}, {second.argument} with {_listed(b.shown)}"
+    first_labels = (
+        f"{first.argument} begins with {_list_labels(a.shown)}, {second.argument} with {_list_labels(b.shown)}"
+    )
     by_position = f"{second.argument}.to_numpy()"
     if a.reorder(b):
         raise ValueError(
             f"data: {first.argument} and {second.argument} are combined entry by entry, and have the same labels"
-            f"{along} in different orders: {shown}. Give both in one order, as {second.argument}.reindex or "
+            f"{along} in different orders: {first_labels}. Give both in one order, as {second.argument}.reindex or "
             f"xarray.align return them; or {by_position}, if entries belong together by position."
         )
     if a.contradict(b) and first.dim == second.dim:
         raise ValueError(
             f"data: {first.argument} and {second.argument} are combined entry by entry, and have different labels"
-            f"{along}: {shown}. Give both the entries that they share, as in {first.argument}.loc[labels]; or "
+            f"{along}: {first_labels}. Give both the entries that they share, as in {first.argument}.loc[labels]; or "
             f"{by_position}, if entries belong together by position."
         )
 
 
-def _listed(labels: Sequence[str]) -> str:
+def _list_labels(labels: Sequence[str]) -> str:
     return ", ".join(map(repr, labels))
 
 
@@ -149,8 +151,8 @@ def check_labels(whole: TracedProgram, arguments: Arguments) -> None:
 
 
 def _axes_by_name(arguments: Arguments) -> dict[str, Sequence[Axis]]:
-    passed = dict(zip(arguments.names, arguments.axes, strict=True))
-    return {**passed, **{constant.name: constant.axes for constant in arguments.constants.values()}}
+    axes = dict(zip(arguments.names, arguments.axes, strict=True))
+    return {**axes, **{constant.name: constant.axes for constant in arguments.constants.values()}}
 
 
 class _Axes:
@@ -241,21 +243,21 @@ class _LabelWalk(Interpreter[_Value]):
         self.constants: list[tuple[np.ndarray, _Value]] = []
         """Arguments that are compiled in, which a trace contains by their numbers alone."""
 
-    def of_argument(self, shape: Sequence[int], name: str, labels: Labels, named: Sequence[Axis]) -> _Value:
+    def of_argument(self, shape: Sequence[int], name: str, labels: Labels, named_axes: Sequence[Axis]) -> _Value:
         dim = name if name.isidentifier() else None  # not of an array within an argument, `batch['x']`
         codes = (_Code(Axis(dim, tuple(labels)), name),) if isinstance(labels, Levels) else ()
-        axes = named or (Axis(),) * len(shape)
+        axes = named_axes or (Axis(),) * len(shape)
         return _Value(tuple(self.axes.new(a, argument=name) if any(a) else None for a in axes), codes)
 
     def constant(self, value: ArrayLike) -> _Value:
         equal = [
-            (array.shape, known)
-            for array, known in self.constants
+            (array.shape, constant)
+            for array, constant in self.constants
             if np.size(value) == array.size > 1 and np.array_equal(np.ravel(value), array.ravel())
         ]
         if len(equal) == 1:  # of several arguments with these numbers it may be any
-            ((shape, known),) = equal
-            return known if np.shape(value) == shape else _Value((None,) * np.ndim(value), known.codes)
+            ((shape, constant),) = equal
+            return constant if np.shape(value) == shape else _Value((None,) * np.ndim(value), constant.codes)
         never = self.constants and np.asarray(value).dtype == bool and not np.any(value)
         return _Value((None,) * np.ndim(value), (_NEVER,) if never else ())
 
@@ -292,12 +294,12 @@ class _LabelWalk(Interpreter[_Value]):
 
     def _axes(self, equation: JaxprEqn, inputs: Sequence[_Value], shape: Sequence[int]) -> tuple[int | None, ...]:
         """Return the axes of a result: those that the operation keeps whole, of all operands."""
-        met: list[list[int | None]] = [[] for _ in shape]
+        operand_axes: list[list[int | None]] = [[] for _ in shape]
         for atom, value, moves in zip(equation.invars, inputs, moves_of(equation), strict=True):
             for dim, move in moves.items():
                 if move == Move(move.dim) and aval_of(atom).shape[dim] == shape[move.dim]:
-                    met[move.dim].append(value.axes[dim])
-        return tuple(map(self.axes.join, met))
+                    operand_axes[move.dim].append(value.axes[dim])
+        return tuple(map(self.axes.join, operand_axes))
 
     def _codes(self, eqn: JaxprEqn, inputs: Sequence[_Value]) -> tuple[_Code | None, ...]:
         """Return the codes that a result contains; JAX selects `i + size` for indices `i < 0`."""
@@ -315,8 +317,10 @@ class _LabelWalk(Interpreter[_Value]):
             return (code,) if whole and np.iinfo(kinds[1]).max >= np.iinfo(kinds[0]).max else ()
         if name == "lt" and isinstance(zero := eqn.invars[1], Literal) and np.all(zero.val == 0):
             return (code._replace(sign=True),)
-        chosen = name == "select_n" and code.sign and (code == _NEVER or inputs[1].code == code._replace(sign=False))
-        return inputs[1].codes if chosen else ()
+        keeps_code = (
+            name == "select_n" and code.sign and (code == _NEVER or inputs[1].code == code._replace(sign=False))
+        )
+        return inputs[1].codes if keeps_code else ()
 
     def _name_looked_up(self, eqn: JaxprEqn, x: _Value, *indices: _Value) -> None:
         """Give axes the levels of the codes by which single entries along them are looked up."""

@@ -75,18 +75,18 @@ class Minibatch:
         if not isinstance(batch_size, int | np.integer) or isinstance(batch_size, bool) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number of rows, at least 1; got {batch_size!r}.")
         shapes = arguments.whole_shapes()
-        sharded = [s for s in arguments.shardings if s.axes]
-        total = sharded[0].rows if sharded else max((s.shape[0] for s in shapes if s.shape), default=0)
+        sharded_rows = [s for s in arguments.shardings if s.axes]
+        total = sharded_rows[0].rows if sharded_rows else max((s.shape[0] for s in shapes if s.shape), default=0)
         if not total:
             raise ValueError("batch_size: the data have no rows to choose from.")
         if batch_size > total:
             raise ValueError(f"batch_size={batch_size} is larger than the data, which have {total} rows.")
         of_rows = tuple(
-            bool(s.axes) if sharded else bool(a.shape) and a.shape[0] == total
+            bool(s.axes) if sharded_rows else bool(a.shape) and a.shape[0] == total
             for a, s in zip(shapes, arguments.shardings, strict=True)
         )
-        axes = sharded[0].axes if sharded else ()
-        if other := [s for s in sharded if (s.axes, s.rows) != (axes, total)]:
+        axes = sharded_rows[0].axes if sharded_rows else ()
+        if other := [s for s in sharded_rows if (s.axes, s.rows) != (axes, total)]:
             raise ValueError(
                 f"batch_size={batch_size}: {total} rows of the data are sharded over {axes}, and {other[0].rows} over "
                 f"{other[0].axes}; a batch has one kind of rows. Leave the others unsharded, or use all rows."
@@ -124,13 +124,13 @@ class Minibatch:
 
     def take(self, arrays: Sequence[Array], rows: Array | slice) -> list[Array]:
         """Return the arrays with these rows only; arrays without rows are unchanged."""
-        return [array[rows] if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
+        return [array[rows] if has_rows else array for array, has_rows in zip(arrays, self.of_rows, strict=True)]
 
     def shardings(self, of_data: Sequence[RowSharding]) -> list[RowSharding]:
         """Return the sharding of a batch, given that of the data."""
         return [
-            replace(s, rows=self.size, local_rows=self.size * s.local_rows // s.rows) if wanted and s.axes else s
-            for s, wanted in zip(of_data, self.of_rows, strict=True)
+            replace(s, rows=self.size, local_rows=self.size * s.local_rows // s.rows) if has_rows and s.axes else s
+            for s, has_rows in zip(of_data, self.of_rows, strict=True)
         ]
 
     def draw(self, arrays: Sequence[Array], key: Array, mesh: Mesh) -> list[Array]:
@@ -146,7 +146,7 @@ class Minibatch:
             by_device = array.reshape(devices, -1, *array.shape[1:])
             return jax.vmap(lambda part, rows: part[rows])(by_device, rows).reshape(self.size, *array.shape[1:])
 
-        return [chosen(array) if wanted else array for array, wanted in zip(arrays, self.of_rows, strict=True)]
+        return [chosen(array) if has_rows else array for array, has_rows in zip(arrays, self.of_rows, strict=True)]
 
     def _check_continuous(
         self, program: Callable[..., Any], batch: Arguments, sizes: Mapping[str, int], what: str
@@ -206,10 +206,10 @@ class Minibatch:
         """Return the shapes of so many batches, each on a device of its own."""
         sharding = RowSharding((ROWS,), count * self.size, self.size)
         shapes = tuple(
-            ShapeDtypeStruct((count * self.size, *a.shape[1:]), a.dtype) if wanted else a
-            for a, wanted in zip(arguments.whole_shapes(), self.of_rows, strict=True)
+            ShapeDtypeStruct((count * self.size, *a.shape[1:]), a.dtype) if has_rows else a
+            for a, has_rows in zip(arguments.whole_shapes(), self.of_rows, strict=True)
         )
-        shardings = tuple(sharding if wanted else RowSharding() for wanted in self.of_rows)
+        shardings = tuple(sharding if has_rows else RowSharding() for has_rows in self.of_rows)
         return replace(arguments, arrays=shapes, shardings=shardings)
 
     def _kind(self, term: Term, sites: Sites, batch: Arguments, one: TracedProgram, two: TracedProgram) -> bool | None:
@@ -257,7 +257,7 @@ def _ratios(one: TracedProgram, two: TracedProgram, term: Term, number: int) -> 
     Zero is once and twice zero.
     """
 
-    def value(traced: TracedProgram, copies: int) -> np.ndarray:
+    def value(traced_program: TracedProgram, copies: int) -> np.ndarray:
         def filled(shape: ShapeDtypeStruct, first: ShapeDtypeStruct) -> Array:
             random_numbers = np.random.default_rng(number)
             if number and jnp.issubdtype(shape.dtype, jnp.floating):
@@ -267,9 +267,9 @@ def _ratios(one: TracedProgram, two: TracedProgram, term: Term, number: int) -> 
             repeats = (copies, *[1] * (values.ndim - 1)) if shape.shape != first.shape else [1] * values.ndim
             return jnp.asarray(np.tile(values, repeats), shape.dtype)
 
-        position = jax.tree.map(filled, traced.position, one.position)
-        arrays = [filled(*pair) for pair in zip(traced.shapes, one.shapes, strict=True)]
-        return np.asarray(alone(lambda: traced.only(term)(position, arrays), AXES_OF_ONE))
+        position = jax.tree.map(filled, traced_program.position, one.position)
+        arrays = [filled(*pair) for pair in zip(traced_program.shapes, one.shapes, strict=True)]
+        return np.asarray(alone(lambda: traced_program.only(term)(position, arrays), AXES_OF_ONE))
 
     of_one = value(one, 1)
     of_two = value(two, 2)
@@ -282,10 +282,10 @@ def _read_by_number(whole: TracedProgram, of_rows: Sequence[bool], arguments: Ar
     """Return the arguments with rows of which a program reads a single one."""
     columns = {
         var: name
-        for var, name, wanted in zip(whole.at_zero.jaxpr.invars, arguments.names, of_rows, strict=True)
-        if wanted
+        for var, name, has_rows in zip(whole.at_zero.jaxpr.invars, arguments.names, of_rows, strict=True)
+        if has_rows
     }
-    taken = [
+    names = [
         columns[eqn.invars[0]]
         for eqn in whole.at_zero.jaxpr.eqns
         if eqn.primitive.name in ("slice", "dynamic_slice", "gather")
@@ -293,7 +293,7 @@ def _read_by_number(whole: TracedProgram, of_rows: Sequence[bool], arguments: Ar
         and eqn.invars[0] in columns
         and eqn.outvars[0].aval.shape[:1] in ((), (1,))
     ]
-    return list(dict.fromkeys(taken))
+    return list(dict.fromkeys(names))
 
 
 def _devices(axes: Sequence[str], mesh: Mesh) -> int:

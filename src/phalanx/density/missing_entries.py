@@ -99,7 +99,7 @@ class MissingEntries:
             ValueError: naming the variable or the argument.
         """
         self.arguments, _ = trace_with_values(
-            self.arguments, lambda given: jax.eval_shape(partial(self._nans, given), given.whole_shapes())
+            self.arguments, lambda arguments: jax.eval_shape(partial(self._nans, arguments), arguments.whole_shapes())
         )
         observe = jax.jit(partial(self._nans, self.arguments))
         nans = observe(self.arguments.arrays)
@@ -153,19 +153,19 @@ class MissingEntries:
         return run_unconstrained(under(self.program, watch), None, data, any_latent=True)
 
     def _check_variable(self, name: str, mask: np.ndarray) -> None:
-        seen = self.seen[name]
+        variable = self.seen[name]
         missing = count(int(mask.sum()), "missing entry")
-        if seen.is_whole:
+        if variable.is_whole:
             raise ValueError(
-                f"Variable {name!r} has {missing}, and the entries of an event of {seen.kind} have no support of their "
-                f"own, so that they cannot be imputed one by one. Leave out the rows in which some are missing."
+                f"Variable {name!r} has {missing}, and the entries of an event of {variable.kind} have no support of "
+                f"their own, so that they cannot be imputed one by one. Leave out the rows in which some are missing."
             )
 
     def _check_observed(self) -> None:
         """Raise for arguments without NaN that have missing entries and that no variable observes."""
-        observed = {self.seen[name].argument for name in self.masks_of_missing}
+        observed_arguments = {self.seen[name].argument for name in self.masks_of_missing}
         for argument, mask in self.masks.items():
-            if argument not in observed:
+            if argument not in observed_arguments:
                 missing = count(int(mask.sum()), "missing entry")
                 raise ValueError(
                     f"data: {argument} has {missing}, and no variable observes it as it is. {way_out(argument)}"
@@ -186,8 +186,8 @@ class MissingEntries:
                 numbers = np.where(missing, np.cumsum(missing.ravel()).reshape(missing.shape), 0)
                 code = {name: np.zeros(self.masks_of_missing[name].shape, int) for name in names}
                 for bit in range(int(numbers.max()).bit_length()):
-                    given = jnp.where((numbers >> bit) & 1 == 1, jnp.nan_to_num(array), array)
-                    nans = observe([*arrays[:number], given, *arrays[number + 1 :]])
+                    changed_array = jnp.where((numbers >> bit) & 1 == 1, jnp.nan_to_num(array), array)
+                    nans = observe([*arrays[:number], changed_array, *arrays[number + 1 :]])
                     for name, entries_of in code.items():
                         entries_of += (self.masks_of_missing[name] & ~np.asarray(to_host(nans[name]))) << bit
                 owner = dict[int, str]()
@@ -218,8 +218,8 @@ class MissingEntries:
         of_arrays = [frozenset({_DATA + name}) if name in self.masks else NOWHERE for name in arguments.names]
         of_values = [frozenset({name}) if name in self.discrete else NOWHERE for name in sorted(stands)]
         uses: list[Axes] = varying_axes(program, [*of_arrays, *of_values])
-        for (user, _), used in zip(sorted(outputs), uses, strict=True):
-            for source in used - {user}:  # its own density depends on its value
+        for (user, _), sources_of_output in zip(sorted(outputs), uses, strict=True):
+            for source in sources_of_output - {user}:  # its own density depends on its value
                 self._refuse_use(source, user)
 
     def _values(self, arrays: Sequence[Array], names: set[str]) -> dict[str, Array]:

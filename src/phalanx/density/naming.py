@@ -52,11 +52,11 @@ class Naming:
     observed: tuple[str, ...]
 
     @classmethod
-    def of(cls, whole: TracedProgram, arguments: Arguments, given: GivenNames) -> Naming:
+    def of(cls, whole: TracedProgram, arguments: Arguments, given_names: GivenNames) -> Naming:
         """Return the naming of a program traced on the whole data.
 
         Raises:
-            ValueError: when `given` does not fit the model, or a variable is named `log_density`.
+            ValueError: when `given_names` does not fit the model, or a variable is named `log_density`.
         """
         by_argument = {
             name: v
@@ -64,7 +64,7 @@ class Naming:
             if v.parameter is None and (v.distribution is None or not is_term(v.distribution))
         }
         variables = {name: v.shape for name, v in by_argument.items()}
-        given.check(variables, _shapes_of(arguments))
+        given_names.check(variables, _shapes_of(arguments))
         rows = tuple(name for name, v in by_argument.items() if v.is_latent or v.is_computed)
         if LOG_DENSITY in rows:
             raise ValueError(
@@ -73,8 +73,8 @@ class Naming:
             )
         plates = {name: _axes_in_plates(v) for name, v in by_argument.items() if v.plates}
         dims = {of.name: tuple(axis.dim for axis in of.axes) for of in _arrays_of(arguments) if of.axes}
-        observed = tuple(whole.observed)
-        return cls(given, whole.program, LabelSearch.of(whole), variables, rows, plates, dims, observed)
+        observed_names = tuple(whole.observed)
+        return cls(given_names, whole.program, LabelSearch.of(whole), variables, rows, plates, dims, observed_names)
 
     def axes_of_data(self, arguments: Arguments) -> Axes:
         """Return the names of variables' axes that come from data."""
@@ -101,10 +101,10 @@ class Naming:
             plates = self.plates.get(name, of_axes)
             axes[name] = tuple(Axis(p.dim or axis.dim, axis.labels) for p, axis in zip(plates, of_axes, strict=True))
         shapes = {**self.variables, **{name: shape for name, shape in shapes.items() if name not in self.variables}}
-        named = [
-            _NamedAxis(name, number, size, given, axis)
+        named_axes = [
+            _NamedAxis(name, number, size, given_name, axis)
             for name, shape in shapes.items()
-            for number, (size, given, axis) in enumerate(
+            for number, (size, given_name, axis) in enumerate(
                 zip(
                     shape,
                     self.given.dims.get(name, [None] * len(shape)),
@@ -113,7 +113,7 @@ class Naming:
                 )
             )
         ]
-        return _resolved(named, self.given, (*self.variables, *RESERVED), self.rows)
+        return _resolve_names(named_axes, self.given, (*self.variables, *RESERVED), self.rows)
 
     def _axes(self, arguments: Arguments) -> dict[str, tuple[Axis, ...]]:
         """Return the names of each array's axes; the names of columns are those of the entries of the last one."""
@@ -142,9 +142,9 @@ class _Named(NamedTuple):
 
 def _arrays_of(arguments: Arguments) -> list[_Named]:
     shapes = (shape.shape for shape in arguments.whole_shapes())
-    passed = zip(arguments.names, shapes, arguments.labels, arguments.axes, strict=True)
+    array_names = zip(arguments.names, shapes, arguments.labels, arguments.axes, strict=True)
     constants = (_Named(c.name, c.shape, c.labels, c.axes) for c in arguments.constants.values())
-    return [*(_Named(*of) for of in passed), *constants]
+    return [*(_Named(*of) for of in array_names), *constants]
 
 
 def _shapes_of(arguments: Arguments) -> dict[str, tuple[int, ...]]:
@@ -177,12 +177,12 @@ class _NamedAxis(NamedTuple):
         return f"{self.name}_dim_{self.number}"
 
 
-def _resolved(
-    axes: Sequence[_NamedAxis], given: GivenNames, taken: Collection[str], rows: Collection[str]
+def _resolve_names(
+    axes: Sequence[_NamedAxis], given_names: GivenNames, reserved_names: Collection[str], rows: Collection[str]
 ) -> AxisNames:
     """Return the names of axes: those that are given, and those that are found if they agree.
 
-    A found name is left out if it is one of `taken`, or of dimensions with several sizes or several entries.
+    A found name is left out if it is one of `reserved_names`, or of dimensions with several sizes or several entries.
     """
     sizes = defaultdict(set)
     all_labels = defaultdict(set)
@@ -195,19 +195,21 @@ def _resolved(
     candidates: dict[str, set[tuple[Word, ...]]] = defaultdict(set)
     for name, of_name in groupby(axes, lambda axis: axis.name):
         of_name = list(of_name)
-        used = [*taken, *(axis.given for axis in of_name)]
+        names = [*reserved_names, *(axis.given for axis in of_name)]
         dims[name] = []
         for axis in of_name:
             dim = axis.of_data.dim
-            agrees = len(sizes[dim]) == 1 and (dim in given.coords or len(all_labels[dim]) < 2)
-            dim = axis.given or (dim if dim and agrees and dim not in used else axis.default)
-            used.append(dim)
+            agrees = len(sizes[dim]) == 1 and (dim in given_names.coords or len(all_labels[dim]) < 2)
+            dim = axis.given or (dim if dim and agrees and dim not in names else axis.default)
+            names.append(dim)
             dims[name].append(dim)
             lengths.setdefault(dim, (axis.size, name))
             if axis.of_data.labels and len(axis.of_data.labels) == axis.size:
                 candidates[dim].add(axis.of_data.labels)
-    given.check_coords(lengths)
-    coords = {dim: next(iter(choices)) for dim, choices in candidates.items() if len(choices) == 1} | dict(given.coords)
+    given_names.check_coords(lengths)
+    coords = {dim: next(iter(choices)) for dim, choices in candidates.items() if len(choices) == 1} | dict(
+        given_names.coords
+    )
     labels = {
         name: tuple(tuple(map(str, coords[dim])) if dim in coords else None for dim in dims[name])
         for name in rows

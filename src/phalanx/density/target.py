@@ -53,20 +53,20 @@ def choose_mesh(arguments: Arguments, mesh: Mesh | None) -> Mesh:
     Raises:
         ValueError: when data are on several meshes or on another than the given one, or it has no axis `chain`.
     """
-    sharded = [array for array, s in zip(arguments.arrays, arguments.shardings, strict=True) if s.axes]
-    meshes = {with_auto_axes(one) for array in sharded if (one := mesh_of(array)) is not None}
+    sharded_arrays = [array for array, s in zip(arguments.arrays, arguments.shardings, strict=True) if s.axes]
+    meshes = {with_auto_axes(one) for array in sharded_arrays if (one := mesh_of(array)) is not None}
     if len(meshes) > 1:
         shapes = " and ".join(sorted(str(dict(one.shape)) for one in meshes))
         raise ValueError(
             f"data: arrays were placed with phx.shard on different meshes, of shapes {shapes}. Use one for all."
         )
-    placed = next(iter(meshes), mesh_of(arguments.arrays))
+    mesh_of_data = next(iter(meshes), mesh_of(arguments.arrays))
     if mesh is None:
-        mesh = placed if placed is not None else make_mesh(chain=1, devices=jax.devices()[:1])
+        mesh = mesh_of_data if mesh_of_data is not None else make_mesh(chain=1, devices=jax.devices()[:1])
     mesh = with_auto_axes(mesh)
-    if meshes and placed is not None and placed != mesh:
+    if meshes and mesh_of_data is not None and mesh_of_data != mesh:
         raise ValueError(
-            f"mesh: the data were placed with phx.shard on a mesh of shape {dict(placed.shape)}, but the run has "
+            f"mesh: the data were placed with phx.shard on a mesh of shape {dict(mesh_of_data.shape)}, but the run has "
             f"{dict(mesh.shape)}. Use one mesh for both."
         )
     if CHAIN not in mesh.axis_names:
@@ -268,8 +268,8 @@ class Target(ModelOnMesh):
         value = self._whole(lambda density, u: density.total(u).value, PartitionSpec())
         product = self._whole(Density.hessian_product, self.position_specs())
 
-        def hessian_product(_: None, *given: ByVariable) -> ByVariable:
-            return {name: self.trim(name, leaf) for name, leaf in product(*given).items()}
+        def hessian_product(_: None, *operands: ByVariable) -> ByVariable:
+            return {name: self.trim(name, leaf) for name, leaf in product(*operands).items()}
 
         evaluations = DensityFunctions(
             lambda _, position: value(position),
@@ -319,7 +319,7 @@ class Target(ModelOnMesh):
         def call(*trees: Mapping[str, Any]) -> Any:
             refuse_fork()
             specs = [{name: self.sharding(name).spec() for name in tree} for tree in trees]
-            placed = [
+            device_trees = [
                 {name: self._placed(name, jnp.asarray(leaf), spec[name]) for name, leaf in tree.items()}
                 for tree, spec in zip(trees, specs, strict=True)
             ]
@@ -329,14 +329,16 @@ class Target(ModelOnMesh):
 
             in_specs = (self.array_specs(), *specs)
             run = jax.shard_map(on_device, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-            return jax.jit(run)(self.place_arrays(), *placed)
+            return jax.jit(run)(self.place_arrays(), *device_trees)
 
         return call
 
     def _placed(self, name: str, leaf: Array, spec: PartitionSpec) -> Array:
         """Return padded values on the mesh; traced ones are placed by the program that uses them."""
-        padded = self._pad(name, leaf)
-        return padded if isinstance(padded, Tracer) else to_devices(padded, NamedSharding(self.mesh, spec))
+        padded_leaf = self._pad(name, leaf)
+        return (
+            padded_leaf if isinstance(padded_leaf, Tracer) else to_devices(padded_leaf, NamedSharding(self.mesh, spec))
+        )
 
     def _pad(self, name: str, leaf: Array) -> Array:
         sharding = self.sharding(name)

@@ -36,8 +36,8 @@ def calibrate(probability: Float[np.ndarray, "n"], came_true: Shaped[np.ndarray,
     """
     which = np.minimum((probability * BINS).astype(int), BINS - 1)
     count = np.bincount(which, minlength=BINS)
-    filled = np.maximum(count, 1)
-    mean = np.bincount(which, probability, minlength=BINS) / filled
-    frequency = np.bincount(which, came_true, minlength=BINS) / filled
+    divisor = np.maximum(count, 1)
+    mean = np.bincount(which, probability, minlength=BINS) / divisor
+    frequency = np.bincount(which, came_true, minlength=BINS) / divisor
     share = count / len(probability)
     return Calibration(mean, frequency, share, float(np.sum(share * np.abs(frequency - mean))))

@@ -188,9 +188,9 @@ class ElementStatistics:
     @property
     def _folded_scores(self) -> Float64[np.ndarray, "element half draw"]:
         """The normal scores of the distances from the median, which are not kept: they are as large as the draws."""
-        ordered = self._sorted_halves[1]
-        middle = ordered.shape[1] // 2
-        median = ordered[:, middle - 1 : middle + 1].mean(axis=1)
+        sorted_values = self._sorted_halves[1]
+        middle = sorted_values.shape[1] // 2
+        median = sorted_values[:, middle - 1 : middle + 1].mean(axis=1)
         return normal_scores(*_sort(np.abs(self._halves - median[:, None, None]))).reshape(self._halves.shape)
 
     def _quantile(self, prob: float) -> Float64[np.ndarray, "element"]:
@@ -233,13 +233,13 @@ def _rhat(series: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarr
 
 
 def normal_scores(
-    order: Int[np.ndarray, "element value"], ordered: Float64[np.ndarray, "element value"]
+    order: Int[np.ndarray, "element value"], sorted_values: Float64[np.ndarray, "element value"]
 ) -> Float64[np.ndarray, "element value"]:
     r"""Return the normal scores $\Phi^{-1}((r - 3/8) / (S + 1/4))$ of the ranks `r` of `S` values; ties share a rank.
 
     Args:
         order: the indices of the smallest, the second smallest, ... value, `(element, value)`.
-        ordered: the values in that order, `(element, value)`.
+        sorted_values: the values in that order, `(element, value)`.
 
     Returns:
         The score of each value at its own index, `(element, value)`.
@@ -251,20 +251,20 @@ def normal_scores(
     # a mean rank may be a half, so the table has an entry for each half; `scipy.stats.rankdata` takes thrice the time
     table = ndtri((np.arange(2, 2 * count + 1) / 2 - _OFFSET) / (count - 2 * _OFFSET + 1))
     scores = np.tile(table[::2], (len(order), 1))
-    members, twice_ranks = _ties(ordered)
+    members, twice_ranks = _ties(sorted_values)
     scores.ravel()[members] = table[twice_ranks - 2]
-    placed = np.empty_like(scores)
-    np.put_along_axis(placed, order, scores, axis=1)
-    return placed
+    ordered_scores = np.empty_like(scores)
+    np.put_along_axis(ordered_scores, order, scores, axis=1)
+    return ordered_scores
 
 
 def _ties(
-    ordered: Float64[np.ndarray, "element value"],
+    sorted_values: Float64[np.ndarray, "element value"],
 ) -> tuple[Int[np.ndarray, "tied"], Int[np.ndarray, "tied"]]:
     """Return the flat indices of tied values, and twice the mean rank, counted from one, of each."""
-    count = ordered.shape[1]
-    equal = np.zeros((len(ordered), count + 1), dtype=bool)  # to the value before; the last column stays False
-    equal[:, 1:-1] = ordered[:, 1:] == ordered[:, :-1]
+    count = sorted_values.shape[1]
+    equal = np.zeros((len(sorted_values), count + 1), dtype=bool)  # to the value before; the last column stays False
+    equal[:, 1:-1] = sorted_values[:, 1:] == sorted_values[:, :-1]
     before = equal[:, :-1]
     after = equal[:, 1:]
     first = np.flatnonzero(after & ~before)

@@ -47,8 +47,8 @@ def ebfmi(energy: np.ndarray) -> np.ndarray:
         return np.full(len(energy), np.nan)
     # the variance of equal energies may be rounding alone, so their range decides
     with np.errstate(all="ignore"):
-        moved = np.square(np.diff(energy, axis=1)).sum(axis=1) / (energy.shape[1] - 1)
-        return np.where(np.ptp(energy, axis=1) > 0, moved / energy.var(axis=1, ddof=1), np.nan)
+        mean_square_steps = np.square(np.diff(energy, axis=1)).sum(axis=1) / (energy.shape[1] - 1)
+        return np.where(np.ptp(energy, axis=1) > 0, mean_square_steps / energy.var(axis=1, ddof=1), np.nan)
 
 
 def has_energy(stats: Mapping[str, np.ndarray]) -> bool:

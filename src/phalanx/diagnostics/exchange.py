@@ -79,12 +79,14 @@ def _without_slashes(data: PyTree) -> PyTree:
 def check_dimensions(what: str, names: Iterable[str]) -> None:
     """Raise if a variable has the name of a dimension; `what` begins the message."""
     names = list(names)
-    numbered = {f"{name}_dim_" for name in names}
-    taken = [n for n in names if n in ("chain", "draw") or (n.rstrip("0123456789") in numbered and n[-1].isdigit())]
-    if taken:
+    dims_of_names = {f"{name}_dim_" for name in names}
+    reserved_names = [
+        n for n in names if n in ("chain", "draw") or (n.rstrip("0123456789") in dims_of_names and n[-1].isdigit())
+    ]
+    if reserved_names:
         raise ValueError(
-            f"{what}: the variable {taken[0]!r} has the name of a dimension of ArviZ's container. Rename it in the "
-            f"model; or convert it under another name, dataclasses.replace(posterior, draws={{...}}).to_arviz()."
+            f"{what}: the variable {reserved_names[0]!r} has the name of a dimension of ArviZ's container. Rename it "
+            f"in the model; or convert it under another name, dataclasses.replace(posterior, draws={{...}}).to_arviz()."
         )
 
 

@@ -34,7 +34,7 @@ for an exponential tail and 4.4 for a shape of a half."""
 
 
 def heavy_shapes(
-    ordered: Float64[np.ndarray, "element draw"], ess_tail: Float64[np.ndarray, "element"]
+    sorted_draws: Float64[np.ndarray, "element draw"], ess_tail: Float64[np.ndarray, "element"]
 ) -> Float64[np.ndarray, "element"]:
     r"""Return the Pareto shape of the heavier tail of elements whose variance is infinite as far as draws show, or NaN.
 
@@ -43,7 +43,7 @@ def heavy_shapes(
     $(1 + k) / \sqrt{M}$ with `M` effective draws in the tail, and if tails further out are heavy, too.
 
     Args:
-        ordered: draws of each element in ascending order.
+        sorted_draws: draws of each element in ascending order.
         ess_tail: effective draws of the tails.
 
     Returns:
@@ -52,14 +52,14 @@ def heavy_shapes(
     Source: J. Pickands (1975), Statistical inference using extreme order statistics; A. Vehtari, D. Simpson, A. Gelman,
     Y. Yao, J. Gabry (2024), Pareto smoothed importance sampling.
     """
-    shapes = np.full(len(ordered), np.nan)
-    count = ordered.shape[1]
+    shapes = np.full(len(sorted_draws), np.nan)
+    count = sorted_draws.shape[1]
     if int(TAILS[0][0] * count) < FEWEST_TAIL:
         return shapes
     effective = np.clip(ess_tail / count, 0.0, 1.0) * TAILS[0][0] * count
     with np.errstate(all="ignore"):  # constants, and draws that are not finite
         least = np.maximum(INFINITE_VARIANCE, FINITE_VARIANCE + ERRORS * (1 + FINITE_VARIANCE) / np.sqrt(effective))
-        for draws in ordered, -ordered[:, ::-1]:
+        for draws in sorted_draws, -sorted_draws[:, ::-1]:
             outer = _excesses(draws, TAILS[0][0])
             size = outer.shape[1]
             steep = outer[:, -max(size // 8, 1)] / outer[:, size // 2]
@@ -76,7 +76,9 @@ def heavy_shapes(
     return shapes
 
 
-def _excesses(ordered: Float64[np.ndarray, "element draw"], fraction: float) -> Float64[np.ndarray, "element tail"]:
+def _excesses(
+    sorted_draws: Float64[np.ndarray, "element draw"], fraction: float
+) -> Float64[np.ndarray, "element tail"]:
     """Return the largest draws less the next smaller one, ascending."""
-    size = int(fraction * ordered.shape[1])
-    return ordered[:, -size:] - ordered[:, -size - 1, None]
+    size = int(fraction * sorted_draws.shape[1])
+    return sorted_draws[:, -size:] - sorted_draws[:, -size - 1, None]

@@ -70,20 +70,20 @@ def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
     length = _tail_length(count)
     if length < LEAST_TAIL or not np.isfinite(log_weights.max()):
         return Smoothed(log_weights, math.inf)
-    shifted = log_weights - log_weights.max()
-    order = np.argsort(shifted, kind="stable")
+    relative_logs = log_weights - log_weights.max()
+    order = np.argsort(relative_logs, kind="stable")
     tail = order[-length:]
-    below = shifted[order[-length - 1]]
-    excess = np.exp(shifted[tail]) - np.exp(below)
-    if below > -EQUAL or shifted.min() > -LITTLE:
+    below = relative_logs[order[-length - 1]]
+    excess = np.exp(relative_logs[tail]) - np.exp(below)
+    if below > -EQUAL or relative_logs.min() > -LITTLE:
         return Smoothed(log_weights, -math.inf)
-    fitted = fit_pareto(np.maximum(excess, np.finfo(float).tiny))
-    if not np.isfinite(fitted.shape):
+    tail_fit = fit_pareto(np.maximum(excess, np.finfo(float).tiny))
+    if not np.isfinite(tail_fit.shape):
         return Smoothed(log_weights, math.inf)
-    quantiles = pareto_quantiles((np.arange(length) + 0.5) / length, fitted) + np.exp(below)
-    smoothed = shifted.copy()
+    quantiles = pareto_quantiles((np.arange(length) + 0.5) / length, tail_fit) + np.exp(below)
+    smoothed = relative_logs.copy()
     smoothed[tail] = np.minimum(np.log(quantiles), 0.0)  # at most the largest weight before
-    return Smoothed(smoothed + log_weights.max(), float(fitted.shape))
+    return Smoothed(smoothed + log_weights.max(), float(tail_fit.shape))
 
 
 def beyond_largest(values: Float[np.ndarray, "draw"]) -> float:
@@ -105,8 +105,8 @@ def beyond_largest(values: Float[np.ndarray, "draw"]) -> float:
         return 0.0
     scale, shape = map(float, fit_pareto(np.maximum(excess, np.finfo(float).tiny)))
     shape = min(shape - 0.5 * (1.0 + shape) / math.sqrt(length), STEEPEST)
-    lowered = ParetoTail(np.asarray(scale), np.asarray(shape))
-    top = float(pareto_quantiles(np.array([1.0 - 1.0 / length]), lowered)[0])
+    tail_fit = ParetoTail(np.asarray(scale), np.asarray(shape))
+    top = float(pareto_quantiles(np.array([1.0 - 1.0 / length]), tail_fit)[0])
     return float(largest[0]) + top + (scale + shape * top) / (1.0 - shape)
 
 

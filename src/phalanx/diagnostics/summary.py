@@ -95,13 +95,13 @@ def summary_table(
         Mardia, Jupp (2000), Directional statistics, for angles.
     """
     check_fraction("summary: prob", prob)
-    chosen = _choose(draws, names, not_kept)
-    if not chosen:
+    variables = _choose(draws, names, not_kept)
+    if not variables:
         raise ValueError("summary: there are no variables to summarise; keep at least one when running (keep=None).")
-    rows = [row for name, value in chosen for row in element_names(name, value.shape[2:], labels)]
+    rows = [row for name, value in variables for row in element_names(name, value.shape[2:], labels)]
     from phalanx.diagnostics.table import SummaryTable  # importing pandas takes as long as importing all of Phalanx
 
-    statistics = [(row_of_angles if name in angles else row_of, value) for name, value in chosen]
+    statistics = [(row_of_angles if name in angles else row_of, value) for name, value in variables]
     parts = [measure(partial(statistic, prob=prob), value).reshape(-1, len(COLUMNS)) for statistic, value in statistics]
     table = SummaryTable(np.concatenate(parts), index=rows, columns=COLUMNS)
     table.num_heads = 0
@@ -112,15 +112,15 @@ def _choose(
     draws: Mapping[str, np.ndarray], names: Iterable[str] | None, not_kept: Iterable[str] = ()
 ) -> list[tuple[str, np.ndarray]]:
     """Return the requested variables, after checks."""
-    wanted = list(draws) if names is None else [names] if isinstance(names, str) else list(names)
-    for name in wanted:
+    variables = list(draws) if names is None else [names] if isinstance(names, str) else list(names)
+    for name in variables:
         if name not in draws:
             available = ", ".join(map(repr, draws)) or "none"
             raise ValueError(
                 f"summary: there is no variable {name!r} among the draws; they are: {available}."
                 f"{hint(str(name), draws, not_kept)}"
             )
-    return [(name, as_draws(draws[name], name)) for name in wanted]
+    return [(name, as_draws(draws[name], name)) for name in variables]
 
 
 def row_of(elements: ElementStatistics, prob: float) -> np.ndarray:

@@ -50,8 +50,8 @@ class SummaryTable(DataFrame):
 
     def rows_to_text(self) -> str:
         """Return the rows as text, without the verdict; a long summary has the worst and a line about the others."""
-        shown, note = self._shown()
-        return "\n".join([shown.to_string(formatters=self._formats(), max_rows=_MOST_ROWS), *note])
+        table, note = self._shown()
+        return "\n".join([table.to_string(formatters=self._formats(), max_rows=_MOST_ROWS), *note])
 
     def __repr__(self) -> str:
         if self.verdict is None:
@@ -60,8 +60,8 @@ class SummaryTable(DataFrame):
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, for notebooks."""
-        shown, note = self._shown()
-        parts = [shown.to_html(formatters=self._formats(), max_rows=_MOST_ROWS, notebook=True)]
+        table, note = self._shown()
+        parts = [table.to_html(formatters=self._formats(), max_rows=_MOST_ROWS, notebook=True)]
         parts += [f"<p>{escape(line)}</p>" for line in note]
         if self.verdict is not None:
             parts.append(f"<pre>{escape(chr(10).join([*self.notes, str(self.verdict)]))}</pre>")

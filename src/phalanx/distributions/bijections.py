@@ -92,9 +92,9 @@ class StickBreaking(ParameterFreeTransform):
         return jnp.maximum(y, jnp.finfo(y.dtype).tiny)  # densities on the simplex take logarithms
 
     def _inverse(self, y: Array) -> Array:
-        left = jnp.flip(jnp.cumsum(jnp.flip(y, -1), -1), -1)[..., 1:]  # from the small end: 1 - sum loses digits
+        rest = jnp.flip(jnp.cumsum(jnp.flip(y, -1), -1), -1)[..., 1:]  # from the small end: 1 - sum loses digits
         tiny = jnp.finfo(y.dtype).tiny
-        return jnp.log(jnp.maximum(y[..., :-1], tiny)) - jnp.log(jnp.maximum(left, tiny)) + _offsets(y[..., 1:])
+        return jnp.log(jnp.maximum(y[..., :-1], tiny)) - jnp.log(jnp.maximum(rest, tiny)) + _offsets(y[..., 1:])
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: PyTree = None) -> Array:
         """Return the log determinant, of shape `(...)`."""
@@ -232,19 +232,19 @@ class LowerCholesky(ParameterFreeTransform):
     def __call__(self, x: Array) -> Array:
         """Map `(..., n (n + 1) / 2)` real numbers to `(..., n, n)`."""
         n = self.forward_shape(x.shape)[-1]
-        filled = jnp.concatenate([x[..., n:], jnp.flip(x, -1)], -1).reshape(*x.shape[:-1], n, n)
+        square = jnp.concatenate([x[..., n:], jnp.flip(x, -1)], -1).reshape(*x.shape[:-1], n, n)
         lower = jnp.tri(n, k=-1, dtype=bool)
         diagonal = jnp.eye(n, dtype=bool)
-        return jnp.where(diagonal, jnp.exp(jnp.where(diagonal, filled, 0.0)), jnp.where(lower, filled, 0.0))
+        return jnp.where(diagonal, jnp.exp(jnp.where(diagonal, square, 0.0)), jnp.where(lower, square, 0.0))
 
     def _inverse(self, y: Array) -> Array:
         n = y.shape[-1]
         lower = jnp.tri(n, k=-1, dtype=bool)
         diagonal = jnp.eye(n, dtype=bool)
-        filled = jnp.where(diagonal, jnp.log(jnp.where(diagonal, y, 1.0)), jnp.where(lower, y, 0.0))
-        above = filled[..., :-1, :]
+        square = jnp.where(diagonal, jnp.log(jnp.where(diagonal, y, 1.0)), jnp.where(lower, y, 0.0))
+        above = square[..., :-1, :]
         rest = (above + jnp.flip(above, (-2, -1))).reshape(*y.shape[:-2], n * (n - 1))
-        return jnp.concatenate([jnp.flip(filled[..., -1, :], -1), rest[..., : n * (n - 1) // 2]], -1)
+        return jnp.concatenate([jnp.flip(square[..., -1, :], -1), rest[..., : n * (n - 1) // 2]], -1)
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: PyTree = None) -> Array:
         """Return the log determinant, of shape `(...)`."""
@@ -267,6 +267,6 @@ def _offsets(x: Array) -> Array:
 
 
 def _log_pieces(logits: Array) -> Array:
-    left = jnp.cumsum(log_sigmoid(-logits), -1)
-    nothing = jnp.zeros((*left.shape[:-1], 1), left.dtype)
-    return jnp.concatenate([log_sigmoid(logits), nothing], -1) + jnp.concatenate([nothing, left], -1)
+    log_rest = jnp.cumsum(log_sigmoid(-logits), -1)
+    nothing = jnp.zeros((*log_rest.shape[:-1], 1), log_rest.dtype)
+    return jnp.concatenate([log_sigmoid(logits), nothing], -1) + jnp.concatenate([nothing, log_rest], -1)

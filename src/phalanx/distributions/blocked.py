@@ -200,9 +200,9 @@ def rows_of_block(f: OfBlock, leaves: list[Shaped[Array, "rows ..."]], lanes: in
     """Return the number of rows for which the arrays of all lanes fit into a core's cache; a divisor if possible."""
     count = len(leaves[0])
     converted, closed_over = jax.closure_convert(f, None, leaves)
-    shared, of_rows = _widest(jax.make_jaxpr(converted)(None, leaves, *closed_over), len(closed_over))
+    shared_size, of_rows = _widest(jax.make_jaxpr(converted)(None, leaves, *closed_over), len(closed_over))
     elements = BLOCK_ELEMENTS if jax.default_backend() == "cpu" else BLOCK_ELEMENTS_ACCELERATOR
-    most = max(LEAST_ROWS, elements * count // max(shared, lanes * of_rows, 1))
+    most = max(LEAST_ROWS, elements * count // max(shared_size, lanes * of_rows, 1))
     on_device = rows_on_device(count) or count
     return next((block for block in range(most, most // 2, -1) if on_device % block == 0), most)
 
@@ -374,14 +374,14 @@ def _add_at(start: Array, whole: Array, part: Array) -> Array:
     return lax.dynamic_update_slice_in_dim(whole, before + part, start, 0)
 
 
-def _take(values: Sequence[T], wanted: list[bool]) -> list[T]:
-    return [value for value, want in zip(values, wanted, strict=True) if want]
+def _take(values: Sequence[T], selection: list[bool]) -> list[T]:
+    return [value for value, want in zip(values, selection, strict=True) if want]
 
 
-def _put(values: list[Any], new: list[Any], wanted: list[bool]) -> list[Any]:
+def _put(values: list[Any], new: list[Any], selection: list[bool]) -> list[Any]:
     """Return `values` with the wanted ones replaced by those of `new`, in order."""
     following = iter(new)
-    return [next(following) if want else value for value, want in zip(values, wanted, strict=True)]
+    return [next(following) if want else value for value, want in zip(values, selection, strict=True)]
 
 
 def _is_primal(node: object) -> bool:

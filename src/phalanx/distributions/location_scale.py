@@ -161,8 +161,10 @@ class PartlyCentred(Transform[Array]):
                 before = sum((factor[..., i, j] * z[j] for j in range(i)), jnp.zeros(()))
                 z.append((first[..., i] - more[..., i] * before) / scale[..., i])
             return scale * jnp.stack(z, -1)
-        left = jnp.broadcast_to(more, x.shape)[..., None] * jnp.broadcast_to(jnp.tril(factor, -1), (*x.shape, size))
-        system = left + scale[..., None] * jnp.eye(size, dtype=x.dtype)
+        lower_part = jnp.broadcast_to(more, x.shape)[..., None] * jnp.broadcast_to(
+            jnp.tril(factor, -1), (*x.shape, size)
+        )
+        system = lower_part + scale[..., None] * jnp.eye(size, dtype=x.dtype)
         return scale * solve_triangular(system, first[..., None], lower=True)[..., 0]
 
     def _inverse(self, y: Array) -> Array:

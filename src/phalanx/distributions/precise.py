@@ -376,10 +376,10 @@ def precise(distribution: Distribution) -> Distribution:
         vars(distribution)["log_prob"] = MethodType(validate_sample(rule), distribution)
         return distribution
     inner = {name: _precise_inside(value) for name, value in vars(distribution).items()}
-    changed = {name: value for name, value in inner.items() if value is not vars(distribution)[name]}
-    if changed:
+    new_attributes = {name: value for name, value in inner.items() if value is not vars(distribution)[name]}
+    if new_attributes:
         distribution = copy(distribution)
-        vars(distribution).update(changed)
+        vars(distribution).update(new_attributes)
     return distribution
 
 

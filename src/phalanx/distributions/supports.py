@@ -99,9 +99,9 @@ def in_words(support: Constraint | None) -> str:
     return "".join(letters).strip()
 
 
-def _leaves(held: object) -> Iterator[object]:
+def _leaves(attributes: object) -> Iterator[object]:
     """Yield the leaves of attributes, for a user's constraint may lack the methods that flatten it."""
-    for leaf in jax.tree.leaves(held, is_leaf=lambda node: isinstance(node, Constraint | Transform)):
+    for leaf in jax.tree.leaves(attributes, is_leaf=lambda node: isinstance(node, Constraint | Transform)):
         if isinstance(leaf, Constraint | Transform):
             yield from _leaves(vars(leaf))
         else:
@@ -123,12 +123,14 @@ def entries(distribution: Distribution) -> Distribution:
     inner = entries(base) if isinstance(base, Distribution) else None
     if inner is None or inner is base:
         return distribution
-    joined = len(distribution.event_shape) - len(inner.event_shape)
+    num_dims = len(distribution.event_shape) - len(inner.event_shape)
     if isinstance(distribution, ExpandedDistribution):
-        return inner.expand((*distribution.batch_shape, *distribution.event_shape[:joined]))
+        return inner.expand((*distribution.batch_shape, *distribution.event_shape[:num_dims]))
     if isinstance(distribution, MaskedDistribution):
         mask = mask_of(distribution)
-        return MaskedDistribution(inner, mask if isinstance(mask, bool) else _widened(mask, joined, inner.batch_shape))
+        return MaskedDistribution(
+            inner, mask if isinstance(mask, bool) else _widened(mask, num_dims, inner.batch_shape)
+        )
     if isinstance(distribution, TransformedDistribution):
         single = all(t.domain.event_dim == 0 == t.codomain.event_dim for t in distribution.transforms)
         return TransformedDistribution(inner, distribution.transforms) if single else distribution
@@ -391,8 +393,8 @@ class AnyOf(Constraint):
 
     def tree_flatten(self) -> tuple[PyTree, PyTree]:
         """Return the supports, for JAX."""
-        fixed = {name: value for name, value in vars(self).items() if name != "supports"}
-        return (self.supports,), (("supports",), fixed)
+        static_fields = {name: value for name, value in vars(self).items() if name != "supports"}
+        return (self.supports,), (("supports",), static_fields)
 
     def eq(self, other: object, static: bool = False) -> ArrayLike:
         """Return whether another support is this one."""
@@ -461,11 +463,11 @@ def _point(distribution: Any) -> Any:
 def _of_transformed(distribution: TransformedDistribution) -> Any:
     before: Any = support_of(distribution.base_dist)
     transforms = _flat(distribution.transforms)
-    reached = before
+    codomain = before
     for transform in transforms:
-        if not _covers(reached, transform):
+        if not _covers(codomain, transform):
             break
-        reached = transform.codomain
+        codomain = transform.codomain
     else:
         return distribution.support
     entries = entries_of_support(before)

@@ -28,9 +28,9 @@ KIND = "ensemble"
 ENTRIES = ("epoch", "steps", "members", "seed", "arrays")
 
 
-def checkpoint_of(policy: SavePolicy, called: str = "") -> TrainingCheckpoint:
-    """Return the folder of an ensemble, which messages call `called`."""
-    return TrainingCheckpoint(policy, KIND, called or f"ensemble: {str(policy.folder.absolute())!r}", ENTRIES)
+def checkpoint_of(policy: SavePolicy, title: str = "") -> TrainingCheckpoint:
+    """Return the folder of an ensemble, which messages call `title`."""
+    return TrainingCheckpoint(policy, KIND, title or f"ensemble: {str(policy.folder.absolute())!r}", ENTRIES)
 
 
 def is_there(folder: Path) -> bool:
@@ -93,7 +93,7 @@ def restore(folder: str | os.PathLike[str], members: Members) -> dict[str, Any]:
     return index
 
 
-def check_members(called: str, index: Mapping[str, Any], members: Members) -> None:
+def check_members(title: str, index: Mapping[str, Any], members: Members) -> None:
     """Raise unless a folder holds as many members, of the same seed and with the same arrays.
 
     Raises:
@@ -102,16 +102,16 @@ def check_members(called: str, index: Mapping[str, Any], members: Members) -> No
     for name, value in (("members", members.count), ("seed", members.seed)):
         if index[name] != value:
             raise ValueError(
-                f"{called} was saved with {name} {index[name]}, and this ensemble has {value}. Make one with the saved "
+                f"{title} was saved with {name} {index[name]}, and this ensemble has {value}. Make one with the saved "
                 f"{name}."
             )
-    described = members.described
-    saved = {name: (tuple(shape), dtype) for name, shape, dtype in index["arrays"]}
-    for name in {**saved, **described}:
-        if saved.get(name) != described.get(name):
-            there, here = ("{1} {0}".format(*d[name]) if name in d else "missing" for d in (saved, described))
+    descriptions = members.described
+    saved_arrays = {name: (tuple(shape), dtype) for name, shape, dtype in index["arrays"]}
+    for name in {**saved_arrays, **descriptions}:
+        if saved_arrays.get(name) != descriptions.get(name):
+            there, here = ("{1} {0}".format(*d[name]) if name in d else "missing" for d in (saved_arrays, descriptions))
             raise ValueError(
-                f"{called} holds other networks: {name or 'the state'} is {there} there and {here} in this ensemble. "
+                f"{title} holds other networks: {name or 'the state'} is {there} there and {here} in this ensemble. "
                 f"Use the code they were trained with."
             )
 

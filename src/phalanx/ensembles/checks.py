@@ -36,7 +36,7 @@ def count_rows(what: str, tree: PyTree) -> int:
     if len(counts) != 1 or 0 in counts:
         raise ValueError(
             f"{what} must be arrays with one leading row for each example, equally many and at least 1; got "
-            f"{_listed(f'{name} {shape}'.strip() for name, shape in shapes.items()) or 'no arrays'}."
+            f"{_list_items(f'{name} {shape}'.strip() for name, shape in shapes.items()) or 'no arrays'}."
         )
     return counts.pop()
 
@@ -133,25 +133,28 @@ def check_step(returned: object, state: PyTree) -> tuple[Any, Mapping[str, Any]]
             f"phx.ensemble: update must return the new state and a dict of measured scalars, {RETURNS}; got "
             f"{type(returned).__name__}."
         )
-    new, measured = returned
+    new, scalars = returned
     before = describe(state)
     after = describe(new)
     if before != after:
         differing = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         raise TypeError(
             f"phx.ensemble: update must return a state of the same arrays as it was given, {RETURNS}; "
-            + _listed(f"{name or 'it'} was {_said(before, name)} and is {_said(after, name)}" for name in differing)
+            + _list_items(
+                f"{name or 'it'} was {_describe_array(before, name)} and is {_describe_array(after, name)}"
+                for name in differing
+            )
             + "."
         )
-    if not isinstance(measured, Mapping):
+    if not isinstance(scalars, Mapping):
         raise TypeError(
             f"phx.ensemble: update must return, after the state, a dict of measured scalars, {RETURNS}; got "
-            f"{type(measured).__name__}."
+            f"{type(scalars).__name__}."
         )
-    for name, shape in ((keystr(path), np.shape(leaf)) for path, leaf in tree_leaves_with_path(measured)):
+    for name, shape in ((keystr(path), np.shape(leaf)) for path, leaf in tree_leaves_with_path(scalars)):
         if shape:
             raise ValueError(f"phx.ensemble: update must measure scalars, and {name} has shape {shape}; take its mean.")
-    return new, measured
+    return new, scalars
 
 
 def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data: PyTree, size: int) -> None:
@@ -180,11 +183,11 @@ def check_finite(step: Callable[[Any, Any], Any], begin: Callable[[], Any], data
     for i in suspects:
         place = locate(leaves[i])
         first = max(min(place.index[0], len(leaves[i]) - size), 0)
-        given, right = (
+        first_state, right = (
             [leaf[first : first + size] for leaf in some]
             for some in ([*mended[:i], leaves[i], *mended[i + 1 :]], mended)
         )
-        if not is_finite(state, given) and is_finite(state, right):
+        if not is_finite(state, first_state) and is_finite(state, right):
             name = f"data{keystr(paths[i][0])}"
             raise ValueError(
                 f"ensemble.train: {place.describe(name)}, and with it a step is not finite: every member would be NaN "
@@ -208,10 +211,10 @@ def describe(tree: PyTree) -> dict[str, tuple[tuple[int, ...], str]]:
     return {keystr(path): (np.shape(leaf), str(jnp.result_type(leaf))) for path, leaf in tree_leaves_with_path(tree)}
 
 
-def _said(described: Mapping[str, tuple[tuple[int, ...], str]], name: str) -> str:
-    return "{1} {0}".format(*described[name]) if name in described else "missing"
+def _describe_array(descriptions: Mapping[str, tuple[tuple[int, ...], str]], name: str) -> str:
+    return "{1} {0}".format(*descriptions[name]) if name in descriptions else "missing"
 
 
-def _listed(items: Iterable[str]) -> str:
+def _list_items(items: Iterable[str]) -> str:
     items = list(items)
     return ", ".join(items[:NAMED]) + (f" and {len(items) - NAMED} more" if len(items) > NAMED else "")

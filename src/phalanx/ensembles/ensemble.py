@@ -103,11 +103,11 @@ class Ensemble:
     def update(self, batch: PyTree) -> Measured:
         """Make one step of every member on the same batch; return the values that `update` measured, `(members,)`."""
         placement = self._members.placement
-        placed = placement.everywhere(batch)
+        device_batch = placement.everywhere(batch)
         with self._interrupts.held():
-            measured = self._members.step(placed, None)
-            self._interrupts.agree(after=measured)
-        return jax.tree.map(lambda values: values.astype(np.float64), placement.join(measured))
+            losses = self._members.step(device_batch, None)
+            self._interrupts.agree(after=losses)
+        return jax.tree.map(lambda values: values.astype(np.float64), placement.join(losses))
 
     def train(
         self,
@@ -182,8 +182,8 @@ class Ensemble:
         checks.check_log(log)
         checks.check_finite(self._members.first_step, lambda: self.member(0), data, min(size, rows))
         batches = EpochBatches(rows, size, order, int(seed), self.num_members, bool(drop_last))
-        begun = Origin(self.epoch, self.steps, "") if policy is None else self._begun(policy.folder.absolute())
-        watch = EnsembleWatch(self._members, begun, batches, data, held_out, policy, log)
+        origin = Origin(self.epoch, self.steps, "") if policy is None else self._begun(policy.folder.absolute())
+        watch = EnsembleWatch(self._members, origin, batches, data, held_out, policy, log)
 
         def scores() -> Measured:
             of_ensemble = {} if apply is None else self._scores("ensemble", apply, data)
@@ -229,14 +229,14 @@ class Ensemble:
             parts.append(probabilities(some)[:, first - start :])
         return Prediction(np.concatenate(parts, axis=1))
 
-    def map(self, f: Callable[..., Any], *shared: PyTree) -> PyTree:
-        """Return `f(state, *shared)` of every member, `(members, ...)`, on the host.
+    def map(self, f: Callable[..., Any], *arguments: PyTree) -> PyTree:
+        """Return `f(state, *arguments)` of every member, `(members, ...)`, on the host.
 
         An `f` with an argument `key` is given a key of each member, another one after every step. It is compiled once
         for each `f`: give the same function in every call.
         """
         check_same("ensemble.map")
-        return self._members.each("map", f, f)(*shared)
+        return self._members.each("map", f, f)(*arguments)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all members to a folder, with Orbax; an ensemble that was saved there before is replaced.
@@ -260,14 +260,16 @@ class Ensemble:
         """
         index = checkpoints.restore(folder, self._members)
         self.epoch = index["epoch"]
-        begun = index.get("begun")
-        self._saved = None if begun is None else _Saved(Path(folder).absolute(), self.steps, Origin(*begun))
+        origin_entry = index.get("begun")
+        self._saved = (
+            None if origin_entry is None else _Saved(Path(folder).absolute(), self.steps, Origin(*origin_entry))
+        )
 
     def _begun(self, folder: Path) -> Origin:
         """Return the ensemble that training with this checkpoint began with: this one, unless it comes from there."""
-        saved = self._saved
-        if saved is not None and saved[:2] == (folder, self.steps) and agreed(checkpoints.is_there(folder)):
-            return saved.begun
+        last_save = self._saved
+        if last_save is not None and last_save[:2] == (folder, self.steps) and agreed(checkpoints.is_there(folder)):
+            return last_save.begun
         return Origin.of(self._members, self.epoch)
 
     def _epochs(
@@ -279,24 +281,24 @@ class Ensemble:
         watch: EnsembleWatch,
         progress: bool,
     ) -> Iterator[Measured]:
-        placed = self._members.placement.everywhere(data)
+        device_data = self._members.placement.everywhere(data)
         self.interrupted = False
-        method = Epochs(self._members, placed, batches, num_epochs, scores, watch, progress)
+        method = Epochs(self._members, device_data, batches, num_epochs, scores, watch, progress)
         loop = Loop(method, method.init(None), watch.training.checkpoint)
-        ended = loop.state.epochs
+        num_epochs_before = loop.state.epochs
         self.epoch = method.epoch_of(loop.state)
         self.history = [look.measured for look in watch.training.looks]
         try:
             with watched(make_progress(progress)) as display:
                 for state in loop.blocks(display):
-                    if state.epochs > ended and state.averages_of_epoch is not None:
-                        ended = self._note(method, state, watch)
+                    if state.epochs > num_epochs_before and state.averages_of_epoch is not None:
+                        num_epochs_before = self._note(method, state, watch)
                         yield state.averages_of_epoch
         finally:
             self._saved = None if watch.folder is None else _Saved(watch.folder, self.steps, watch.begun)
         state = loop.state
         self.interrupted = loop.stopped is Stop.INTERRUPTED
-        if state.epochs > ended and state.averages_of_epoch is not None:
+        if state.epochs > num_epochs_before and state.averages_of_epoch is not None:
             self._note(method, state, watch)
             yield state.averages_of_epoch
         elif self.interrupted and state.is_within:

@@ -160,8 +160,8 @@ class Epochs:
 
     def report(self, state: Epoch) -> EpochReport:
         """Return how many steps were made and, where progress is shown, what the last of them measured."""
-        shown = flat(self.members.placement.join(state.last)) if self.shown else {}
-        means = {name: float(np.mean(values)) for name, values in shown.items()}
+        last_values = flat(self.members.placement.join(state.last)) if self.shown else {}
+        means = {name: float(np.mean(values)) for name, values in last_values.items()}
         epoch = state.epochs + (state.steps_in_epoch < len(state.batches))
         return EpochReport(
             "training",
@@ -175,13 +175,11 @@ class Epochs:
 
     def save(self, state: Epoch) -> Epoch:
         """Save the members, and what was measured within the epoch."""
-        measured = self._measured(state) if state.is_within else None
+        values = self._measured(state) if state.is_within else None
         steps_done = state.steps_in_epoch if state.is_within else 0
         seconds = time.monotonic() - self._began
-        self.watch.save(
-            TrainingProgress(state.epochs, steps_done, state.steps, seconds, measured), self.epoch_of(state)
-        )
-        return state._replace(earlier=measured, kept=steps_done, measured=[])
+        self.watch.save(TrainingProgress(state.epochs, steps_done, state.steps, seconds, values), self.epoch_of(state))
+        return state._replace(earlier=values, kept=steps_done, measured=[])
 
     def save_whole(self, state: Epoch) -> bool:
         """Save if all members have made the same steps, those of the state; return whether they have."""
@@ -205,10 +203,10 @@ class Epochs:
 
     def _ended(self, state: Epoch) -> Epoch:
         """Evaluate, log and save at the end of an epoch."""
-        measured = self.averages(state)
-        state = state._replace(epochs=state.epochs + 1, averages_of_epoch=measured, earlier=None, kept=0, measured=[])
+        averages = self.averages(state)
+        state = state._replace(epochs=state.epochs + 1, averages_of_epoch=averages, earlier=None, kept=0, measured=[])
         seconds = time.monotonic() - self._began
-        self.watch.training.add(EpochLook(self.epoch_of(state), self.members.steps, seconds, flat(measured)))
+        self.watch.training.add(EpochLook(self.epoch_of(state), self.members.steps, seconds, flat(averages)))
         return self.save(state) if self.watch.training.checkpoint is not None and self.done(state) else state
 
     def _measured(self, state: Epoch) -> Any:

@@ -97,10 +97,10 @@ def learner(
         (10, 3)
     """
     if isinstance(network, Network):
-        given = [each for each in (apply, loss, optimizer) if each is not None]  # the first or the last is left out
-        if len(given) != 2:
+        parts = [each for each in (apply, loss, optimizer) if each is not None]  # the first or the last is left out
+        if len(parts) != 2:
             raise TypeError("learner: give a network with a loss and an optimizer, learner(network, loss, optimizer).")
-        return _learner(_of_functions(network.init, network.apply), *given)
+        return _learner(_of_functions(network.init, network.apply), *parts)
     return _learner(_of_functions(network, apply), loss, optimizer)
 
 

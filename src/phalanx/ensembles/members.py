@@ -126,21 +126,21 @@ class Members:
             The values that `update` measured, by group.
         """
         by_member = rows is not None and rows.ndim == 2
-        chosen = self.placement.split(rows) if by_member else self.placement.everywhere(rows)
+        shards = self.placement.split(rows) if by_member else self.placement.everywhere(rows)
         if by_member not in self._programs:
             self._programs[by_member] = self.compile_step(by_member)
-        measured = []
+        losses_of_members = []
         number = jnp.uint32(self.steps)
         self.is_whole = False
         for some in self.placement.runs():
             states = tuple(self.states[some])
             keys = tuple(self.keys[some])
-            of_these = tuple(chosen[some]) if by_member else chosen
+            of_these = tuple(shards[some]) if by_member else shards
             self.states[some], losses = self._programs[by_member](states, keys, data, of_these, number)
-            measured += self.placement.in_turn(losses)
+            losses_of_members += self.placement.in_turn(losses)
         self.steps = self.steps + 1
         self.is_whole = True
-        return measured
+        return losses_of_members
 
     def compile_step(self, by_member: bool) -> Callable[..., Any]:
         """Return a jitted step of a few groups, each on rows of its `own` or all on the same."""
@@ -170,7 +170,7 @@ class Members:
         return placement.on_mesh(on_device, specs, (members, members), donate=(0,))
 
     def each(self, what: str, name: Callable[..., Any], f: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `f(state, *shared)` of all members as a function of `shared`, compiled once for each `name`.
+        """Return `f(state, *arguments)` of all members as a function of `arguments`, compiled once for each `name`.
 
         Args:
             what: purpose of the function, part of its name.
@@ -180,12 +180,14 @@ class Members:
         placement = self.placement
         takes_key = "key" in inspect.signature(f).parameters
 
-        def on_device(states: tuple[State, ...], keys: tuple[Array, ...], shared: PyTree, number: Array) -> PyTree:
+        def on_device(
+            states: tuple[State, ...], keys: tuple[Array, ...], shared_arguments: PyTree, number: Array
+        ) -> PyTree:
             def one(state: State, key: Array) -> PyTree:
                 with checks.one_network("a function of the members"):
                     if not takes_key:
-                        return f(state, *shared)
-                    return f(state, *shared, key=_key_of(key, IN_FUNCTIONS, number))
+                        return f(state, *shared_arguments)
+                    return f(state, *shared_arguments, key=_key_of(key, IN_FUNCTIONS, number))
 
             return tuple(placement.each(one, state, key) for state, key in zip(states, keys, strict=True))
 
@@ -196,11 +198,11 @@ class Members:
                 self._mapped.pop(next(iter(self._mapped)))
         run = self._mapped[what, name]
 
-        def all_members(*shared: PyTree) -> PyTree:
-            placed = placement.everywhere(shared)
+        def all_members(*shared_arguments: PyTree) -> PyTree:
+            arguments = placement.everywhere(shared_arguments)
             number = jnp.uint32(self.steps)
             groups = [
-                placement.in_turn(run(tuple(self.states[s]), tuple(self.keys[s]), placed, number))
+                placement.in_turn(run(tuple(self.states[s]), tuple(self.keys[s]), arguments, number))
                 for s in placement.runs()
             ]
             return placement.join([group for part in groups for group in part])

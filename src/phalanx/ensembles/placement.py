@@ -65,9 +65,9 @@ class Placement:
                 f"ensemble: members lie along the mesh's 'chain' axis and rows of batches along 'data', but the mesh "
                 f"is {dict(mesh.shape)}. Use phx.make_mesh(data=...)."
             )
-        used = min(count, chains)
+        num_devices = min(count, chains)
         axes = sorted(range(len(mesh.axis_names)), key=lambda i: mesh.axis_names[i] != CHAIN)
-        devices = mesh.devices.transpose(axes).reshape(chains, shards)[np.arange(used) * chains // used]
+        devices = mesh.devices.transpose(axes).reshape(chains, shards)[np.arange(num_devices) * chains // num_devices]
         _check_processes(devices, count)
         each = -(-count // len(devices))
         apart = devices[0, 0].platform == "cpu" and Workaround.MEMBERS_APART.is_on
@@ -155,14 +155,14 @@ class Placement:
 
         return jax.tree.map(together, *groups)
 
-    def each(self, f: Callable[..., Any], *mapped: PyTree) -> PyTree:
-        """Return `f` of every member of a group on one device; arrays of `mapped` are `(1, width, ...)`, or bare."""
+    def each(self, f: Callable[..., Any], *arguments: PyTree) -> PyTree:
+        """Return `f` of every member of a group on one device; arrays in `arguments` are `(1, width, ...)`, or bare."""
         if self.bare:
-            return jax.tree.map(_strong, f(*mapped))
+            return jax.tree.map(_strong, f(*arguments))
         if self.width == 1:
-            result = f(*jax.tree.map(lambda leaf: leaf[0, 0], mapped))
+            result = f(*jax.tree.map(lambda leaf: leaf[0, 0], arguments))
             return jax.tree.map(lambda leaf: _strong(leaf)[None, None], result)
-        result = jax.vmap(f)(*jax.tree.map(lambda leaf: leaf[0], mapped))
+        result = jax.vmap(f)(*jax.tree.map(lambda leaf: leaf[0], arguments))
         return jax.tree.map(lambda leaf: _strong(leaf)[None], result)
 
     def rows(self, batch: PyTree) -> PyTree:
@@ -184,7 +184,7 @@ class Placement:
         self, f: Callable[..., Any], in_specs: PyTree, out_specs: PyTree, donate: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
         """Return `f`, jitted, as a function of the members of all devices."""
-        mapped = jax.shard_map(
+        on_devices = jax.shard_map(
             f,
             mesh=self.mesh,
             in_specs=in_specs,
@@ -194,7 +194,7 @@ class Placement:
         )
         # states are replicated over the devices of one member: without this XLA might shard them
         layouts = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), out_specs)
-        return jax.jit(mapped, donate_argnums=donate, out_shardings=layouts)
+        return jax.jit(on_devices, donate_argnums=donate, out_shardings=layouts)
 
 
 def _check_processes(devices: np.ndarray, count: int) -> None:

@@ -63,7 +63,7 @@ def last_layer_laplace(features: Array, weights: Array, prior_precision: float) 
     weights = weights.astype(dtype)
     size, classes = weights.shape
     rows = -(-len(features) // BLOCK) * BLOCK
-    padded = jnp.pad(features, ((0, rows - len(features)), (0, 0)))  # a row of zeros adds no curvature
+    full_features = jnp.pad(features, ((0, rows - len(features)), (0, 0)))  # a row of zeros adds no curvature
 
     def add(total: Array, block: Array) -> tuple[Array, None]:
         p = jax.nn.softmax(block @ weights)
@@ -71,7 +71,7 @@ def last_layer_laplace(features: Array, weights: Array, prior_precision: float) 
         return total + jnp.einsum("ncd,ni,nj->cidj", middle, block, block), None
 
     zero = jnp.zeros((classes, size, classes, size), weights.dtype)
-    curvature, _ = lax.scan(add, zero, padded.reshape(-1, BLOCK, size))
+    curvature, _ = lax.scan(add, zero, full_features.reshape(-1, BLOCK, size))
     whole = curvature.reshape(classes * size, classes * size) + prior_precision * jnp.eye(classes * size)
     return LastLayer(weights, jnp.linalg.cholesky(whole))
 
@@ -88,7 +88,7 @@ def _numbers(name: str, values: object) -> Array:
 
 
 def last_layer_probabilities(
-    fitted: LastLayer, features: Float[Array, "rows features"], key: Array, draws: int = 100
+    last_layer: LastLayer, features: Float[Array, "rows features"], key: Array, draws: int = 100
 ) -> Float[Array, "rows classes"]:
     """Return the mean probabilities of rows over draws of the last layer's weights.
 
@@ -99,10 +99,10 @@ def last_layer_probabilities(
         (4, 2)
     """
     draws = check_integer("last_layer_probabilities", "draws", draws)
-    size, classes = fitted.mean.shape
-    normals = random.normal(key, (classes * size, draws), fitted.mean.dtype)
-    away = jax.scipy.linalg.solve_triangular(fitted.factor.T, normals, lower=False)
-    weights = fitted.mean[None] + away.T.reshape(draws, classes, size).swapaxes(1, 2)
+    size, classes = last_layer.mean.shape
+    normals = random.normal(key, (classes * size, draws), last_layer.mean.dtype)
+    away = jax.scipy.linalg.solve_triangular(last_layer.factor.T, normals, lower=False)
+    weights = last_layer.mean[None] + away.T.reshape(draws, classes, size).swapaxes(1, 2)
     return lax.map(lambda w: jax.nn.softmax(features @ w), weights).mean(0)
 
 
@@ -177,17 +177,17 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
         return Averaged(trained, zero, zero, zeros, zeros, deviations)
 
     def update(state: Averaged, batch: PyTree, key: Array) -> tuple[Averaged, dict[str, Array]]:
-        trained, measured = learner.update(state.trained, batch, key)
+        trained, losses = learner.update(state.trained, batch, key)
         step = state.step + 1
-        taken = (step > start) & ((step - start) % every == 0)
-        count = state.count + taken
+        is_collected = (step > start) & ((step - start) % every == 0)
+        count = state.count + is_collected
 
         def nearer(m: Array, w: Array) -> Array:
-            return m + (taken / jnp.maximum(count, 1)).astype(m.dtype) * (w - m)
+            return m + (is_collected / jnp.maximum(count, 1)).astype(m.dtype) * (w - m)
 
         mean = jax.tree.map(nearer, state.mean, trained.params)
         squares = jax.tree.map(
-            lambda s, before, after, w: s + taken.astype(s.dtype) * (w - before) * (w - after),
+            lambda s, before, after, w: s + is_collected.astype(s.dtype) * (w - before) * (w - after),
             state.squares,
             state.mean,
             mean,
@@ -196,10 +196,10 @@ def swag(learner: Learner, *, start: int, every: int, rank: int = 20) -> Learner
         slot = state.count % rank
 
         def put(rows: Array, w: Array, m: Array) -> Array:
-            return rows.at[slot].set(jnp.where(taken, w - m, rows[slot]))
+            return rows.at[slot].set(jnp.where(is_collected, w - m, rows[slot]))
 
         deviations = jax.tree.map(put, state.deviations, trained.params, mean)
-        return Averaged(trained, step, count, mean, squares, deviations), measured
+        return Averaged(trained, step, count, mean, squares, deviations), losses
 
     def apply(state: Averaged, inputs: PyTree) -> PyTree:
         # before the first weights are averaged their mean is zero, and the network's own weights predict

@@ -59,16 +59,21 @@ class Prediction:
         Raises:
             ValueError: when a number is out of range, no member is chosen, or all chosen ones have weight 0.
         """
-        chosen = np.atleast_1d(np.asarray(members))
+        numbers = np.atleast_1d(np.asarray(members))
         count = len(self.probabilities)
-        if chosen.dtype == bool and chosen.shape == (count,):
-            chosen = np.flatnonzero(chosen)
-        if not chosen.size or chosen.ndim > 1 or chosen.dtype.kind not in "iu" or not (abs(chosen + 0.5) < count).all():
+        if numbers.dtype == bool and numbers.shape == (count,):
+            numbers = np.flatnonzero(numbers)
+        if (
+            not numbers.size
+            or numbers.ndim > 1
+            or numbers.dtype.kind not in "iu"
+            or not (abs(numbers + 0.5) < count).all()
+        ):
             raise ValueError(
                 f"Prediction.subset: give numbers of members, from 0 to {count - 1}, one at least; got {members!r}."
             )
-        subset = Prediction(self.probabilities[chosen])
-        return subset if self.weights is None else subset.weighted(self.weights[chosen])
+        subset = Prediction(self.probabilities[numbers])
+        return subset if self.weights is None else subset.weighted(self.weights[numbers])
 
     def weighted(self, weights: Sequence[float] | np.ndarray) -> Prediction:
         """Return the prediction with other weights of the members.
@@ -128,7 +133,7 @@ class Prediction:
 
         self._check_finite()
 
-        minimum = minimize_scalar(lambda log_t: score(_tempered(self.mean, np.exp(log_t)), labels).nll, bounds=(-3, 3))
+        minimum = minimize_scalar(lambda log_t: score(_temper(self.mean, np.exp(log_t)), labels).nll, bounds=(-3, 3))
         return float(np.exp(minimum.x))
 
     def tempered(self, temperature: float) -> Float[np.ndarray, "rows classes"]:
@@ -139,14 +144,14 @@ class Prediction:
         """
         if not 0 < temperature < np.inf:
             raise ValueError(f"Prediction.tempered: the temperature must be positive, got {temperature!r}.")
-        return _tempered(self.mean, temperature)
+        return _temper(self.mean, temperature)
 
     def _check_finite(self) -> None:
-        lost = [m for m, values in enumerate(self.probabilities) if not np.isfinite(values).all()]
-        if lost:
+        diverged_members = [m for m, values in enumerate(self.probabilities) if not np.isfinite(values).all()]
+        if diverged_members:
             raise ValueError(
-                f"Prediction: members {lost} predict probabilities that are not finite: they have probably diverged in "
-                f"training. Train with smaller steps, or leave them out with prediction.subset."
+                f"Prediction: members {diverged_members} predict probabilities that are not finite: they have probably "
+                f"diverged in training. Train with smaller steps, or leave them out with prediction.subset."
             )
 
 
@@ -198,7 +203,7 @@ def _entropy(probabilities: np.ndarray) -> np.ndarray:
     return -np.sum(p * np.log(np.maximum(p, SMALLEST)), axis=-1)
 
 
-def _tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+def _temper(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     logits = np.log(np.maximum(probabilities.astype(np.float64), SMALLEST)) / temperature
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)

@@ -58,7 +58,7 @@ class Origin(NamedTuple):
     @classmethod
     def of(cls, members: Members, epoch: int) -> Origin:
         """Describe an ensemble as it is."""
-        return cls(epoch, members.steps, digest_of(_named(members.together())) if members.steps else "")
+        return cls(epoch, members.steps, digest_of(_name_arrays(members.together())) if members.steps else "")
 
 
 class TrainingProgress(NamedTuple):
@@ -105,7 +105,7 @@ class EnsembleWatch:
 
     Args:
         members: the ensemble.
-        begun: the ensemble that training began with.
+        origin: the ensemble that training began with.
         batches: rows of the batches.
         data: all rows, as the user gave them.
         held_out: rows that training does not use; None without.
@@ -123,14 +123,14 @@ class EnsembleWatch:
     def __init__(
         self,
         members: Members,
-        begun: Origin,
+        origin: Origin,
         batches: EpochBatches,
         data: PyTree,
         held_out: PyTree,
         checkpoint: SavePolicy | None,
         log: str | os.PathLike[str] | None,
     ):
-        self.begun = begun
+        self.begun = origin
         self._members = members
         self._data = data
         self._size = min(batches.size, batches.rows)
@@ -163,16 +163,16 @@ class EnsembleWatch:
             return None
         put_members(checkpoint, record, self._members)
         self.training.looks[:] = [
-            EpochLook(epoch, steps, seconds, {name: np.asarray(values) for name, values in measured.items()})
-            for epoch, steps, seconds, measured in record["looks"]
+            EpochLook(epoch, steps, seconds, {name: np.asarray(values) for name, values in tree_of_values.items()})
+            for epoch, steps, seconds, tree_of_values in record["looks"]
         ]
         steps_done = record["made"]
         tree = jax.tree.structure(self._measured_like())
         values: Any = np.zeros((tree.num_leaves, steps_done, self._members.count))
         if values.size:
             values = checkpoint.restore(f"measured-{record['steps']}", values, record)
-        measured = jax.tree.unflatten(tree, list(np.asarray(values))) if steps_done else None
-        return TrainingProgress(record["epochs"], steps_done, record["trained"], record["seconds"], measured)
+        tree_of_values = jax.tree.unflatten(tree, list(np.asarray(values))) if steps_done else None
+        return TrainingProgress(record["epochs"], steps_done, record["trained"], record["seconds"], tree_of_values)
 
     def save(self, progress: TrainingProgress, epoch: int) -> None:
         """Save the members, as they are after so many epochs.
@@ -214,7 +214,7 @@ class EnsembleWatch:
 
     def _identity(self, batches: EpochBatches, held_out: PyTree) -> Identity:
         members = self._members
-        said = {
+        settings = {
             "num_members": members.count,
             "seed of the ensemble": members.seed,
             "batch_size": batches.size,
@@ -222,18 +222,20 @@ class EnsembleWatch:
             "seed": batches.seed,
             "drop_last": batches.drop_last,
             "number of steps before the training": self.begun.steps,
-            "data": ", ".join(f"{name} {array.dtype} {array.shape}".strip() for name, array in _named(self._data)),
+            "data": ", ".join(
+                f"{name} {array.dtype} {array.shape}".strip() for name, array in _name_arrays(self._data)
+            ),
         }
         contents = {
-            "data": digest_of(_named(self._data)),
-            "held_out": None if held_out is None else digest_of(_named(held_out)),
+            "data": digest_of(_name_arrays(self._data)),
+            "held_out": None if held_out is None else digest_of(_name_arrays(held_out)),
             "members": self.begun.content or None,
         }
         traces = {
             "init": trace(members.init, random.key(0)),
             "update": trace(members.first_step, members.like, self._batch_like()),
         }
-        return identity_of(said, contents, traces)
+        return identity_of(settings, contents, traces)
 
     def _batch_like(self) -> PyTree:
         return jax.eval_shape(lambda data: jax.tree.map(lambda leaf: leaf[: self._size], data), self._data)
@@ -250,12 +252,12 @@ def average(values: PyTree, weights: Sequence[int] | np.ndarray) -> PyTree:
     return jax.tree.map(lambda v: np.average(v, axis=0, weights=weights), values)
 
 
-def flat(measured: PyTree) -> Measured:
+def flat(tree: PyTree) -> Measured:
     """Return values by name, nested ones by names with dots."""
-    return {keystr(path, simple=True, separator="."): value for path, value in tree_leaves_with_path(measured)}
+    return {keystr(path, simple=True, separator="."): value for path, value in tree_leaves_with_path(tree)}
 
 
-def _named(tree: PyTree) -> Iterator[tuple[str, np.ndarray]]:
+def _name_arrays(tree: PyTree) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the arrays of a tree by name, on the host; keys of random numbers as plain numbers."""
     for path, leaf in tree_leaves_with_path(tree):
         yield keystr(path), to_host(as_data(leaf) if isinstance(leaf, jax.Array) else leaf)

@@ -17,15 +17,15 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
-def which(chosen: np.ndarray, noun: str) -> str:
+def which(is_chosen: np.ndarray, noun: str) -> str:
     """Return the numbers of the items that are chosen: `chain 2`, `chains 0, 3`; of many, or of all, how many."""
-    numbers = np.flatnonzero(chosen).tolist()
-    if len(numbers) > _NAMED or len(numbers) == len(chosen):
+    numbers = np.flatnonzero(is_chosen).tolist()
+    if len(numbers) > _NAMED or len(numbers) == len(is_chosen):
         return count(len(numbers), noun)
     return f"{noun if len(numbers) == 1 else noun + 's'} {', '.join(map(str, numbers))}"
 
 
-def first_few(items: Any, written: Callable[[Any], str] = str, joined: str = ", ") -> str:
+def first_few(items: Any, as_text: Callable[[Any], str] = str, separator: str = ", ") -> str:
     """Return the first few items of a sequence as text, and the number of the others."""
-    left = len(items) - _NAMED
-    return joined.join(map(written, items[:_NAMED])) + (f" and {left:,} more" if left > 0 else "")
+    num_left = len(items) - _NAMED
+    return separator.join(map(as_text, items[:_NAMED])) + (f" and {num_left:,} more" if num_left > 0 else "")

@@ -172,9 +172,11 @@ def _known_later(values: list[str]) -> str:
 
 def _origins(line: CodeLine, variables: Mapping[str, Any], arguments: Mapping[str, object]) -> list[str]:
     """Return the variables and arguments that the failing expression was computed from."""
-    given = {id(leaf): f"the argument {key!r}" for key, tree in arguments.items() for leaf in jax.tree.leaves(tree)}
-    drawn = {id(variable.value): f"the variable {key!r}" for key, variable in variables.items()}
-    return line.sources({**given, **drawn})
+    arguments_by_id = {
+        id(leaf): f"the argument {key!r}" for key, tree in arguments.items() for leaf in jax.tree.leaves(tree)
+    }
+    variables_by_id = {id(variable.value): f"the variable {key!r}" for key, variable in variables.items()}
+    return line.sources({**arguments_by_id, **variables_by_id})
 
 
 def _after(variables: Mapping[str, Any] | None) -> str:

@@ -35,12 +35,12 @@ def hint(wrong: str | Iterable[str], existing: Iterable[str], not_kept: Iterable
     """
     names = [wrong] if isinstance(wrong, str) else list(wrong)
     left_out = list(not_kept)
-    if lost := [name for name in names if name in left_out]:
-        return f" The model has {_listed(lost, ' and ')}. {_not_kept(lost)}"
+    if known_names := [name for name in names if name in left_out]:
+        return f" The model has {_list_names(known_names, ' and ')}. {_not_kept(known_names)}"
     near = list(dict.fromkeys(match for name in names for match in _near(str(name), [*existing, *left_out])))
     if not near:
         return ""
-    question = f" Did you mean {_listed(near, ' or ')}?"
+    question = f" Did you mean {_list_names(near, ' or ')}?"
     return question if set(near) - set(left_out) else f"{question} {_not_kept(near)}"
 
 
@@ -64,6 +64,6 @@ def _near(name: str, names: Iterable[str]) -> list[str]:
     return [by_lower[other] for other in candidates][:_NAMED]
 
 
-def _listed(names: list[str], last: str) -> str:
+def _list_names(names: list[str], last: str) -> str:
     quoted = [repr(name) for name in names]
     return last.join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)

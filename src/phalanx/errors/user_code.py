@@ -72,11 +72,11 @@ class CodeLine:
     def code(self) -> str:
         """Expression that failed, or the line if Python does not know the expression."""
         positions = self.frame.f_code.co_positions()
-        begin, end, left, right = next(itertools.islice(positions, self.traceback.tb_lasti // 2, None), (None,) * 4)
-        if begin is None or begin != end or left is None or right is None or self.operation.startswith(_TO_TARGETS):
+        begin, end, column, right = next(itertools.islice(positions, self.traceback.tb_lasti // 2, None), (None,) * 4)
+        if begin is None or begin != end or column is None or right is None or self.operation.startswith(_TO_TARGETS):
             return self.text
         line = linecache.getline(self.frame.f_code.co_filename, begin, self.frame.f_globals)
-        return line.encode()[left:right].decode(errors="replace") or self.text
+        return line.encode()[column:right].decode(errors="replace") or self.text
 
     @property
     def operation(self) -> str:
@@ -108,17 +108,17 @@ class CodeLine:
     def sources(self, names: dict[int, str]) -> list[str]:
         """Return the descriptions of the objects in `known`, by id, that the failing expression was computed from."""
         sources = []
-        seen = set()
-        left = list(self.names)
-        while left:
-            name = left.pop(0)
-            if name in seen:
+        visited = set()
+        pending = list(self.names)
+        while pending:
+            name = pending.pop(0)
+            if name in visited:
                 continue
-            seen.add(name)
+            visited.add(name)
             leaves = jax.tree.leaves(self._named_entries(self.frame.f_locals.get(name)))
-            described = [names[id(leaf)] for leaf in leaves if id(leaf) in names]
-            sources += [description for description in described if description not in sources]
-            left += [] if described else self._assigned.get(name, [])
+            descriptions = [names[id(leaf)] for leaf in leaves if id(leaf) in names]
+            sources += [description for description in descriptions if description not in sources]
+            pending += [] if descriptions else self._assigned.get(name, [])
         return sources
 
     def _named_entries(self, value: object) -> Any:

@@ -58,8 +58,8 @@ class _Autoregressive(SinglePassTransform):
         self, context: Float[Array | np.ndarray, "*batch size"]
     ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch size"]]:
         """Return shift and log scale of each coordinate, from the coordinates before it."""
-        hidden = tuple(len(bias) for _, bias in self.weights["layers"][:-1])
-        return shift_and_log_scale(apply_dense(self.weights, context, masks_of(self.order, hidden), self.context))
+        widths = tuple(len(bias) for _, bias in self.weights["layers"][:-1])
+        return shift_and_log_scale(apply_dense(self.weights, context, masks_of(self.order, widths), self.context))
 
     def _solve(self, step: Callable[[Array], Array], like: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
         """Return the fixed point of `step`, whose result for a coordinate depends only on the coordinates before it."""
@@ -175,12 +175,12 @@ class MaskedAutoregressive(_Autoregressive):
 
 
 @cache
-def masks_of(order: tuple[int, ...], hidden: tuple[int, ...]) -> list[np.ndarray]:
+def masks_of(order: tuple[int, ...], widths: tuple[int, ...]) -> list[np.ndarray]:
     """Return the masks of the weights of each layer and of the linear part."""
     size = len(order)
     with jax.ensure_compile_time_eval():
-        if not hidden:  # NumPyro's network has at least one hidden layer
+        if not widths:  # NumPyro's network has at least one hidden layer
             linear = np.asarray(refuse_without(MASKS)(size, [1], np.array(order), 2)[1])
             return [linear, linear]
-        masks, linear = refuse_without(MASKS)(size, list(hidden), np.array(order), 2)
+        masks, linear = refuse_without(MASKS)(size, list(widths), np.array(order), 2)
         return [np.asarray(mask) for mask in (*masks, linear)]

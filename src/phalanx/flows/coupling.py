@@ -97,8 +97,8 @@ class Coupling(SinglePassTransform):
 
     def tree_flatten(self) -> tuple[PyTree, PyTree]:
         """Return the weights as the leaves."""
-        fixed = {"network": self.network, "shape": self.shape, "flags": self.flags}
-        return (self.weights,), (("weights",), fixed)
+        static_fields = {"network": self.network, "shape": self.shape, "flags": self.flags}
+        return (self.weights,), (("weights",), static_fields)
 
     def _over_event(self, log_scale: Array) -> Array:
         return jnp.sum(log_scale, tuple(range(-len(self.shape), 0)))
@@ -163,8 +163,8 @@ class Couplings(SinglePassTransform):
         """Return the image of `x`, and the log determinant, of shape `(...)`."""
         x = jnp.asarray(x)
 
-        def layer(carry: tuple[Array, Array], given: tuple[Weights, Array]) -> tuple[tuple[Array, Array], None]:
-            (x, total), (weights, stays) = carry, given
+        def layer(carry: tuple[Array, Array], layer_inputs: tuple[Weights, Array]) -> tuple[tuple[Array, Array], None]:
+            (x, total), (weights, stays) = carry, layer_inputs
             shift, log_scale = dense_affine(weights, stays, x)
             return (x * jnp.exp(log_scale) + shift, total + jnp.sum(log_scale, -1)), None
 
@@ -176,8 +176,8 @@ class Couplings(SinglePassTransform):
         """Return the inverse image of `y`, and the log determinant of the forward direction there."""
         y = jnp.asarray(y)
 
-        def layer(carry: tuple[Array, Array], given: tuple[Weights, Array]) -> tuple[tuple[Array, Array], None]:
-            (y, total), (weights, stays) = carry, given
+        def layer(carry: tuple[Array, Array], layer_inputs: tuple[Weights, Array]) -> tuple[tuple[Array, Array], None]:
+            (y, total), (weights, stays) = carry, layer_inputs
             shift, log_scale = dense_affine(weights, stays, y)
             return ((y - shift) * jnp.exp(-log_scale), total + jnp.sum(log_scale, -1)), None
 

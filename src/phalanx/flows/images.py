@@ -39,14 +39,14 @@ class Unsqueeze(ParameterFreeTransform):
     def __call__(self, x: Array | np.ndarray) -> Array:
         """Turn channels into pixels."""
         *batch, height, width, _ = x.shape
-        doubled = self.forward_shape(x.shape)
-        x = x.reshape(*batch, height, width, 2, 2, doubled[-1])
-        return jnp.swapaxes(x, -4, -3).reshape(doubled)
+        shape = self.forward_shape(x.shape)
+        x = x.reshape(*batch, height, width, 2, 2, shape[-1])
+        return jnp.swapaxes(x, -4, -3).reshape(shape)
 
     def _inverse(self, y: Array | np.ndarray) -> Array:
-        halved = self.inverse_shape(y.shape)
-        y = y.reshape(*y.shape[:-3], halved[-3], 2, halved[-2], 2, y.shape[-1])
-        return jnp.swapaxes(y, -4, -3).reshape(halved)
+        shape = self.inverse_shape(y.shape)
+        y = y.reshape(*y.shape[:-3], shape[-3], 2, shape[-2], 2, y.shape[-1])
+        return jnp.swapaxes(y, -4, -3).reshape(shape)
 
     def log_abs_det_jacobian(self, x: Array | np.ndarray, y: Array | np.ndarray, intermediates: PyTree = None) -> Array:
         """Return zero, of the shape of the batch."""

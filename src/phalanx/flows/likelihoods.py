@@ -39,8 +39,8 @@ class _Quantized(dist.Distribution):
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw whole numbers."""
         shape = (*sample_shape, *self.batch_shape)
-        drawn = jnp.broadcast_to(self.loc, shape) + jnp.broadcast_to(self.scale, shape) * self._standard(key, shape)
-        return jnp.clip(jnp.round(drawn), 0, HIGHEST).astype(jnp.result_type(int))
+        draws = jnp.broadcast_to(self.loc, shape) + jnp.broadcast_to(self.scale, shape) * self._standard(key, shape)
+        return jnp.clip(jnp.round(draws), 0, HIGHEST).astype(jnp.result_type(int))
 
     def log_prob(self, value: ArrayLike) -> Array:
         """Return the log probability of whole numbers; minus infinity for other values."""

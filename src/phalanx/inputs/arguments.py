@@ -93,22 +93,22 @@ class Arguments:
 
     def fixing(self, names: Collection[str]) -> Arguments:
         """Return the same arguments with these arrays compiled in."""
-        taken = [name in names for name in self.names]
-        following = iter(enumerate(taken))
-        fixed: list[Any] = []
+        is_fixed = [name in names for name in self.names]
+        following = iter(enumerate(is_fixed))
+        static_values: list[Any] = []
         for value in self.layout.fixed:
             if value is not _ARRAY:
-                fixed.append(value)
+                static_values.append(value)
                 continue
             number, is_taken = next(following)
-            fixed.append(Constant.of(self, number) if is_taken else _ARRAY)
+            static_values.append(Constant.of(self, number) if is_taken else _ARRAY)
 
         def left(values: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(value for value, gone in zip(values, taken, strict=True) if not gone) if values else ()
+            return tuple(value for value, gone in zip(values, is_fixed, strict=True) if not gone) if values else ()
 
         return replace(
             self,
-            layout=replace(self.layout, fixed=tuple(fixed)),
+            layout=replace(self.layout, fixed=tuple(static_values)),
             arrays=left(self.arrays),
             shardings=left(self.shardings),
             names=left(self.names),
@@ -264,12 +264,12 @@ def split_arguments(
     arguments = [_as_argument(name, leaf, labels_of(name)) for name, (_, leaf) in zip(names, paths, strict=True)]
     leaves, labels = zip(*arguments, strict=True) if arguments else ((), ())
     is_array = [isinstance(leaf, Array | np.ndarray | PaddedRows) for leaf in leaves]
-    kept = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
-    fixed = tuple(_ARRAY if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
+    array_leaves = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
+    static_values = tuple(_ARRAY if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
     return Arguments(
-        Layout(tree, fixed),
-        tuple(leaf.array if isinstance(leaf, PaddedRows) else leaf for leaf in kept),
-        tuple(sharding_of(leaf) for leaf in kept),
+        Layout(tree, static_values),
+        tuple(leaf.array if isinstance(leaf, PaddedRows) else leaf for leaf in array_leaves),
+        tuple(sharding_of(leaf) for leaf in array_leaves),
         tuple(name for name, array in zip(names, is_array, strict=True) if array),
         tuple(of_array for of_array, array in zip(labels, is_array, strict=True) if array),
         axes=tuple(
@@ -356,13 +356,13 @@ def is_leaf(value: object) -> bool:
     return isinstance(value, PaddedRows) or value is None or is_data(value)
 
 
-def _as_argument(name: str, leaf: Any, fitted: Labels | None) -> tuple[Any, Labels]:
+def _as_argument(name: str, leaf: Any, names_in_run: Labels | None) -> tuple[Any, Labels]:
     """Return `leaf` as an array to pass, or unchanged to compile in; and the names of its levels or columns."""
-    if isinstance(leaf, tuple) and all(type(item) is int for item in leaf) and not fitted:
+    if isinstance(leaf, tuple) and all(type(item) is int for item in leaf) and not names_in_run:
         return _Whole(leaf), ()
     check_alive(f"data: {name}", leaf)
-    if fitted is not None:
-        leaf, labels = recode(f"data: {name}", leaf, fitted)
+    if names_in_run is not None:
+        leaf, labels = recode(f"data: {name}", leaf, names_in_run)
     elif isinstance(leaf, PaddedRows):
         labels = leaf.labels
     else:
@@ -411,8 +411,8 @@ def _check_signature(program: Callable[..., Any], data: Mapping[str, Any]) -> No
         signature.bind(**data)
     except TypeError as error:
         parameters = [parameter for name, parameter in signature.parameters.items() if not name.startswith(ADDED)]
-        given = [repr(name) for name in data if not name.startswith(ADDED)]
+        data_names = [repr(name) for name in data if not name.startswith(ADDED)]
         raise TypeError(
             f"data does not fit the model {getattr(program, '__name__', program)}"
-            f"{signature.replace(parameters=parameters)}: {error}. data gives {', '.join(given) or 'nothing'}."
+            f"{signature.replace(parameters=parameters)}: {error}. data gives {', '.join(data_names) or 'nothing'}."
         ) from None

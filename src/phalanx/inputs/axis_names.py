@@ -114,8 +114,8 @@ def entry_labels(labels: Any, identify: bool = True) -> EntryLabels:
         array = array.astype(np.int64)
     elif array.dtype.kind != "f":
         array = np.array([str(label) for label in array.tolist()], str)
-    shown = tuple(str(word) for word in words_of(labels[:SHOWN]))
-    return EntryLabels(len(array), _checksum(array), _checksum(np.sort(array)), shown, identify)
+    examples = tuple(str(word) for word in words_of(labels[:SHOWN]))
+    return EntryLabels(len(array), _checksum(array), _checksum(np.sort(array)), examples, identify)
 
 
 def _checksum(array: np.ndarray) -> str:

@@ -91,7 +91,7 @@ def as_named_array(name: str, value: Any) -> NamedArray:
     if _is_list_of_numbers(value):
         return NamedArray(_of_list(name, value))
     if isinstance(value, np.ma.MaskedArray):
-        return NamedArray(_unmasked(name, value))
+        return NamedArray(_values_of_masked(name, value))
     return NamedArray(value)
 
 
@@ -203,14 +203,14 @@ def _leaves(value: Sequence[object], place: str = "") -> Iterator[tuple[str, obj
 
 def _lengths(value: Sequence[object]) -> str:
     lengths = [len(item) for item in value if isinstance(item, list | tuple)]
-    shown = ", ".join(map(str, lengths[:5]))
-    return f"{shown}, ..." if len(lengths) > 5 else shown
+    text = ", ".join(map(str, lengths[:5]))
+    return f"{text}, ..." if len(lengths) > 5 else text
 
 
 # -- objects of each library -------------------------------------------------------------------------------------------
 
 
-def _unmasked(name: str, value: np.ma.MaskedArray) -> np.ndarray:
+def _values_of_masked(name: str, value: np.ma.MaskedArray) -> np.ndarray:
     masked = np.ma.getmaskarray(value)
     refuse_first(name, masked, lambda _: "is masked, and a model does not see masks", _LEAVE_OUT)
     return np.asarray(value.data)
@@ -366,8 +366,8 @@ def _labels_of_rows(index: Any) -> EntryLabels | None:
             forward = index.step > 0
             ends = sorted((index.start, index.stop - index.step))
             same = f"{type(index).__name__} {ends} {abs(index.step)}"
-            shown = tuple(map(str, index[:SHOWN]))
-            return EntryLabels(len(index), f"{same} {forward}", same, shown, identify=False)
+            examples = tuple(map(str, index[:SHOWN]))
+            return EntryLabels(len(index), f"{same} {forward}", same, examples, identify=False)
         if not index.is_unique:
             return None
     return entry_labels(index)

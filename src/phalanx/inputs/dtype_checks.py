@@ -112,7 +112,7 @@ def _first_object(name: str, array: np.ndarray, first: int) -> str:
         item = array[index]
         place = _place(name, index, first)
         if not isinstance(item, bool | int | float | np.number | np.bool_):
-            return f" {place} is {_shown(item)}{_advice(item)}."
+            return f" {place} is {_text_of(item)}{_advice(item)}."
         if isinstance(item, int) and not -(2**63) <= item < 2**63:
             raise ValueError(
                 f"{place} = {item} does not fit {jax.dtypes.canonicalize_dtype(np.int64)}. Scale it, or give floats."
@@ -147,13 +147,13 @@ def _is_number(item: Any) -> bool:
     return True
 
 
-def _check_range(name: str, array: np.ndarray, kept: np.iinfo, first: int) -> None:
-    if not array.size or (int(array.max()) <= kept.max and int(array.min()) >= kept.min):
+def _check_range(name: str, array: np.ndarray, limits: np.iinfo, first: int) -> None:
+    if not array.size or (int(array.max()) <= limits.max and int(array.min()) >= limits.min):
         return
     refuse_first(
         name,
-        (array > kept.max) | (array < kept.min),
-        lambda i: f"= {array[i]} does not fit {kept.dtype}",
+        (array > limits.max) | (array < limits.min),
+        lambda i: f"= {array[i]} does not fit {limits.dtype}",
         f"JAX would silently truncate it. Subtract something, give floats (.astype('float64')), or {_X64}.",
         first=first,
     )
@@ -201,6 +201,6 @@ def _check_rounding(name: str, wide: np.ndarray, narrow: np.ndarray) -> None:
     )
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 40 else f"{text[:37]}..."

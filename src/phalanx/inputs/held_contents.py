@@ -36,8 +36,8 @@ def _shared_pieces(array: Array) -> Iterator[tuple[str, Any]]:
     holders: dict[str, set[int]] = {}
     for device, index in array.sharding.devices_indices_map(array.shape).items():
         holders.setdefault(_rows(index, array), set()).add(device.process_index)
-    held = {_rows(shard.index, array): shard.data for shard in array.addressable_shards}
-    yield from ((rows, piece) for rows, piece in held.items() if len(holders[rows]) > 1)
+    pieces = {_rows(shard.index, array): shard.data for shard in array.addressable_shards}
+    yield from ((rows, piece) for rows, piece in pieces.items() if len(holders[rows]) > 1)
 
 
 def _rows(index: tuple[slice, ...], array: Array) -> str:

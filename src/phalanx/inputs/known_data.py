@@ -46,9 +46,9 @@ class KnownData:
             else np.asarray(array)
             for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True)
         ]
-        given = arguments.layout.as_given(rows)
-        arrays = {name: value for name, value in given.items() if _sizes(value)}
-        return cls(labels, {name: value for name, value in given.items() if name not in arrays}, arrays)
+        leaves = arguments.layout.as_given(rows)
+        arrays = {name: value for name, value in leaves.items() if _sizes(value)}
+        return cls(labels, {name: value for name, value in leaves.items() if name not in arrays}, arrays)
 
     @classmethod
     def of_record(cls, names: Names | None, scalars: Mapping[str, Any]) -> KnownData:
@@ -87,13 +87,13 @@ def names_of(arguments: Arguments, of_variables: Mapping[str, Any] | None = None
     Names along the only axis of an array belong to rows, and new data have other rows. They are kept if variables of
     the program have an entry for each: `of_variables` are the names of variables' entries.
     """
-    shared = {of_axis for axes in (of_variables or {}).values() for of_axis in axes if of_axis}
+    dims_of_variables = {of_axis for axes in (of_variables or {}).values() for of_axis in axes if of_axis}
     labelled = [*zip(arguments.names, arguments.whole_shapes(), arguments.labels, strict=True)]
     labelled += [(name, constant, constant.labels) for name, constant in arguments.constants.items()]
     return {
         name: (_LEVELS if isinstance(labels, Levels) else _COLUMNS, tuple(labels))
         for name, array, labels in labelled
-        if labels and (isinstance(labels, Levels) or len(array.shape) > 1 or tuple(labels) in shared)
+        if labels and (isinstance(labels, Levels) or len(array.shape) > 1 or tuple(labels) in dims_of_variables)
     }
 
 

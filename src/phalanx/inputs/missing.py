@@ -43,7 +43,7 @@ def mark_missing(program: Callable[..., Any], data: object) -> MarkedData:
     masks: dict[str, np.ndarray] = {}
     leaves = []
     for path, leaf in paths:
-        marked, mask = _marked(leaf)
+        marked, mask = _mark_missing(leaf)
         if mask is not None and mask.all():
             raise ValueError(f"data: {name_of(path)} has no entry that is not missing. Leave the argument out.")
         if mask is not None:
@@ -52,7 +52,7 @@ def mark_missing(program: Callable[..., Any], data: object) -> MarkedData:
     return MarkedData(jax.tree.unflatten(tree, leaves), masks)
 
 
-def _marked(leaf: object) -> tuple[Any, np.ndarray | None]:
+def _mark_missing(leaf: object) -> tuple[Any, np.ndarray | None]:
     if isinstance(leaf, np.ma.MaskedArray):
         return _of_mask(np.asarray(leaf.data), np.ma.getmaskarray(leaf))
     if isinstance(leaf, list | tuple) and is_leaf(leaf) and None in _flat(leaf):
@@ -79,12 +79,12 @@ def _of_mask(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return np.where(mask, values[~mask][0], values) if not mask.all() else values, mask
 
 
-def _of_objects(given: np.ndarray | Sequence[object], items: np.ndarray) -> tuple[Any, np.ndarray | None]:
+def _of_objects(objects: np.ndarray | Sequence[object], items: np.ndarray) -> tuple[Any, np.ndarray | None]:
     """Return an array of numbers among which some are missing as such; other objects unchanged."""
     mask = np.array([_is_missing(item) for item in items.ravel()], bool).reshape(items.shape)
     present = items[~mask].tolist()
     if not mask.any() or not all(isinstance(item, bool | int | float | np.number | np.bool_) for item in present):
-        return given, None
+        return objects, None
     numbers = np.array(present) if present else np.zeros(0)
     whole = np.full(items.shape, np.nan if numbers.dtype.kind == "f" else 0, numbers.dtype)
     whole[~mask] = numbers

@@ -52,37 +52,39 @@ def trace_with_values(
             return trace_with_values(_with_whole_numbers(arguments, trace, error), trace, varies)
         if not isinstance(error, ModelError) or not asks_for_values(error):
             raise
-        failed = error
+        trace_error = error
     sizes = dict(zip(arguments.names, (math.prod(shape.shape) for shape in arguments.whole_shapes()), strict=True))
-    needed = sorted((name for name, size in sizes.items() if size <= MOST_ELEMENTS), key=lambda name: -sizes[name])
+    names = sorted((name for name, size in sizes.items() if size <= MOST_ELEMENTS), key=lambda name: -sizes[name])
     try:
-        traced = trace(arguments.fixing(needed))
+        result = trace(arguments.fixing(names))
     except (ModelError, TypeError) as error:
         if asks_for_whole_numbers(error):
-            whole = _with_whole_numbers(arguments, lambda given: trace(given.fixing(needed)), error)
+            whole = _with_whole_numbers(
+                arguments, lambda traced_arguments: trace(traced_arguments.fixing(names)), error
+            )
             return trace_with_values(whole, trace, varies)
         if isinstance(error, ModelError) and asks_for_values(error):
-            raise failed from failed.__cause__
+            raise trace_error from trace_error.__cause__
         raise
-    for name in list(needed):
-        fewer = [other for other in needed if other != name]
-        if (again := _tried(arguments, fewer, trace)) is not None:
-            needed, traced = fewer, again
-    sharded = dict(zip(arguments.names, arguments.shardings, strict=True))
-    reasons = dict.fromkeys(needed, varies) if isinstance(varies, str) else varies
-    for name in needed:
-        if why := "its rows are sharded over devices" if sharded[name].axes else reasons.get(name, ""):
-            others = [other for other in needed if other != name]
-            raise ValueError(_refusal(_error_of(arguments, others, trace) or failed, name, why)) from failed
-    return arguments.fixing(needed), traced
+    for name in list(names):
+        fewer = [other for other in names if other != name]
+        if (again := _try_to_trace(arguments, fewer, trace)) is not None:
+            names, result = fewer, again
+    shardings = dict(zip(arguments.names, arguments.shardings, strict=True))
+    reasons = dict.fromkeys(names, varies) if isinstance(varies, str) else varies
+    for name in names:
+        if why := "its rows are sharded over devices" if shardings[name].axes else reasons.get(name, ""):
+            others = [other for other in names if other != name]
+            raise ValueError(_refusal(_error_of(arguments, others, trace) or trace_error, name, why)) from trace_error
+    return arguments.fixing(names), result
 
 
-def _with_whole_numbers(arguments: Arguments, trace: Callable[[Arguments], Any], failed: Exception) -> Arguments:
+def _with_whole_numbers(arguments: Arguments, trace: Callable[[Arguments], Any], trace_error: Exception) -> Arguments:
     """Return the arguments of a program that uses real numbers as indices, with as few as possible as whole numbers.
 
     Raises:
         ValueError: when the numbers of such an argument are not whole; the message names the first.
-        Exception: `failed`, if no argument can help.
+        Exception: `trace_error`, if no argument can help.
     """
     real = [n for n, a in zip(arguments.names, arguments.arrays, strict=True) if jnp.issubdtype(a.dtype, jnp.floating)]
     first = {name: _first_fraction(arguments, name) for name in real}
@@ -101,8 +103,8 @@ def _with_whole_numbers(arguments: Arguments, trace: Callable[[Arguments], Any],
                 raise ValueError(
                     f"data: {first[name]}, and the model uses {name} as an index or a level, which is a whole number "
                     f"from 0 on. Give whole numbers, or leave out the rows that have none."
-                ) from failed
-        raise failed
+                ) from trace_error
+        raise trace_error
     for name in list(whole):
         if helps(fewer := [other for other in whole if other != name]):
             whole = fewer
@@ -129,15 +131,15 @@ def _error_of(arguments: Arguments, names: list[str], trace: Callable[[Arguments
     return None
 
 
-def _tried(arguments: Arguments, names: list[str], trace: Callable[[Arguments], Traced]) -> Traced | None:
+def _try_to_trace(arguments: Arguments, names: list[str], trace: Callable[[Arguments], Traced]) -> Traced | None:
     try:
         return trace(arguments.fixing(names))
     except Exception:  # it needs more values; or it fails for another reason, which the trace with all values reports
         return None
 
 
-def _refusal(failed: ModelError, name: str, why: str) -> str:
-    where, _, _ = str(failed).partition(" cannot be computed")
+def _refusal(trace_error: ModelError, name: str, why: str) -> str:
+    where, _, _ = str(trace_error).partition(" cannot be computed")
     return (
         f"{where} needs the values of the argument {name!r} while the model is traced, but {why}. Compute the needed "
         f"value outside of the model and give it as data, as in data={{'size': int({name}.max()) + 1, ...}}: whole "

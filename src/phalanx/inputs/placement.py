@@ -109,12 +109,14 @@ def shard(tree: PyTree, mesh: Mesh, axis: str | Sequence[str] = "data") -> PyTre
             raise ValueError(f"shard: {where} is a single number and has no rows to shard over {axis!r}.")
         if np.shape(leaf)[0] == 0:
             raise ValueError(f"shard: {where} has shape {np.shape(leaf)}: there are no rows to shard over {axis!r}.")
-        placed = _place(f"shard: {name_of(path) or where}", leaf, mesh, axes)
+        shards = _place(f"shard: {name_of(path) or where}", leaf, mesh, axes)
         if not isinstance(labels, Levels) and np.ndim(leaf) == 1:  # names of rows are dropped: there may be many
             labels = ()
-        named = tuple(axis._replace(labels=axis.labels if number else None) for number, axis in enumerate(axes_of_leaf))
-        array = placed.array if isinstance(placed, PaddedRows) else placed
-        return PaddedRows(array, placed.shape[0], labels, named) if labels or named else placed
+        axes_of_array = tuple(
+            axis._replace(labels=axis.labels if number else None) for number, axis in enumerate(axes_of_leaf)
+        )
+        array = shards.array if isinstance(shards, PaddedRows) else shards
+        return PaddedRows(array, shards.shape[0], labels, axes_of_array) if labels or axes_of_array else shards
 
     columns = columns_of(tree)
     tree = tree if columns is None else dict(columns)
@@ -165,13 +167,13 @@ def mesh_of(tree: PyTree) -> Mesh | None:
 def _place(name: str, leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | PaddedRows:
     rows = np.shape(leaf)[0]
     devices = math.prod(mesh.shape[axis] for axis in axes)
-    padded = -(-rows // devices) * devices
+    num_rows = -(-rows // devices) * devices
     sharding = NamedSharding(mesh, PartitionSpec(axes))
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O":
         to_jax_dtype(name, leaf)  # raises with the first place in all rows, which one piece may not contain
 
     def rows_of_a_device(index: Any) -> np.ndarray:
-        start, stop, _ = index[0].indices(padded)
+        start, stop, _ = index[0].indices(num_rows)
         # A piece at a time: a whole array on disk may not fit into memory.
         piece = to_jax_dtype(name, np.asarray(leaf[start : min(stop, rows)]), start)
         missing = stop - start - len(piece)
@@ -179,5 +181,5 @@ def _place(name: str, leaf: Any, mesh: Mesh, axes: tuple[str, ...]) -> Array | P
         last = to_jax_dtype(name, np.asarray(leaf[rows - 1 : rows]), rows - 1)
         return np.concatenate([piece, np.repeat(last, missing, axis=0)]) if missing else piece
 
-    array = jax.make_array_from_callback((padded, *np.shape(leaf)[1:]), sharding, rows_of_a_device)
-    return array if padded == rows else PaddedRows(array, rows)
+    array = jax.make_array_from_callback((num_rows, *np.shape(leaf)[1:]), sharding, rows_of_a_device)
+    return array if num_rows == rows else PaddedRows(array, rows)

@@ -66,16 +66,16 @@ class Dependence(Interpreter[Axes]):
     def primitive(self, equation: JaxprEqn, inputs: list[Axes]) -> list[Axes]:
         """Return the axes that any operand varies over, less those that a collective reduces."""
         name = equation.primitive.name
-        named = frozenset(axes_named(equation))
+        mesh_axes = frozenset(axes_named(equation))
         anywhere = NOWHERE.union(*inputs)
         if name == "axis_index":
-            return [named]
+            return [mesh_axes]
         if name in _EQUAL_AFTER:
             # a psum within groups of devices still differs from group to group
-            reduced = NOWHERE if equation.params.get("axis_index_groups") else named
+            reduced_axes = NOWHERE if equation.params.get("axis_index_groups") else mesh_axes
             each = inputs if len(inputs) == len(equation.outvars) else [anywhere]
-            return [axes - reduced for axes in each]
-        return [anywhere | named if name in _STILL_VARYING else anywhere] * len(equation.outvars)
+            return [axes - reduced_axes for axes in each]
+        return [anywhere | mesh_axes if name in _STILL_VARYING else anywhere] * len(equation.outvars)
 
     def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[Axes]) -> list[Axes]:
         """Return the axes of the results: those of all branches, and those of the choice between them."""

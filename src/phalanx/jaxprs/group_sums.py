@@ -75,10 +75,10 @@ def rewritten(program: Any) -> Any:
 
 def _equation(eqn: JaxprEqn) -> JaxprEqn:
     if eqn.primitive.name == "scatter-add":
-        summed = _sum_of(eqn)
-        if summed is None:
+        sum_groups = _sum_of(eqn)
+        if sum_groups is None:
             return eqn
-        call = jax.make_jaxpr(jax.jit(summed))(*(atom.aval for atom in eqn.invars)).jaxpr.eqns[0]
+        call = jax.make_jaxpr(jax.jit(sum_groups))(*(atom.aval for atom in eqn.invars)).jaxpr.eqns[0]
         return call.replace(invars=eqn.invars, outvars=eqn.outvars)
     params = {name: _param(value) for name, value in eqn.params.items()}
     same = all(params[name] is value for name, value in eqn.params.items())

@@ -102,9 +102,9 @@ class Evaluator(Interpreter[M], Generic[M]):
             results = zip(*(self.run(branch, operands) for branch in parts.branches), strict=True)
             return [self.choose(equation, which, cases) for cases in results]
         marks = self.marks(equation, inputs)
-        given = [value.mark for value in operands]
+        operand_marks = [value.mark for value in operands]
         ways = [
-            lambda *arrays, branch=branch: self.arrays(self.run(branch, self.of_arrays(arrays, given)), marks)
+            lambda *arrays, branch=branch: self.arrays(self.run(branch, self.of_arrays(arrays, operand_marks)), marks)
             for branch in parts.branches
         ]
         return self.of_arrays(lax.switch(which.array, ways, *(value.array for value in operands)), marks)
@@ -177,10 +177,10 @@ class LaneEquation:
         """Shape of the first result in one lane."""
         return aval_of(self.equation.outvars[0]).shape
 
-    def bind(self, *arrays: Array, **changed: Any) -> list[LaneValue]:
+    def bind(self, *arrays: Array, **new_params: Any) -> list[LaneValue]:
         """Return the results of the same primitive for arrays of all lanes."""
         primitive = self.equation.primitive
-        results = primitive.bind(*arrays, **(self.params | changed))
+        results = primitive.bind(*arrays, **(self.params | new_params))
         return [LaneValue(array, LANED) for array in (results if primitive.multiple_results else [results])]
 
 
@@ -198,7 +198,7 @@ def _elementwise(eqn: LaneEquation) -> list[LaneValue]:
     """Apply an elementwise operation; scalars beside arrays, such as a bound or a condition, stay scalars."""
     rank = len(eqn.shape)
     values = [(v.laned or len(v.shape) == rank, v) for v in eqn.inputs]
-    return eqn.bind(*(v.broadcast(eqn.lanes, eqn.shape) if needed else v.array for needed, v in values))
+    return eqn.bind(*(v.broadcast(eqn.lanes, eqn.shape) if is_broadcast else v.array for is_broadcast, v in values))
 
 
 def _along_other_axes(eqn: LaneEquation) -> list[LaneValue]:
@@ -288,12 +288,12 @@ def _product_in_each(eqn: LaneEquation) -> list[LaneValue] | None:
     batch = len(batch_a)
     rank = len(eqn.shape)
     between = len(a.shape) - len(of_a)  # first axis of the result that comes from b
-    left = lax.expand_dims(_ordered(a, batch_a, of_a), range(between, rank))
-    right = lax.expand_dims(_ordered(b, batch_b, of_b), range(batch, between))
-    return [LaneValue(jnp.sum(left * right, axis=tuple(range(rank, rank + len(of_a))), dtype=dtype), LANED)]
+    left_operand = lax.expand_dims(_order_axes(a, batch_a, of_a), range(between, rank))
+    right = lax.expand_dims(_order_axes(b, batch_b, of_b), range(batch, between))
+    return [LaneValue(jnp.sum(left_operand * right, axis=tuple(range(rank, rank + len(of_a))), dtype=dtype), LANED)]
 
 
-def _ordered(value: LaneValue, batch: Sequence[int], contracted: Sequence[int]) -> Array:
+def _order_axes(value: LaneValue, batch: Sequence[int], contracted: Sequence[int]) -> Array:
     """Return the array with axes in this order: batch, remaining, contracted, lanes."""
     rank = len(value.shape)
     remain = [axis for axis in range(rank) if axis not in (*batch, *contracted)]

@@ -110,10 +110,12 @@ class _LookupWalk(Interpreter[Known]):
         return super().equation(equation, inputs)
 
     def primitive(self, equation: JaxprEqn, inputs: list[Known]) -> list[Known]:
-        given = [value for value in inputs if value is not None]
-        if len(given) < len(inputs) or axes_named(equation):  # the walk runs outside of the mesh
+        known_inputs = [value for value in inputs if value is not None]
+        if len(known_inputs) < len(inputs) or axes_named(equation):  # the walk runs outside of the mesh
             return [None] * len(equation.outvars)
-        return _lazy(lambda: equation.primitive.bind(*(v.get() for v in given), **equation.params), equation, given)
+        return _lazy(
+            lambda: equation.primitive.bind(*(v.get() for v in known_inputs), **equation.params), equation, known_inputs
+        )
 
     def call(self, equation: JaxprEqn, parts: Call, inputs: list[Known]) -> list[Known]:
         return self._inside(equation).run(parts.program, inputs)
@@ -147,7 +149,7 @@ class _LookupWalk(Interpreter[Known]):
                     any_outside, *ends = lookup.outside
                     lookup = replace(lookup, outside=(any_outside & (taken() == number), *ends), index=None)
                 self.lookups.append(lookup)
-        return [_chosen(taken, choice.sources, values) for values in zip(*of_branches, strict=True)]
+        return [_result_of_branch(taken, choice.sources, values) for values in zip(*of_branches, strict=True)]
 
     def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[Known]) -> list[Known]:
         """Walk the body once, with an unknown carry, and return the final values if the inputs are known."""
@@ -159,23 +161,23 @@ class _LookupWalk(Interpreter[Known]):
         """Evaluate every turn; a part of the carry that depends on more than data is unknown."""
         constants, carry, rows = parts.split(inputs)
         count = len(carry)
-        seen = []
+        lookups = []
         outputs = []
 
         def turn(now: list[Known]) -> list[Known]:
-            seen.clear()
-            outputs[:] = _LookupWalk(seen, self.outermost or equation, dry=True).run(
+            lookups.clear()
+            outputs[:] = _LookupWalk(lookups, self.outermost or equation, dry=True).run(
                 parts.body, [*constants, *now, *rows]
             )
             return outputs[:count]
 
         carry = settled(carry, turn, lambda a, b: a if b is not None else None)
         if self.dry:
-            self.lookups += seen
+            self.lookups += lookups
             return outputs
         sources = frozenset().union(*(v.sources for v in inputs if v is not None))
         turns = KnownValue(lambda: self._turns(equation, parts, inputs, carry, outputs))
-        if seen:
+        if lookups:
             for lookup, (any_outside, least, most) in turns.get()[2]:
                 outside = (jnp.any(any_outside), jnp.min(least), jnp.max(most))
                 self.lookups.append(replace(lookup, outside=outside, index=None))
@@ -198,8 +200,8 @@ class _LookupWalk(Interpreter[Known]):
             carried_values = [
                 None if v is None else KnownValue(lambda i=i: carried[i], v.sources) for i, v in enumerate(carry)
             ]
-            given = [None if v is None else KnownValue(lambda i=i: now[i], v.sources) for i, v in enumerate(rows)]
-            out = walk.run(parts.body, [*constants, *carried_values, *given])
+            known_rows = [None if v is None else KnownValue(lambda i=i: now[i], v.sources) for i, v in enumerate(rows)]
+            out = walk.run(parts.body, [*constants, *carried_values, *known_rows])
             lookups[:] = walk.lookups
             gives = {i: v.get() for i, v in enumerate(out[count:]) if outputs[count + i] is not None and v is not None}
             after = {i: v.get() for i, v in enumerate(out[:count]) if i in carried and v is not None}
@@ -219,8 +221,8 @@ class _LookupWalk(Interpreter[Known]):
             lookup = Lookup(eqn, self.outermost or eqn, silent, size, last, index.sources)
             if not self.dry and (values := index.get_if_possible()) is not None:
                 outside = jnp.any((values < 0) | (values > last)), jnp.min(values), jnp.max(values)
-                kept = None if isinstance(values, jax.core.Tracer) else values
-                lookup = replace(lookup, outside=outside, index=kept)
+                known_index = None if isinstance(values, jax.core.Tracer) else values
+                lookup = replace(lookup, outside=outside, index=known_index)
             self.lookups.append(lookup)
 
 
@@ -267,10 +269,10 @@ def _lazy(compute: Callable[[], Any], eqn: JaxprEqn, inputs: Sequence[KnownValue
     return [KnownValue(lambda i=i: every.get()[i], sources) for i in range(len(eqn.outvars))]
 
 
-def _chosen(taken: Callable[[], Array], sources: frozenset[int], of_branches: Sequence[Known]) -> Known:
+def _result_of_branch(choice: Callable[[], Array], sources: frozenset[int], of_branches: Sequence[Known]) -> Known:
     """Return the result of the chosen branch if the results of all branches are known."""
-    given = [value for value in of_branches if value is not None]
-    if len(given) < len(of_branches):
+    known_results = [value for value in of_branches if value is not None]
+    if len(known_results) < len(of_branches):
         return None
-    sources = sources.union(*(value.sources for value in given))
-    return KnownValue(lambda: lax.select_n(taken(), *(jnp.asarray(value.get()) for value in given)), sources)
+    sources = sources.union(*(value.sources for value in known_results))
+    return KnownValue(lambda: lax.select_n(choice(), *(jnp.asarray(value.get()) for value in known_results)), sources)

@@ -35,7 +35,7 @@ class SourceLine:
         return f"{Path(self.file).name}:{self.line}"
 
     def _nodes(self, kind: type[ast.Call] | type[ast.Subscript]) -> list[Any]:
-        nodes: list[Any] = [node for node in ast.walk(_parsed(self.file)) if isinstance(node, kind)]
+        nodes: list[Any] = [node for node in ast.walk(_parse(self.file)) if isinstance(node, kind)]
         return [node for node in nodes if node.lineno <= self.line <= (node.end_lineno or node.lineno)]
 
     def has_mode(self) -> bool:
@@ -58,7 +58,7 @@ def _is_library(file: str) -> bool:
 
 
 @cache
-def _parsed(file: str) -> ast.Module:
+def _parse(file: str) -> ast.Module:
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # cells of a notebook may hold commands

@@ -76,7 +76,7 @@ class Scan(NamedTuple):
 
     def split(self, values: Sequence[V]) -> tuple[list[V], list[V], list[V]]:
         """Split operands into constants, carry and arrays of rows."""
-        return _cut(values, self.constants, self.carried)
+        return _split_in_three(values, self.constants, self.carried)
 
 
 class While(NamedTuple):
@@ -89,7 +89,7 @@ class While(NamedTuple):
 
     def split(self, values: Sequence[V]) -> tuple[list[V], list[V], list[V]]:
         """Split operands into constants of the test, constants of the body, and carry."""
-        return _cut(values, self.of_test, self.of_body)
+        return _split_in_three(values, self.of_test, self.of_body)
 
 
 def aval_of(atom: Atom) -> ShapedArray:
@@ -155,8 +155,8 @@ class Interpreter(Generic[V]):
         jaxpr, constants = opened(program)
         values: dict[Any, V] = {}
 
-        def write(variables: Sequence[Var], given: Sequence[V]) -> None:
-            values.update({v: self.named(v, x) for v, x in zip(variables, given, strict=True)})
+        def write(variables: Sequence[Var], new_values: Sequence[V]) -> None:
+            values.update({v: self.named(v, x) for v, x in zip(variables, new_values, strict=True)})
 
         def read(atoms: Sequence[Atom]) -> list[V]:
             return [self.constant(a.val) if isinstance(a, Literal) else values[a] for a in atoms]
@@ -217,24 +217,24 @@ def constants_within(program: Program) -> list[ArrayLike]:
 
 def needed_equations(jaxpr: Jaxpr, outputs: Sequence[Atom]) -> list[JaxprEqn]:
     """Return the equations that some outputs need."""
-    needed = {a for a in outputs if not isinstance(a, Literal)}
-    kept = []
+    variables = {a for a in outputs if not isinstance(a, Literal)}
+    equations = []
     for equation in reversed(jaxpr.eqns):
-        if needed.intersection(equation.outvars):
-            needed.update(a for a in equation.invars if not isinstance(a, Literal))
-            kept.append(equation)
-    return kept[::-1]
+        if variables.intersection(equation.outvars):
+            variables.update(a for a in equation.invars if not isinstance(a, Literal))
+            equations.append(equation)
+    return equations[::-1]
 
 
 def pruned(program: ClosedJaxpr, outputs: Iterable[int]) -> ClosedJaxpr:
     """Return a program with only these outputs, without the equations and constants that they do not need."""
     jaxpr = program.jaxpr
-    wanted = [jaxpr.outvars[number] for number in outputs]
-    equations = needed_equations(jaxpr, wanted)
-    read = {a for a in (*wanted, *(a for e in equations for a in e.invars)) if not isinstance(a, Literal)}
-    constants = {v: c for v, c in zip(jaxpr.constvars, program.consts, strict=True) if v in read}
-    kept = jaxpr.replace(constvars=[*constants], outvars=wanted, eqns=equations)
-    return ClosedJaxpr(kept, [*constants.values()])
+    outvars = [jaxpr.outvars[number] for number in outputs]
+    equations = needed_equations(jaxpr, outvars)
+    variables = {a for a in (*outvars, *(a for e in equations for a in e.invars)) if not isinstance(a, Literal)}
+    constants = {v: c for v, c in zip(jaxpr.constvars, program.consts, strict=True) if v in variables}
+    small_jaxpr = jaxpr.replace(constvars=[*constants], outvars=outvars, eqns=equations)
+    return ClosedJaxpr(small_jaxpr, [*constants.values()])
 
 
 def alone(equation: JaxprEqn) -> Callable[..., list[Array]]:
@@ -268,5 +268,5 @@ def _no_program() -> Jaxpr:
     return jax.make_jaxpr(lambda: ())().jaxpr
 
 
-def _cut(values: Sequence[V], first: int, second: int) -> tuple[list[V], list[V], list[V]]:
+def _split_in_three(values: Sequence[V], first: int, second: int) -> tuple[list[V], list[V], list[V]]:
     return list(values[:first]), list(values[first : first + second]), list(values[first + second :])

@@ -89,11 +89,11 @@ def _check_algorithm(algorithm: object) -> bool:
             f"from_blackjax: the function must return a BlackJAX SamplingAlgorithm, with init and step; it returned "
             f"{algorithm!r}. {_FITTING}"
         )
-    needed = [p.name for p in inspect.signature(step).parameters.values() if p.default is p.empty]
-    if len(needed) > 2:
+    required_names = [p.name for p in inspect.signature(step).parameters.values() if p.default is p.empty]
+    if len(required_names) > 2:
         raise ValueError(
-            f"from_blackjax: step of this algorithm takes {', '.join(needed)}; that of a Markov kernel takes a key and "
-            f"a state. {_FITTING}"
+            f"from_blackjax: step of this algorithm takes {', '.join(required_names)}; that of a Markov kernel takes a "
+            f"key and a state. {_FITTING}"
         )
     return len(inspect.signature(init).parameters) > 1
 

@@ -91,13 +91,13 @@ def hmc(
         raise ValueError(f"hmc: step_size_jitter must lie between 0 and 1, got {step_size_jitter!r}.")
     if tuned_steps is not None:
         check_integer("hmc", "tuned_steps", tuned_steps, least=0)
-    learned, given = _metric(metric, inverse_mass_matrix, step_size is not None)
+    learned_kind, user_metric = _metric(metric, inverse_mass_matrix, step_size is not None)
     return Kernel(
         name=f"hmc(num_steps={num_steps}, step_size={step_size})",
         machine=WholeDraws(draw),
-        tuning=Tuning(first_step_size, hyperparameter(float(step_size_jitter)), hyperparameter(num_steps), given),
+        tuning=Tuning(first_step_size, hyperparameter(float(step_size_jitter)), hyperparameter(num_steps), user_metric),
         tuners=without_none(
-            None if learned is None else Metric(learned),
+            None if learned_kind is None else Metric(learned_kind),
             StepSize(target_acceptance, "num_steps", of_trajectories=True) if step_size is None else None,
         ),
         tuned_steps=tuned_steps,

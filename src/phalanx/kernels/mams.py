@@ -79,10 +79,10 @@ class Microcanonical:
     ) -> PhasePoint:
         """Make half a turn, a drift, half a turn."""
         reach = step_size * np.sqrt(target.coordinates, dtype=target.dtype)
-        half, first = _turned(phase.momentum, phase.gradient, 0.5 * reach, target, metric)
+        half, first = _turn_direction(phase.momentum, phase.gradient, 0.5 * reach, target, metric)
         position = phase.position + reach * metric.widened(half)
         log_density, gradient = target.value_and_grad(position)
-        momentum, second = _turned(half, gradient, 0.5 * reach, target, metric)
+        momentum, second = _turn_direction(half, gradient, 0.5 * reach, target, metric)
         return PhasePoint(position, momentum, log_density, gradient, phase.gathered.then(first).then(second))
 
     def velocity(self, phase: PhasePoint, target: LaneTarget, metric: LaneMetric) -> Vector:
@@ -106,7 +106,7 @@ class Microcanonical:
         return (end.gathered.fall < limit) & ((end.gathered.rise < limit) | headlong)
 
 
-def _turned(
+def _turn_direction(
     direction: Vector, gradient: Vector, reach: Float[Array, ""], target: LaneTarget, metric: LaneMetric
 ) -> tuple[Vector, Float[Array, "lanes"]]:
     r"""Return the direction turned towards the gradient, and the logarithm by which that contracts directions near it.
@@ -114,10 +114,10 @@ def _turned(
     With $e$ the gradient's direction, $\delta$ the reach times its length and $a, b = (1 \pm e \cdot u) / 2$,
     directions near $u$ contract by $a e^\delta + b e^{-\delta}$; kinetic energy is its logarithm, times $d - 1$.
     """
-    scaled = metric.narrowed(gradient)
-    square, along = target.inner_products((scaled, scaled), (scaled, direction))
+    scaled_gradient = metric.narrowed(gradient)
+    square, along = target.inner_products((scaled_gradient, scaled_gradient), (scaled_gradient, direction))
     size = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
-    towards = scaled / size
+    towards = scaled_gradient / size
     # the smaller of a and b from the distance of two points on the sphere: the cosine would lose all its digits
     sign = jnp.where(along < 0, 1.0, -1.0).astype(square.dtype)
     between = direction + sign * towards

@@ -181,14 +181,14 @@ def _next_normals(state: State, active: Bool[Array, "lanes"], target: LaneTarget
 
 def _check(tree: Tree, end: PhasePoint, normals: Vector, target: LaneTarget, tuning: Tuning) -> Leaf:
     """Return the checks of a leaf; all their inner products, with sharded coordinates, are one sum over devices."""
-    fixed = Ends(tree.fixed_end.position, tree.fixed_end.momentum)
-    kept = tree.checkpoints
+    fixed_end = Ends(tree.fixed_end.position, tree.fixed_end.momentum)
+    checkpoints = tree.checkpoints
     kinetic, next_kinetic, *spans = target.inner_products(
         (end.momentum, tuning.metric.velocity(end.momentum)),
         (normals, normals),
-        *kept.starts.spans(end),
-        *kept.halves.spans(end),
-        *fixed.spans(end),
+        *checkpoints.starts.spans(end),
+        *checkpoints.halves.spans(end),
+        *fixed_end.spans(end),
         *tree.joint.spans(end),
     )
     from_starts, from_halves, from_fixed_end, from_join = zip(spans[::2], spans[1::2], strict=True)
@@ -197,7 +197,7 @@ def _check(tree: Tree, end: PhasePoint, normals: Vector, target: LaneTarget, tun
     return Leaf(
         error=error,
         diverging=error > DIVERGENCE_THRESHOLD,
-        turning=kept.turning(from_starts, from_halves, tree.leaf, tree.direction),
+        turning=checkpoints.turning(from_starts, from_halves, tree.leaf, tree.direction),
         turning_from_fixed_end=turning_from_fixed_end,
         turning_from_join=u_turn(*from_join, tree.direction),
         turning_at_join=jnp.where(tree.leaf == 0, turning_from_fixed_end, tree.turning_at_join),
@@ -216,8 +216,8 @@ def _double(
     full = tree.depth >= tuning.max_depth
     turned = leaf.turning_from_fixed_end | across_halves & (tree.depth <= CROSS_CHECK_LEVELS + 1)
     subtree_ended = complete | leaf.turning | leaf.diverging
-    done = subtree_ended & (~doubles | turned | full) & active
-    return tree, Endings(subtree_ended, done, done & doubles & ~turned & full)
+    is_complete = subtree_ended & (~doubles | turned | full) & active
+    return tree, Endings(subtree_ended, is_complete, is_complete & doubles & ~turned & full)
 
 
 def _finish(
@@ -231,15 +231,15 @@ def _finish(
 ) -> tuple[LaneState, Bool[Array, "lanes"], Info]:
     """Return the lanes after the tick, which draws have ended, and their statistics."""
     state: State = now.kernel_state
-    done = endings.draw
+    draw_ended = endings.draw
     num_steps = state.num_steps + 1
     acceptance = state.acceptance + jnp.minimum(1.0, jnp.exp(-leaf.error))
     energy = tree.energy + tree.sample_error
     info = Info(acceptance / num_steps, leaf.diverging, num_steps, energy, tree.depth, endings.reached_max_depth)
 
-    at_rest = done | ~active
-    draw = now.draw + done
-    key = choose(done, state.next_key, state.key)
+    at_rest = draw_ended | ~active
+    draw = now.draw + draw_ended
+    key = choose(draw_ended, state.next_key, state.key)
     steps = jnp.where(at_rest, 0, num_steps)
     state = state._replace(
         tree=tree.after(endings.subtree, at_rest),
@@ -251,7 +251,7 @@ def _finish(
         normals=normals,
         kinetic=leaf.next_kinetic,
     )
-    return LaneState(draw, choose(done, tree.sample, now.at), state), done, info
+    return LaneState(draw, choose(draw_ended, tree.sample, now.at), state), draw_ended, info
 
 
 def _bits(key: Bits, num_steps: Integer[Array, "lanes"]) -> Bits:

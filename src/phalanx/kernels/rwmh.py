@@ -59,8 +59,8 @@ class RandomWalk(Machine):
         """Make a draw of every lane: propose a normal step, accept or stay."""
         position = now.at.position + tuning.step_size * now.kernel_state.normals
         log_density = target.value(position)
-        accepted, rate, broken = metropolis(now.kernel_state.uniform, log_density - now.at.log_density)
-        at = choose(accepted, Point(position, log_density, now.at.gradient), now.at)
+        is_accepted, rate, broken = metropolis(now.kernel_state.uniform, log_density - now.at.log_density)
+        at = choose(is_accepted, Point(position, log_density, now.at.gradient), now.at)
         one = jnp.ones(target.count, jnp.int32)
         info = Info(rate, broken, one, -at.log_density)
         draw = now.draw + 1
@@ -72,8 +72,8 @@ def _random(target: LaneTarget, chain: Bits, draw: Integer[Array, "lanes"]) -> A
     bits = target.bits(chain, draw)
     if target.dtype == jnp.float32:  # a normal in float64 needs both words
         # the first coordinate's second word; a device that does not hold that coordinate hashes it again
-        held = not target.layout.variables[0].sharding.axes
-        decides = bits[0][1][0] if held else threefry(chain, draw.astype(jnp.uint32), jnp.uint32(0))[1]
+        is_replicated = not target.layout.variables[0].sharding.axes
+        decides = bits[0][1][0] if is_replicated else threefry(chain, draw.astype(jnp.uint32), jnp.uint32(0))[1]
         bits = [(first, jnp.zeros_like(first)) for first, _ in bits]
     else:
         decides = threefry(chain, draw.astype(jnp.uint32), jnp.uint32(DECISION_WORD))[0]

@@ -76,12 +76,12 @@ class _LogDensityProgram:
     def __init__(self, log_density: Callable[..., Array], init: Mapping[str, ArrayLike] | ArrayLike):
         self._log_density = log_density
         self._is_array = not isinstance(init, Mapping)
-        named = dict(init) if isinstance(init, Mapping) else {"x": init}
-        if not named:
+        positions = dict(init) if isinstance(init, Mapping) else {"x": init}
+        if not positions:
             raise ValueError(
                 "from_logdensity: init is empty; give the position to start from, a dict of arrays or one array."
             )
-        self.start = {name: jnp.asarray(value, jnp.result_type(float)) for name, value in named.items()}
+        self.start = {name: jnp.asarray(value, jnp.result_type(float)) for name, value in positions.items()}
         self.__name__ = getattr(log_density, "__name__", "log_density")
 
     def __call__(self, **data: Any) -> None:
@@ -170,10 +170,10 @@ class Joint:
         Returns:
             A dict from name to value; a list for a joint distribution made from a list.
         """
-        given = substitute(self.program, self._by_name(values or {}))
-        variables = trace(seed(given, key))(*args, **kwargs)
-        drawn = {name: v.value for name, v in variables.items() if v.is_latent}
-        return list(drawn.values()) if self._is_list else drawn
+        program = substitute(self.program, self._by_name(values or {}))
+        variables = trace(seed(program, key))(*args, **kwargs)
+        draws = {name: v.value for name, v in variables.items() if v.is_latent}
+        return list(draws.values()) if self._is_list else draws
 
     def log_prob(self, values: Any, *args: PyTree, **kwargs: PyTree) -> Array:
         """Return the log density, a scalar, of `values`: a dict, or a list for a joint made from a list."""
@@ -184,14 +184,14 @@ class Joint:
 
 
 def _entries(spec: Spec) -> dict[str, Distribution | Callable[..., Distribution]]:
-    named = dict(spec) if isinstance(spec, Mapping) else {f"x{i}": entry for i, entry in enumerate(spec)}
-    for name, entry in named.items():
+    entries = dict(spec) if isinstance(spec, Mapping) else {f"x{i}": entry for i, entry in enumerate(spec)}
+    for name, entry in entries.items():
         if not isinstance(entry, Distribution) and not callable(entry):
             raise TypeError(
                 f"Joint: entry {name!r} must be a distribution or a function that returns one; got "
                 f"{type(entry).__name__}."
             )
-    return named
+    return entries
 
 
 def _program_of(entries: dict[str, Distribution | Callable[..., Distribution]], parents: Parents) -> Program:

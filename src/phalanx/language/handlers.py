@@ -101,12 +101,12 @@ def seed(program: Program, key: Array | int) -> Program:
 
     @wraps(program)
     def seeded(*args: PyTree, **kwargs: PyTree) -> PyTree:
-        met: Counter[str] = Counter()
+        num_by_name: Counter[str] = Counter()
 
         def give_key(variable: RandomVariable, forward: Forward) -> RandomVariable:
             if variable.value is None and variable.key is None:
-                variable = replace(variable, key=_key_of(base, variable.name, met[variable.name]))
-            met[variable.name] += 1  # two variables may share a name unless a tape records them
+                variable = replace(variable, key=_key_of(base, variable.name, num_by_name[variable.name]))
+            num_by_name[variable.name] += 1  # two variables may share a name unless a tape records them
             return forward(variable)
 
         with tracing(give_key), keys_for_primitives(_key_of(base, "", 0)):
@@ -210,11 +210,11 @@ def do(program: Program, values: Mapping[str, Any]) -> Program:
     """
 
     def intervene(variable: RandomVariable, value: ArrayLike, forward: Forward) -> RandomVariable:
-        done = RandomVariable(variable.name, None, value, observed=True, natural=variable, set_to=value)
+        answer = RandomVariable(variable.name, None, value, observed=True, natural=variable, set_to=value)
         evidence = variable.observed and variable.distribution is not None
-        answered = forward(replace(variable, set_to=value) if evidence else done)
-        seen = value if answered.set_to is None else answered.set_to  # a tracer below may mark it
-        return replace(done, value=seen, set_to=variable.set_to).complete()
+        answered = forward(replace(variable, set_to=value) if evidence else answer)
+        visible_value = value if answered.set_to is None else answered.set_to  # a tracer below may mark it
+        return replace(answer, value=visible_value, set_to=variable.set_to).complete()
 
     return _by_name(program, values, "do", intervene)
 
@@ -297,19 +297,19 @@ def _by_name(
 
     @wraps(program)
     def changed(*args: PyTree, **kwargs: PyTree) -> PyTree:
-        met: list[str] = []
+        names: list[str] = []
 
         def tracer(variable: RandomVariable, forward: Forward) -> RandomVariable:
-            met.append(variable.name)
+            names.append(variable.name)
             name = variable.name
             return change(variable, values[name], forward) if name in values else forward(variable)
 
         with tracing(tracer):
             out = program(*args, **kwargs)
-        if unknown := [name for name in values if name not in met]:
+        if unknown := [name for name in values if name not in names]:
             raise ValueError(
                 f"phx.{handler}: the program has no variable {', '.join(map(repr, unknown))}; "
-                f"its variables are {', '.join(map(repr, met)) or 'none at all'}.{hint(unknown, met)}"
+                f"its variables are {', '.join(map(repr, names)) or 'none at all'}.{hint(unknown, names)}"
             )
         return out
 

@@ -472,13 +472,13 @@ def _variable(message: Message) -> RandomVariable:
     scale = 1.0 if message["scale"] is None else message["scale"]
     axes = entry.get("axes", ())
     key = kwargs.get("rng_key")
-    observed = bool(message["is_observed"])
-    suggested = value is not None and not observed and not entry.get("given", False)
+    is_observed = bool(message["is_observed"])
+    suggested = value is not None and not is_observed and not entry.get("given", False)
     return RandomVariable(
         name,
         distribution,
         value,
-        observed=observed,
+        observed=is_observed,
         axes=axes,
         scale=scale,
         key=key,
@@ -504,21 +504,21 @@ def _broadcast(value: ArrayLike, shape: tuple[int, ...], batch_dims: int, plates
         batch_dims: number of batch dimensions.
         plates: dimensions of the plates, counted from the end of the batch.
     """
-    given = jnp.shape(value)
-    if len(given) > len(shape) or given == shape:
+    value_shape = jnp.shape(value)
+    if len(value_shape) > len(shape) or value_shape == shape:
         return value
-    filled = (1,) * (len(shape) - len(given)) + given
-    lacking = [dim for dim, (mine, theirs) in enumerate(zip(filled, shape, strict=True)) if mine != theirs]
-    if any(filled[dim] != 1 for dim in lacking):
+    full_shape = (1,) * (len(shape) - len(value_shape)) + value_shape
+    lacking = [dim for dim, (mine, theirs) in enumerate(zip(full_shape, shape, strict=True)) if mine != theirs]
+    if any(full_shape[dim] != 1 for dim in lacking):
         return value  # the check of shapes reports it
     along = {dim - batch_dims for dim in lacking}
-    if given and not along <= plates:
+    if value_shape and not along <= plates:
         return value
     # rows that the value has in another dimension than the plate
-    elsewhere = [n for dim, n in enumerate(filled[:batch_dims]) if n > 1 and dim - batch_dims not in plates]
+    elsewhere = [n for dim, n in enumerate(full_shape[:batch_dims]) if n > 1 and dim - batch_dims not in plates]
     if any(shape[dim] in elsewhere for dim in lacking):
         return value
-    return jnp.broadcast_to(jnp.reshape(jnp.asarray(value), filled), shape)
+    return jnp.broadcast_to(jnp.reshape(jnp.asarray(value), full_shape), shape)
 
 
 def _replace(message: Message, by: Message) -> None:

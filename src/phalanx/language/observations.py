@@ -53,18 +53,18 @@ def _unmasked(distribution: Distribution) -> Any:
         return _unmasked(distribution.base_dist)
     if isinstance(distribution, Independent):
         inner = jnp.broadcast_to(_unmasked(distribution.base_dist), distribution.base_dist.batch_shape)
-        joined = distribution.reinterpreted_batch_ndims
-        return inner.any(tuple(range(inner.ndim - joined, inner.ndim)))  # one entry of a vector is enough
+        num_dims = distribution.reinterpreted_batch_ndims
+        return inner.any(tuple(range(inner.ndim - num_dims, inner.ndim)))  # one entry of a vector is enough
     return jnp.bool_(True)
 
 
-def check_unscaled(observed: Mapping[str, RandomVariable], what: str) -> None:
+def check_unscaled(variables: Mapping[str, RandomVariable], what: str) -> None:
     """Raise if an observed variable's log density is scaled; `what` begins the message."""
-    if scaled := [name for name, variable in observed.items() if not _is_one(variable.scale)]:
+    if scaled_names := [name for name, variable in variables.items() if not _is_one(variable.scale)]:
         raise ValueError(
-            f"{what}: {', '.join(map(repr, scaled))} has a scaled log density (phx.scale, or a scale of NumPyro's), so "
-            f"dividing by the density of an observation does not leave it out. Run the model without the scale; or "
-            f"compute with posterior.log_likelihood(), whose terms are not scaled."
+            f"{what}: {', '.join(map(repr, scaled_names))} has a scaled log density (phx.scale, or a scale of "
+            f"NumPyro's), so dividing by the density of an observation does not leave it out. Run the model without "
+            f"the scale; or compute with posterior.log_likelihood(), whose terms are not scaled."
         )
 
 

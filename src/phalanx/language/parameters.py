@@ -163,15 +163,15 @@ def at_initial_values(program: Program) -> Program:
     return begun
 
 
-def initialized(program: Program, key: Array, met: dict[str, tuple[Parameter, Any]]) -> Program:
-    """Return `program` with its parameters at their initial values, which are recorded in `met` by name."""
+def initialized(program: Program, key: Array, record: dict[str, tuple[Parameter, Any]]) -> Program:
+    """Return `program` with its parameters at their initial values, which are recorded in `record` by name."""
 
     def note(variable: RandomVariable, forward: Forward) -> RandomVariable:
         parameter = variable.parameter
         name = variable.name
         if parameter is None or variable.value is not None:
             return forward(variable)
-        if name in met:
+        if name in record:
             raise ValueError(
                 f"Two parameters are named {name!r}. Values are distinguished by their names: rename one of them."
             )
@@ -182,8 +182,8 @@ def initialized(program: Program, key: Array, met: dict[str, tuple[Parameter, An
                 f"known before the program runs. Write bounds as numbers or by NumPy; or learn a fraction on "
                 f"constraints.unit_interval, and multiply it by the computed bound."
             )
-        value = parameter.start(name, jax.random.fold_in(key, len(met)))
-        met[name] = parameter, value
+        value = parameter.start(name, jax.random.fold_in(key, len(record)))
+        record[name] = parameter, value
         return RandomVariable(name, None, value, parameter=parameter)
 
     return under(program, note)

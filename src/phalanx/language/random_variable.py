@@ -101,8 +101,8 @@ class RandomVariable:
         if self.distribution is None:
             return self.log_prob()
         single = entries(self.distribution)
-        joined = len(self.distribution.event_shape) - len(single.event_shape)
-        scale = jnp.expand_dims(self.scale, [-1 - n for n in range(joined)]) if jnp.ndim(self.scale) else self.scale
+        num_dims = len(self.distribution.event_shape) - len(single.event_shape)
+        scale = jnp.expand_dims(self.scale, [-1 - n for n in range(num_dims)]) if jnp.ndim(self.scale) else self.scale
         return replace(self, distribution=single, scale=scale).log_prob()
 
     def total_log_prob(self, lanes: int = 1) -> Total:
@@ -194,17 +194,17 @@ class RandomVariable:
                 f"Give it a value with obs=, phx.condition or phx.substitute."
             ) from None
 
-    def _distribution_of(self, given: tuple[int, ...]) -> Distribution:
+    def _distribution_of(self, value_shape: tuple[int, ...]) -> Distribution:
         """Return the distribution of a given value: of data, batch dimensions of size one take the value's size."""
         assert self.distribution is not None
         batch = tuple(self.distribution.batch_shape)
         event = tuple(self.distribution.event_shape)
-        ends = len(given) - len(event)
-        batch_dims = given[max(0, ends - len(batch)) : max(0, ends)]
+        ends = len(value_shape) - len(event)
+        batch_dims = value_shape[max(0, ends - len(batch)) : max(0, ends)]
         stretched = tuple(n if m == 1 and self.observed else m for m, n in zip(batch, batch_dims, strict=False))
-        if given[max(0, ends) :] != event or batch_dims != stretched or len(batch_dims) != len(batch):
+        if value_shape[max(0, ends) :] != event or batch_dims != stretched or len(batch_dims) != len(batch):
             raise ValueError(
-                f"Variable {self.name!r}: the value has shape {given}, but its distribution "
+                f"Variable {self.name!r}: the value has shape {value_shape}, but its distribution "
                 f"{kind_of(self.distribution)} needs shape {(*batch, *event)} (batch {batch} + event {event}"
                 f"{self._widened(batch)}), or that with sample dimensions in front. Reshape the value or the "
                 f"distribution's parameters."

@@ -161,7 +161,7 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
     def roll(old: Array, new: Array) -> Array:
         return jnp.where(curved, jnp.concatenate([old[1:], new[None]]), old)
 
-    moved = usable & (value - at.value > 1e-7 * (1.0 + jnp.abs(value)))
+    has_moved = usable & (value - at.value > 1e-7 * (1.0 + jnp.abs(value)))
     gradients = at.gradients + tries
     there = Climb(
         position,
@@ -170,7 +170,7 @@ def _step(log_density: LogDensity, at: Climb) -> Climb:
         roll(at.steps, step),
         roll(at.changes, change),
         roll(at.curved, curved),
-        moved,
+        has_moved,
         gradients,
     )
     stayed = at._replace(moved=jnp.bool_(False), gradients=gradients)
@@ -190,8 +190,8 @@ def inverse_times(at: Climb, vector: Float[Array, "coordinate"]) -> Float[Array,
     q, alphas = lax.scan(back, vector, newest_first)
     last = jnp.where(at.curved[-1], safe[-1] / jnp.maximum(at.changes[-1] @ at.changes[-1], 1e-30), 1.0)
 
-    def forth(r: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
-        i, alpha = given
+    def forth(r: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
+        i, alpha = pair
         return r + at.steps[i] * (alpha - weight[i] * (at.changes[i] @ r)), None
 
     return lax.scan(forth, last * q, (newest_first[::-1], alphas[::-1]))[0]
@@ -264,9 +264,9 @@ def _difference(
         high, low = jax.vmap(gradient)(position[None] + step * sides[:, None] * unit[None])
         slope = (high - low) / (2.0 * step)
         curvature = jnp.abs(unit @ slope[: position.size])
-        wanted = ASIDE * lax.rsqrt(jnp.maximum(curvature, WIDEST**-2))
-        wanted = jnp.where(jnp.isfinite(curvature), wanted, ASIDE * step)
-        return jnp.maximum(wanted, 100.0 * eps * size), slope
+        best_step = ASIDE * lax.rsqrt(jnp.maximum(curvature, WIDEST**-2))
+        best_step = jnp.where(jnp.isfinite(curvature), best_step, ASIDE * step)
+        return jnp.maximum(best_step, 100.0 * eps * size), slope
 
     first = eps ** (1.0 / 3.0) * jnp.maximum(1.0, size)
     _, slopes = lax.scan(refine, first.astype(position.dtype), None, 2)
@@ -363,11 +363,11 @@ def find_starting_point(log_density: LogDensity, position: Float[Array, "coordin
         point = jax.tree.map(lambda a, b: jnp.where(better, a, b), StartingPoint(state.position, scale), point)
         return (state, jnp.where(better, value, best), point), None
 
-    begun = Climb.begin(log_density, position)
+    first_climb = Climb.begin(log_density, position)
     # narrow scales are safe where no normal fits
     first = StartingPoint(position, jnp.full_like(position, 0.1))
     looks = jnp.array(_effort(position.size).looks)
-    return lax.scan(look, (begun, jnp.float32(-jnp.inf).astype(begun.value.dtype), first), looks)[0][2]
+    return lax.scan(look, (first_climb, jnp.float32(-jnp.inf).astype(first_climb.value.dtype), first), looks)[0][2]
 
 
 def widths(curvature: Float[Array, "coordinate"]) -> Float[Array, "coordinate"]:
@@ -387,8 +387,8 @@ def _bound(log_density: LogDensity, point: StartingPoint, key: Array) -> Array:
 
     def add(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         # a draw is carried: XLA would fuse its computation with a loop over all data
-        total, drawn = carry
-        return total + log_density(drawn), draw((number + 1) % draws)
+        total, draw_here = carry
+        return total + log_density(draw_here), draw((number + 1) % draws)
 
     total, _ = lax.fori_loop(0, draws, add, (jnp.zeros((), point.position.dtype), draw(0)))
     return total / draws + jnp.sum(jnp.log(point.scale))

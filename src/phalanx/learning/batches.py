@@ -57,14 +57,14 @@ class Batches:
         """Yield the batches from that of a step on."""
         while True:
             epoch, first = divmod(step, self.per_epoch)
-            order = _shuffled(self.num_rows, self.seed, epoch)
-            for rows in _cut(order, self.batch_size, drop_last=True)[first:]:
+            order = _shuffle_rows(self.num_rows, self.seed, epoch)
+            for rows in _cut_order(order, self.batch_size, drop_last=True)[first:]:
                 yield self._taken(rows, step)
                 step += 1
 
     def in_order(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of one epoch, rows in the order of the data."""
-        for number, rows in enumerate(_cut(np.arange(self.num_rows), self.batch_size, drop_last=True)):
+        for number, rows in enumerate(_cut_order(np.arange(self.num_rows), self.batch_size, drop_last=True)):
             yield self._taken(rows, number)
 
     def _taken(self, rows: Integer[np.ndarray, "batch"], step: int) -> dict[str, Any]:
@@ -141,24 +141,24 @@ class EpochBatches:
     def of_epoch(self, epoch: int) -> tuple[Integer[np.ndarray, "*members batch"], ...]:
         """Return the batches of an epoch: `(batch,)` where the order is shared, else `(members, batch)`."""
         if self.order == "shared":
-            order = _shuffled(self.rows, self.seed, epoch).astype(np.int32)
+            order = _shuffle_rows(self.rows, self.seed, epoch).astype(np.int32)
         else:
             order = np.stack([self._of_member(member, epoch) for member in range(self.members)])
-        return _cut(order, self.size, self.drop_last)
+        return _cut_order(order, self.size, self.drop_last)
 
     def _of_member(self, member: int, epoch: int) -> Integer[np.ndarray, "rows"]:
-        order = _shuffled(self.rows, self.seed, epoch, member).astype(np.int32)
+        order = _shuffle_rows(self.rows, self.seed, epoch, member).astype(np.int32)
         if self.order != "bootstrap":
             return order
-        drawn = np.random.default_rng([self.seed, 2**31, member]).integers(0, self.rows, self.rows)
-        return drawn.astype(np.int32)[order]
+        rows = np.random.default_rng([self.seed, 2**31, member]).integers(0, self.rows, self.rows)
+        return rows.astype(np.int32)[order]
 
 
-def _shuffled(rows: int, *seed: int) -> Integer[np.ndarray, "rows"]:
+def _shuffle_rows(rows: int, *seed: int) -> Integer[np.ndarray, "rows"]:
     return np.random.default_rng(seed).permutation(rows)
 
 
-def _cut(
+def _cut_order(
     order: Integer[np.ndarray, "*members rows"], size: int, drop_last: bool
 ) -> tuple[Integer[np.ndarray, "*members batch"], ...]:
     """Cut an order of rows, its last axis, into batches."""

@@ -38,13 +38,13 @@ class TrainingCheckpoint(Checkpoint):
     Args:
         policy: the folder, and when to save.
         kind: the noun for what is trained, "fit" or "ensemble".
-        called: the folder's name in messages.
-        needed: entries of the record without which it is damaged.
+        title: the folder's name in messages.
+        required_entries: entries of the record without which it is damaged.
     """
 
-    def __init__(self, policy: SavePolicy, kind: str, called: str, needed: Sequence[str]):
-        super().__init__(policy, kind, called, f"{kind}.json")
-        self._needed = needed
+    def __init__(self, policy: SavePolicy, kind: str, title: str, required_entries: Sequence[str]):
+        super().__init__(policy, kind, title, f"{kind}.json")
+        self._needed = required_entries
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -75,18 +75,18 @@ class TrainingCheckpoint(Checkpoint):
             self.check_entries(record, self._needed)
         return record
 
-    def check_entries(self, record: Mapping[str, Any], needed: Sequence[str]) -> None:
+    def check_entries(self, record: Mapping[str, Any], required_entries: Sequence[str]) -> None:
         """Raise unless a record has all entries that are needed.
 
         Raises:
             ValueError: when some are missing; they are named.
         """
-        if missing := [name for name in needed if name not in record]:
+        if missing := [name for name in required_entries if name not in record]:
             raise self.saves.damage(f"its record has no entry {', '.join(map(repr, missing))}")
 
     def save(self, states: Mapping[str, PyTree], record: Mapping[str, Any], at: int | None = None) -> None:
         """Have the first process write a save, beside the devices' work unless it has keys of random numbers."""
-        copies = jax.tree.map(_copied, states)  # devices may reuse the memory of the arrays
+        copies = jax.tree.map(_copy_to_host, states)  # devices may reuse the memory of the arrays
         if not is_first():
             return
         if any(map(is_key, jax.tree.leaves(copies))):
@@ -104,12 +104,12 @@ class TrainingCheckpoint(Checkpoint):
             sync(folder)
         before = [name for name in states if name in saves.contents]
         files = {name: partial(write_tree, tree=tree) for name, tree in states.items() if name not in before}
-        described = {name: describe(tree) for name, tree in states.items()}
-        saves.write(files, {**record, "states": described}, before, at)
+        descriptions = {name: describe(tree) for name, tree in states.items()}
+        saves.write(files, {**record, "states": descriptions}, before, at)
         (folder / FIRST).unlink(missing_ok=True)
-        needed = saves.contents_of(saves.manifests)
+        file_names = saves.contents_of(saves.manifests)
         for path in folder.iterdir():  # of a write that was interrupted
-            if path.is_dir() and STATE.fullmatch(path.name) and path.name not in needed:
+            if path.is_dir() and STATE.fullmatch(path.name) and path.name not in file_names:
                 remove(path)
 
     def restore(self, name: str, like: PyTree, record: Mapping[str, Any]) -> PyTree:
@@ -136,13 +136,13 @@ class TrainingCheckpoint(Checkpoint):
             ValueError: when it cannot be read.
         """
         try:
-            return jax.tree.map(_placed, read_tree(self.saves.folder / name, like), like)
+            return jax.tree.map(_place_like, read_tree(self.saves.folder / name, like), like)
         except Exception as error:  # Orbax and TensorStore raise errors of many kinds
             first = str(error).strip().partition("\n")[0]
             raise self.saves.damage(f"{name} cannot be read: {first}") from error
 
 
-def _copied(leaf: Array) -> Any:
+def _copy_to_host(leaf: Array) -> Any:
     """Return a copy of an array on the host, of all processes' parts; keys of random numbers as keys."""
     if not is_key(leaf):
         return np.array(to_host(leaf))
@@ -152,7 +152,7 @@ def _copied(leaf: Array) -> Any:
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
 
 
-def _placed(leaf: Any, like: PyTree) -> Any:
+def _place_like(leaf: Any, like: PyTree) -> Any:
     """Return an array on the devices of all processes, if `like` is; one process has placed it in reading."""
     where = getattr(like, "sharding", None)
     return leaf if where is None or where.is_fully_addressable else to_devices(leaf, where)
@@ -167,9 +167,9 @@ def write_tree(path: Path, tree: Any) -> None:
     """Write a tree to a folder, which replaces what an interrupted write has left there, and wait for the disk."""
     remove(path)
     with _checkpointer() as writer:
-        writer.save(path.absolute(), _numbered(tree))
-    for written in (*path.rglob("*"), path, path.parent):
-        sync(written)
+        writer.save(path.absolute(), _number_arrays(tree))
+    for file in (*path.rglob("*"), path, path.parent):
+        sync(file)
 
 
 def read_tree(path: Path, like: Any) -> Any:
@@ -177,18 +177,19 @@ def read_tree(path: Path, like: Any) -> Any:
 
     Shardings over several processes are left to the caller.
     """
-    numbered = _numbered(like)
-    wanted = None
-    layouts = [getattr(leaf, "sharding", None) for leaf in numbered.values()]
+    leaves_by_number = _number_arrays(like)
+    template = None
+    layouts = [getattr(leaf, "sharding", None) for leaf in leaves_by_number.values()]
     if all(layout is not None and layout.is_fully_addressable for layout in layouts):
-        wanted = {
-            key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding) for key, leaf in numbered.items()
+        template = {
+            key: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+            for key, leaf in leaves_by_number.items()
         }
     leaves, tree = jax.tree.flatten(like)
     with _checkpointer() as reader:
-        restored = reader.restore(path.absolute(), wanted)
+        restored = reader.restore(path.absolute(), template)
     return jax.tree.unflatten(
-        tree, [restored[_name(i)] if _name(i) in numbered else leaf for i, leaf in enumerate(leaves)]
+        tree, [restored[_name(i)] if _name(i) in leaves_by_number else leaf for i, leaf in enumerate(leaves)]
     )
 
 
@@ -206,7 +207,7 @@ def _name(number: int) -> str:
     return f"{number:05d}"
 
 
-def _numbered(tree: Any) -> dict[str, Any]:
+def _number_arrays(tree: Any) -> dict[str, Any]:
     """Return the arrays by number, without empty ones, which Orbax refuses."""
     leaves = jax.tree.leaves(tree)
     return {_name(i): leaf for i, leaf in enumerate(leaves) if np.prod(np.shape(leaf), dtype=int)}

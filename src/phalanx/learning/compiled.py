@@ -110,13 +110,13 @@ class Compiler:
         """
         with jax.default_matmul_precision(self.precision):
             key = None if identity is None else (identity, _kinds(arguments), settings())
-            stored = None
+            stored_programs = None
             if (program := _look_up(key)) is None:
                 mesh = None if key is None else _mesh_of(arguments, self.mesh)
-                stored = None if mesh is None else StoredPrograms.of((key, mesh))
-                program = None if stored is None or mesh is None else _read(stored, mesh)
+                stored_programs = None if mesh is None else StoredPrograms.of((key, mesh))
+                program = None if stored_programs is None or mesh is None else _read_program(stored_programs, mesh)
             program = program or self._traced(
-                f, arguments, out_shardings, _options(arguments, rarely), stored, explicit
+                f, arguments, out_shardings, _options(arguments, rarely), stored_programs, explicit
             )
             COMPILED.keep(key, program)
             return program
@@ -127,7 +127,7 @@ class Compiler:
         arguments: PyTree,
         out_shardings: PyTree,
         options: Options,
-        stored: StoredPrograms | None,
+        stored_programs: StoredPrograms | None,
         explicit: bool,
     ) -> Compiled:
         """Return the program of an equal trace, compiled before or now."""
@@ -137,16 +137,18 @@ class Compiler:
                 f = jax.jit(f)  # traced once, for shapes and for the program
                 shapes = jax.eval_shape(f, *arguments)
                 shardings = on_all_processes(arguments) if out_shardings is None else out_shardings(shapes)
-                traced = (f if shardings is None else jax.jit(f, out_shardings=shardings)).trace(*arguments)
+                trace = (f if shardings is None else jax.jit(f, out_shardings=shardings)).trace(*arguments)
             else:
                 shardings = None
-                traced = jax.jit(over_mesh(f, mesh, arguments, out_shardings)).trace(*arguments)
-        key = _key_of(traced, arguments, shardings)
+                trace = jax.jit(over_mesh(f, mesh, arguments, out_shardings)).trace(*arguments)
+        key = _key_of(trace, arguments, shardings)
         if (program := _look_up(key)) is None:
-            lowered = traced.lower()
-            sums = several_cpus(_devices(arguments, shardings)) and communicates(lowered)
-            storing = stored is not None and not sums and not calls_libraries(lowered)
-            program = Compiled(traced.out_info, partial(_compiled, lowered, options, stored if storing else None, sums))
+            lowered_program = trace.lower()
+            sums = several_cpus(_devices(arguments, shardings)) and communicates(lowered_program)
+            storing = stored_programs is not None and not sums and not calls_libraries(lowered_program)
+            program = Compiled(
+                trace.out_info, partial(_compile, lowered_program, options, stored_programs if storing else None, sums)
+            )
             self.count += 1
             COMPILED.keep(key, program)
         return program
@@ -160,9 +162,9 @@ def _mesh_of(arguments: PyTree, otherwise: Mesh | None) -> Mesh | None:
     return mesh if isinstance(mesh, Mesh) and not meshes else None
 
 
-def _read(stored: StoredPrograms, mesh: Mesh) -> Compiled | None:
+def _read_program(stored_programs: StoredPrograms, mesh: Mesh) -> Compiled | None:
     """Return the program that an earlier process compiled; None without one."""
-    loaded = stored.read(mesh)
+    loaded = stored_programs.read(mesh)
     if loaded is None:
         return None
     program = loaded["program"]
@@ -170,22 +172,22 @@ def _read(stored: StoredPrograms, mesh: Mesh) -> Compiled | None:
     return Compiled(out_info, lambda: program)
 
 
-def _compiled(lowered: Lowered, options: Options, stored: StoredPrograms | None, sums: bool) -> Any:
+def _compile(lowered_program: Lowered, options: Options, stored_programs: StoredPrograms | None, sums: bool) -> Any:
     """Return the compiled program, which is stored for other processes or in JAX's cache, unless devices `sums`."""
-    program = compiled(lowered, options, keep=stored is None and not sums)
-    if stored is not None:
-        stored.write({"program": program})
+    program = compiled(lowered_program, options, keep=stored_programs is None and not sums)
+    if stored_programs is not None:
+        stored_programs.write({"program": program})
     return program
 
 
 def _options(arguments: PyTree, rarely: bool) -> Options:
     numbers = _numbers(arguments)
-    learned = _numbers(arguments[0])
+    num_learned = _numbers(arguments[0])
     if rarely and numbers < MANY:
         return RARELY
     if rarely and numbers < VERY_MANY:
         return OF_FEW_NUMBERS | PLAIN
-    return OF_FEW_NUMBERS if numbers < FEW_NUMBERS or learned < FEW_LEARNED else {}
+    return OF_FEW_NUMBERS if numbers < FEW_NUMBERS or num_learned < FEW_LEARNED else {}
 
 
 def _numbers(arrays: PyTree) -> int:
@@ -197,13 +199,13 @@ def _look_up(key: Hashable | None) -> Compiled | None:
     return None if entry is None or entry.failed else entry
 
 
-def _key_of(traced: Traced, arguments: PyTree, out_shardings: PyTree) -> Hashable | None:
+def _key_of(trace: Traced, arguments: PyTree, out_shardings: PyTree) -> Hashable | None:
     """Return the key of a compiled program; None for a trace that cannot be compared by content."""
-    form = form_of(traced.jaxpr)
+    form = form_of(trace.jaxpr)
     if form is None:
         return None
     leaves, tree = jax.tree.flatten(out_shardings)
-    return form, _kinds(arguments), jax.tree.structure(traced.out_info), tuple(leaves), tree, settings()
+    return form, _kinds(arguments), jax.tree.structure(trace.out_info), tuple(leaves), tree, settings()
 
 
 def _kinds(arguments: PyTree) -> Hashable:

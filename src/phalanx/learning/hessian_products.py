@@ -95,8 +95,8 @@ def _softest(
 
     none = jnp.zeros(count, position.dtype)
     first = start / jnp.maximum(jnp.linalg.norm(start), 1e-30)
-    begun = jnp.zeros((count, position.size), position.dtype), none, none, first
-    basis, inner, outer, _ = lax.fori_loop(0, count, step, begun)
+    first_state = jnp.zeros((count, position.size), position.dtype), none, none, first
+    basis, inner, outer, _ = lax.fori_loop(0, count, step, first_state)
     values, vectors = jnp.linalg.eigh(jnp.diag(inner) + jnp.diag(outer[:-1], 1) + jnp.diag(outer[:-1], -1))
     directions = vectors.T @ basis
     return jnp.where(jnp.linalg.norm(directions, axis=1) > 0.5, values, jnp.inf), directions * unit[None]

@@ -77,29 +77,29 @@ class Watch(Generic[L]):
                 writer.writeheader()
                 writer.writerows(rows)
 
-    def is_due(self, done: int) -> bool:
+    def is_due(self, num_steps: int) -> bool:
         """Return whether to save after so many steps, the same in all processes."""
-        return self.checkpoint is not None and self.checkpoint.is_due(done)
+        return self.checkpoint is not None and self.checkpoint.is_due(num_steps)
 
-    def until_next(self, done: int) -> float:
+    def until_next(self, num_steps: int) -> float:
         """Return the steps up to the next permanent save; infinity without."""
-        return math.inf if self.checkpoint is None else self.checkpoint.policy.until_next(done)
+        return math.inf if self.checkpoint is None else self.checkpoint.policy.until_next(num_steps)
 
-    def save(self, states: Mapping[str, PyTree], record: Mapping[str, Any], done: int) -> None:
+    def save(self, states: Mapping[str, PyTree], record: Mapping[str, Any], num_steps: int) -> None:
         """Save states by name, and a record with the identity of the training, if there is a checkpoint.
 
         Args:
             states: trees of arrays by name.
             record: entries, as JSON has them.
-            done: steps that the training has made.
+            num_steps: steps that the training has made.
         """
         if self.checkpoint is None:
             return
-        at = self.checkpoint.permanent_at(done)
-        written = (*states, len(self.looks), at)
-        if written == self._written:  # saved after the same step
+        at = self.checkpoint.permanent_at(num_steps)
+        what_is_saved = (*states, len(self.looks), at)
+        if what_is_saved == self._written:  # saved after the same step
             return
         began = time.monotonic()
         self.checkpoint.save(states, {**record, self.checkpoint.kind: self._identity}, at)
-        self._written = written
+        self._written = what_is_saved
         self.checkpoint.note(at, time.monotonic() - began)

@@ -39,7 +39,7 @@ def _same(ndim: int, without: Sequence[int] = ()) -> Moves:
     return {dim: Move(dim) for dim in range(ndim) if dim not in without}
 
 
-def _renumbered(dims: Sequence[int]) -> Moves:
+def _renumber(dims: Sequence[int]) -> Moves:
     return {dim: Move(number) for number, dim in enumerate(dims)}
 
 
@@ -48,7 +48,7 @@ def _without(name: str) -> Rule:
 
     def rule(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
         gone = params[name]
-        return [_renumbered([d for d in range(len(shape)) if d not in gone]) for shape in shapes]
+        return [_renumber([d for d in range(len(shape)) if d not in gone]) for shape in shapes]
 
     return rule
 
@@ -64,8 +64,8 @@ def _matrices(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
 
 def _triangular_solve(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     """Return the moves of a solve, which treats each column of its right-hand side alone; each row from the right."""
-    mixed = len(out) - (2 if params["left_side"] else 1)
-    return [_matrices(params, shapes, out)[0], _same(len(out), (mixed,))]
+    row_dim = len(out) - (2 if params["left_side"] else 1)
+    return [_matrices(params, shapes, out)[0], _same(len(out), (row_dim,))]
 
 
 def _broadcast(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
@@ -90,7 +90,7 @@ def _reshape(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
 
 
 def _transpose(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
-    return [_renumbered(params["permutation"])]
+    return [_renumber(params["permutation"])]
 
 
 def _slice(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
@@ -129,8 +129,8 @@ def _dot(params: Params, shapes: Shapes, out: Shape) -> list[Moves]:
     free = [[d for d in range(len(s)) if d not in (*c, *b)] for s, c, b in zip(shapes, contracted, batch, strict=True)]
     second = len(batch[0]) + len(free[0])
     return [
-        _renumbered([*batch[0], *free[0]]),
-        _renumbered(batch[1]) | {d: Move(second + n) for n, d in enumerate(free[1])},
+        _renumber([*batch[0], *free[0]]),
+        _renumber(batch[1]) | {d: Move(second + n) for n, d in enumerate(free[1])},
     ]
 
 

@@ -108,8 +108,8 @@ def factors_of(
 
 def _by_entry(table: ValueTable, sites: Sequence[Site], indices: Sequence[np.ndarray]) -> ValueTable:
     """Return a term whose entries an array selects as sums over the elements that select the same entry."""
-    while chosen := next(((a, c) for a in table.axes for c in a.where if isinstance(c, Through)), None):
-        axis, through = chosen
+    while axis_selection := next(((a, c) for a in table.axes for c in a.where if isinstance(c, Through)), None):
+        axis, through = axis_selection
         number = axis.where.index(through)
         before = len(table.axes)
         others = [a for a in table.axes if a is not axis and any(a.runs_along(d) for d in through.dims)]
@@ -132,7 +132,7 @@ def _by_entry(table: ValueTable, sites: Sequence[Site], indices: Sequence[np.nda
         array = jnp.moveaxis(sums, 0, before)
         axes = []
         for a in table.axes:
-            where = [_renamed(c, shift) for c in a.where]
+            where = [_rename_dims(c, shift) for c in a.where]
             if a is axis:
                 where[number] = Along(0, 0, 1) if length > 1 else At(0)
             axes.append(TableAxis(a.site, tuple(where)))
@@ -140,7 +140,7 @@ def _by_entry(table: ValueTable, sites: Sequence[Site], indices: Sequence[np.nda
     return table
 
 
-def _renamed(component: Any, dims: Mapping[int, int]) -> Any:
+def _rename_dims(component: Any, dims: Mapping[int, int]) -> Any:
     if isinstance(component, Along):
         return component._replace(dim=dims[component.dim])
     if isinstance(component, Through):
@@ -164,13 +164,15 @@ def plates_of(tables: Sequence[ValueTable], sites: Sequence[Site]) -> dict[Dim, 
 
     for table in tables:
         for d in range(len(table.shape)):
-            met = [(axis, (axis.site, n)) for axis in table.axes for n, c in enumerate(axis.where) if d in _dims(c)]
-            if all(axis.full(d, table.shape, sites[axis.site]) for axis, _ in met):
-                for _, dim in met[1:]:
-                    first, second = sorted((find(met[0][1]), find(dim)))
+            axes_in_plate = [
+                (axis, (axis.site, n)) for axis in table.axes for n, c in enumerate(axis.where) if d in _dims(c)
+            ]
+            if all(axis.full(d, table.shape, sites[axis.site]) for axis, _ in axes_in_plate):
+                for _, dim in axes_in_plate[1:]:
+                    first, second = sorted((find(axes_in_plate[0][1]), find(dim)))
                     root[second] = first
             else:
-                separate |= {dim for _, dim in met}
+                separate |= {dim for _, dim in axes_in_plate}
         separate |= {(axis.site, n) for axis in table.axes for n, c in enumerate(axis.where) if isinstance(c, At)}
     for table in tables:  # all pairs of a plate's entries, which are tied to each other
         for d, e in combinations(range(len(table.shape)), 2):
@@ -205,11 +207,12 @@ def _families(table: ValueTable, variables: Variables) -> Iterator[Family]:
                 else:
                     separate.add(d)
     array = jnp.sum(table.array, axis=[count + d for d in range(len(shape)) if d not in plate and d not in separate])
-    kept = [d for d in range(len(shape)) if d in plate or d in separate]
+    plate_dims = [d for d in range(len(shape)) if d in plate or d in separate]
     front = sorted(separate)
     back = sorted(plate, key=lambda d: plate[d])
     array = jnp.transpose(
-        array, [count + kept.index(d) for d in front] + [*range(count)] + [count + kept.index(d) for d in back]
+        array,
+        [count + plate_dims.index(d) for d in front] + [*range(count)] + [count + plate_dims.index(d) for d in back],
     )
     array = array.reshape(-1, *array.shape[len(front) :])
     positions = np.indices([shape[d] for d in front]).reshape(len(front), array.shape[0])
@@ -223,13 +226,13 @@ def _families(table: ValueTable, variables: Variables) -> Iterator[Family]:
         for n in reversed(range(count)):
             if form[n] == NO_ENTRY:  # no entry: any value will do
                 part = part[(slice(None),) * (n + 1) + (0,)]
-        left = [n for n in range(count) if form[n] != NO_ENTRY]
-        while (again := next((n for n in left if form[n] != n), None)) is not None:
-            first = left.index(form[again]) + 1
-            second = left.index(again) + 1
+        free_columns = [n for n in range(count) if form[n] != NO_ENTRY]
+        while (again := next((n for n in free_columns if form[n] != n), None)) is not None:
+            first = free_columns.index(form[again]) + 1
+            second = free_columns.index(again) + 1
             part = jnp.moveaxis(jnp.diagonal(part, axis1=first, axis2=second), -1, first)
-            left.remove(again)
-        columns = [entries[n][rows] for n in left]
+            free_columns.remove(again)
+        columns = [entries[n][rows] for n in free_columns]
         if not columns:  # a constant, which any variable of the site may carry
             site = table.axes[0].site
             part = jnp.repeat(part[:, None], variables.sites[site].size, axis=1)
@@ -336,24 +339,24 @@ class Elimination:
             ValueError: when variables of crossed plates depend on each other.
         """
         while self.left:
-            self.families = _joined(self.families, self.variables)
-            met = self._incidences()
-            neighbours = {v: self._neighbours(v, met[v]) for v in self.left}
-            chosen = self._independent(neighbours)
+            self.families = _join_families(self.families, self.variables)
+            incidences = self._incidences()
+            neighbours = {v: self._neighbours(v, incidences[v]) for v in self.left}
+            next_variables = self._independent(neighbours)
             new: list[Family] = []
             for _, group in groupby(
-                sorted(chosen, key=lambda v: (self._form(v, met[v], neighbours[v]), v)),
-                key=lambda v: self._form(v, met[v], neighbours[v]),
+                sorted(next_variables, key=lambda v: (self._form(v, incidences[v], neighbours[v]), v)),
+                key=lambda v: self._form(v, incidences[v], neighbours[v]),
             ):
-                if (family := self._summed([*group], met, neighbours)) is not None:
+                if (family := self._summed([*group], incidences, neighbours)) is not None:
                     new.append(family)
-            gone = {incidence[:3:2] for v in chosen for incidence in met[v]}
-            kept = [
+            gone = {incidence[:3:2] for v in next_variables for incidence in incidences[v]}
+            families = [
                 _rows(family, [row for row in range(len(family.entries)) if (number, row) not in gone])
                 for number, family in enumerate(self.families)
             ]
-            self.families = [family for family in kept if len(family.entries)]
-            self.left -= set(chosen)
+            self.families = [family for family in families if len(family.entries)]
+            self.left -= set(next_variables)
             for family in new:
                 self._add(family)
         return EliminationResult(self.terms, self.steps)
@@ -367,15 +370,15 @@ class Elimination:
         self.families.append(Family(table, family.entries, plates))
 
     def _incidences(self) -> dict[int, list[Incidence]]:
-        met: dict[int, list[Incidence]] = {v: [] for v in self.left}
+        incidences: dict[int, list[Incidence]] = {v: [] for v in self.left}
         for number, family in enumerate(self.families):
             for row, entries in enumerate(family.entries.tolist()):
                 for column, v in enumerate(entries):
-                    met[v].append(Incidence(number, column, row))
-        return met
+                    incidences[v].append(Incidence(number, column, row))
+        return incidences
 
-    def _neighbours(self, v: int, met: Sequence[Incidence]) -> list[int]:
-        return sorted({u for i in met for u in self.families[i.family].entries[i.row].tolist()} - {v})
+    def _neighbours(self, v: int, incidences: Sequence[Incidence]) -> list[int]:
+        return sorted({u for i in incidences for u in self.families[i.family].entries[i.row].tolist()} - {v})
 
     def _independent(self, neighbours: dict[int, list[int]]) -> list[int]:
         """Return variables that are not neighbours, whose elimination is cheap."""
@@ -388,44 +391,44 @@ class Elimination:
         if cost[least] > MOST_RUNS:
             entries = [self.variables.sites[self.variables.site_of[u]] for u in (least, *neighbours[least])]
             check_size(entries, f"the variable {self._name(least)!r}, with those it is tied to,")
-        chosen: list[int] = []
+        independent: list[int] = []
         blocked: set[int] = set()
         for v in sorted(ready, key=lambda v: (cost[v] > cost[least] and len(neighbours[v]) > FEW, v)):
             cheap = cost[v] == cost[least] or (len(neighbours[v]) <= FEW and cost[v] <= MOST_RUNS)
             if v not in blocked and cheap:
-                chosen.append(v)
+                independent.append(v)
                 blocked.update(neighbours[v])
-        return chosen
+        return independent
 
-    def _form(self, v: int, met: Sequence[Incidence], neighbours: Sequence[int]) -> tuple[Any, ...]:
+    def _form(self, v: int, incidences: Sequence[Incidence], neighbours: Sequence[int]) -> tuple[Any, ...]:
         """Return the form of a variable's factors; those of one form are summed together."""
-        return tuple((i.family, i.column, tuple(neighbours.index(u) for u in self._others(i))) for i in met)
+        return tuple((i.family, i.column, tuple(neighbours.index(u) for u in self._others(i))) for i in incidences)
 
     def _others(self, i: Incidence) -> list[int]:
         entries = self.families[i.family].entries[i.row].tolist()
         return entries[: i.column] + entries[i.column + 1 :]
 
     def _summed(
-        self, group: list[int], met: dict[int, list[Incidence]], neighbours: dict[int, list[int]]
+        self, group: list[int], incidences: dict[int, list[Incidence]], neighbours: dict[int, list[int]]
     ) -> Family | None:
         """Sum over variables whose factors have the same form; return the factors between their neighbours."""
         first = group[0]
         plates = self.variables.plates_of(first)
         count = len(neighbours[first])
         total: Any = 0.0
-        for n, i in enumerate(met[first]):
-            part = take(self.families[i.family].table, np.array([met[v][n].row for v in group]))
+        for n, i in enumerate(incidences[first]):
+            part = take(self.families[i.family].table, np.array([incidences[v][n].row for v in group]))
             total = total + self._aligned(part, i, neighbours[first], plates)
         sizes = [self.variables.size(u) for u in (first, *neighbours[first])]
         lengths = [self.variables.lengths[plate] for plate in plates]
         total = jnp.broadcast_to(total, (len(group), *sizes, *lengths))
         entries = np.array([neighbours[v] for v in group], int).reshape(len(group), count)
         self.steps.append(Step(np.array(group), entries, total, plates))
-        summed = log_sum(total, 1)
+        sums = log_sum(total, 1)
         if not count:
-            self.terms.extend((v, plates, summed[n]) for n, v in enumerate(group))
+            self.terms.extend((v, plates, sums[n]) for n, v in enumerate(group))
             return None
-        return Family(summed, entries, plates)
+        return Family(sums, entries, plates)
 
     def _aligned(self, part: Array, i: Incidence, neighbours: Sequence[int], plates: Sequence[Dim]) -> Array:
         """Return a table with the variable first, then all its neighbours and its plates, of size one where absent."""
@@ -457,7 +460,7 @@ def _rows(family: Family, rows: list[int]) -> Family:
     return replace(family, table=take(family.table, np.array(rows, int)), entries=family.entries[rows])
 
 
-def _joined(families: Sequence[Family], variables: Variables) -> list[Family]:
+def _join_families(families: Sequence[Family], variables: Variables) -> list[Family]:
     """Return the families with factors of the same variables added, and those of equal form in one family."""
     added: dict[Any, Family] = {}
     for family in families:
@@ -484,7 +487,7 @@ def draw(sums: EliminationResult, variables: Variables, key: Array) -> list[Arra
     Returns:
         For each site the numbers of its entries' values, in the shape of the site.
     """
-    drawn: dict[int, Array] = {}
+    values_by_variable: dict[int, Array] = {}
     for number, step in enumerate(reversed(sums.steps)):
         key_of_step = jax.random.fold_in(key, number)
         lengths = [variables.lengths[plate] for plate in step.plates]
@@ -496,20 +499,20 @@ def draw(sums: EliminationResult, variables: Variables, key: Array) -> list[Arra
         index: Any = jnp.zeros((count, *lengths), int)
         for column, size in zip(step.neighbours.T, inner, strict=True):
             plates = variables.plates_of(column[0])
-            site_values = jnp.stack([drawn[int(u)] for u in column])
+            site_values = jnp.stack([values_by_variable[int(u)] for u in column])
             missing = [1 + n for n, plate in enumerate(step.plates) if plate not in plates]
             index = index * size + jnp.expand_dims(site_values, missing)
         logits = jnp.take_along_axis(table, index[..., None, None], axis=-1)[..., 0]
         picked = jax.random.categorical(key_of_step, logits, axis=-1)
-        drawn |= {int(v): picked[n] for n, v in enumerate(step.numbers)}
-    return [_site(drawn, variables, s) for s in range(len(variables.sites))]
+        values_by_variable |= {int(v): picked[n] for n, v in enumerate(step.numbers)}
+    return [_site(values_by_variable, variables, s) for s in range(len(variables.sites))]
 
 
-def _site(drawn: dict[int, Array], variables: Variables, site: int) -> Array:
+def _site(values_by_variable: dict[int, Array], variables: Variables, site: int) -> Array:
     entries = variables.sites[site].entries
     plates = variables.plates[site]
     numbers = variables.numbers(site)
-    values = jnp.stack([drawn[int(v)] for v in numbers.ravel()])
+    values = jnp.stack([values_by_variable[int(v)] for v in numbers.ravel()])
     values = values.reshape(*numbers.shape, *values.shape[1:])
     separate = [d for d in range(len(entries)) if d not in plates]
     order = [*separate, *sorted(plates, key=lambda d: plates[d])]

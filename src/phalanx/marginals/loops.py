@@ -113,8 +113,12 @@ def _discrete_in(loop: ScanMessage) -> list[Site]:
 def _at_once(loop: ScanMessage, values: Mapping[str, Array]) -> Any:
     """Return the outcome of a loop whose discrete variables have these values, step by step along the first axis."""
 
-    def step(number: PyTree, carry: PyTree, row: PyTree, given: Mapping[str, Array]) -> tuple[PyTree, PyTree, PyTree]:
-        return loop.run_step(number, carry, row, lambda s: given.get(s["name"]) if s["type"] == "sample" else None)
+    def step(
+        number: PyTree, carry: PyTree, row: PyTree, values_by_name: Mapping[str, Array]
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        return loop.run_step(
+            number, carry, row, lambda s: values_by_name.get(s["name"]) if s["type"] == "sample" else None
+        )
 
     carries = _carries(loop, step, values)
     carry, sites, results = jax.vmap(step, axis_size=loop.length)(jnp.arange(loop.length), carries, loop.rows, values)
@@ -129,8 +133,10 @@ def _carries(loop: ScanMessage, step: Callable[..., Any], values: Mapping[str, A
     init, tree = jax.tree.flatten(jax.tree.map(jnp.asarray, loop.init))
     numbers = jnp.arange(loop.length)
 
-    def of_leaves(number: PyTree, leaves: Sequence[Array], row: PyTree, given: Mapping[str, Array]) -> list[Array]:
-        after, structure = jax.tree.flatten(step(number, tree.unflatten(leaves), row, given)[0])
+    def of_leaves(
+        number: PyTree, leaves: Sequence[Array], row: PyTree, values_by_name: Mapping[str, Array]
+    ) -> list[Array]:
+        after, structure = jax.tree.flatten(step(number, tree.unflatten(leaves), row, values_by_name)[0])
         shapes = [jnp.shape(x) for x in leaves], [jnp.shape(x) for x in after]
         if structure != tree or shapes[0] != shapes[1]:
             raise ValueError(
@@ -160,8 +166,8 @@ def _carries(loop: ScanMessage, step: Callable[..., Any], values: Mapping[str, A
             return [jnp.asarray(after[n], init[n].dtype) for n in serial], carry
 
         rows = numbers, jax.tree.leaves(loop.rows)
-        _, stacked = lax.scan(turn, [init[n] for n in serial], rows, reverse=loop.reverse)
-        for n, leaf in zip(serial, stacked, strict=True):
+        _, carries = lax.scan(turn, [init[n] for n in serial], rows, reverse=loop.reverse)
+        for n, leaf in zip(serial, carries, strict=True):
             before[n] = leaf
     for level in range(1, max(depth, default=0) + 1):
         after = jax.vmap(call)(numbers, *before, *jax.tree.leaves((loop.rows, values)))
@@ -192,12 +198,12 @@ def _depths(loop: ScanMessage, depends: Sequence[Axes]) -> list[int]:
         ready = [n for n in moving if not depth[n] and all(depth[m] for m in moving if str(m) in depends[n])]
         for n in ready:
             depth[n] = level
-    if left := sorted(n for n in moving if not depth[n]):
+    if unbounded_leaves := sorted(n for n in moving if not depth[n]):
         paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(loop.init)]
         raise ValueError(
-            f"phx.marginalize: the carry{paths[left[0]]} of a loop depends on the discrete variables of all steps "
-            f"before it, such as a count of visits does, and not on those of a few. Each step may depend on the "
-            f"discrete variables of the step before it, or of a fixed number of steps. Carry the values themselves; "
-            f"or make the count, within bounds, part of the discrete variable."
+            f"phx.marginalize: the carry{paths[unbounded_leaves[0]]} of a loop depends on the discrete variables of "
+            f"all steps before it, such as a count of visits does, and not on those of a few. Each step may depend on "
+            f"the discrete variables of the step before it, or of a fixed number of steps. Carry the values "
+            f"themselves; or make the count, within bounds, part of the discrete variable."
         )
     return depth

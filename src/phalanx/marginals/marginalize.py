@@ -135,8 +135,8 @@ class Marginal:
         recovered = {s.name: jnp.asarray(s.values)[n] for s, n in zip(survey.sites, numbers, strict=True)}
         if computed := [name for kind, name in running.dependent if kind == VALUE]:
             with loops_with(lambda site: recovered[site.name]):
-                traced = trace(substitute(self.model, {**running.latents, **recovered}))(*args, **kwargs)
-            recovered |= {name: traced[name].value for name in computed}
+                variables = trace(substitute(self.model, {**running.latents, **recovered}))(*args, **kwargs)
+            recovered |= {name: variables[name].value for name in computed}
         return recovered
 
 
@@ -171,8 +171,8 @@ class _Running:
         leaves = jax.tree.leaves(result)
         if not any(self.result_depends):
             return result
-        kept = [None if d else leaf for leaf, d in zip(leaves, self.result_depends, strict=True)]
-        return jax.tree.unflatten(jax.tree.structure(result), kept)
+        independent_leaves = [None if d else leaf for leaf, d in zip(leaves, self.result_depends, strict=True)]
+        return jax.tree.unflatten(jax.tree.structure(result), independent_leaves)
 
     def _meet(self, variable: RandomVariable, forward: Forward) -> RandomVariable:
         name = variable.name
@@ -238,22 +238,22 @@ class _Running:
             if len(names) == 1 and len(terms) == 1 and self._carry(names[0], tables[names[0]], terms):
                 continue
             for site, term in terms.values():
-                shared = SharedTerm(term, tuple(names))
-                value = jnp.zeros((*shared.batch_shape, 0))
-                send(RandomVariable(self.survey.sites[site].name, shared, value, observed=True))
+                shared_term = SharedTerm(term, tuple(names))
+                value = jnp.zeros((*shared_term.batch_shape, 0))
+                send(RandomVariable(self.survey.sites[site].name, shared_term, value, observed=True))
 
     def _carry(self, name: str, table: ValueTable, terms: Mapping[tuple[Dim, ...], tuple[int, Array]]) -> bool:
         """Sample an observed variable with the sums as its density, if it has one for each element."""
         ((plates, (_, term)),) = terms.items()
-        held = self._held[name]
-        assert held.distribution is not None
+        variable = self._held[name]
+        assert variable.distribution is not None
         along = {
             d: self._variables.plates[axis.site].get(n)
             for axis in table.axes
             for n, component in enumerate(axis.where)
             for d in dims_of(component)
         }
-        shape = tuple(held.distribution.batch_shape)
+        shape = tuple(variable.distribution.batch_shape)
         rows = [along.get(d) for d in range(len(shape))]
         within_event = range(len(shape), len(table.shape))
         if (
@@ -264,9 +264,9 @@ class _Running:
         ):
             return False
         term = jnp.transpose(term, [plates.index(row) for row in rows])  # pyright: ignore[reportArgumentType]
-        if shape != term.shape or held.shape != shape + tuple(held.distribution.event_shape):
+        if shape != term.shape or variable.shape != shape + tuple(variable.distribution.event_shape):
             return False
-        send(replace(held, distribution=Known(held.distribution, term), scale=1.0, logit=None))
+        send(replace(variable, distribution=Known(variable.distribution, term), scale=1.0, logit=None))
         return True
 
 
@@ -280,6 +280,6 @@ def tied(tables: Iterable[ValueTable], count: int) -> list[set[int]]:
     groups = [{site} for site in range(count)]
     for table in tables:
         together = {axis.site for axis in table.axes}
-        met = [group for group in groups if group & together]
-        groups = [group for group in groups if not group & together] + [set().union(*met)]
+        dependent_groups = [group for group in groups if group & together]
+        groups = [group for group in groups if not group & together] + [set().union(*dependent_groups)]
     return sorted(groups, key=min)

@@ -58,32 +58,36 @@ class Survey:
     @classmethod
     def of(cls, run: Callable[[], Any], names: Collection[str] | None) -> Survey:
         """Return the survey of a program, `run`; `names` are the variables to sum out, None for all discrete ones."""
-        seen = _Seen(names)
+        record = _Seen(names)
 
         def traced() -> Any:
-            with unvalidated(), tracing(seen.meet), loops_with(seen.in_loop):
+            with unvalidated(), tracing(record.meet), loops_with(record.in_loop):
                 result = run()
-            seen.check()
-            leaves = {VALUE: seen.values, TERM: seen.terms(), SUPPORT: seen.supports()}
+            record.check()
+            leaves = {VALUE: record.values, TERM: record.terms(), SUPPORT: record.supports()}
             returned = [leaf if isinstance(leaf, Array) else 0 for leaf in jax.tree.leaves(result)]
-            return list(seen.discrete.values()), seen.latents, leaves, returned
+            return list(record.discrete.values()), record.latents, leaves, returned
 
         trace, shapes = jax.make_jaxpr(traced, return_shape=True)()
-        numbered = jax.tree.unflatten(jax.tree.structure(shapes), range(len(trace.jaxpr.outvars)))
-        discrete, latents, leaves, result = numbered
+        output_numbers = jax.tree.unflatten(jax.tree.structure(shapes), range(len(trace.jaxpr.outvars)))
+        discrete, latents, leaves, result = output_numbers
         atoms = trace.jaxpr.outvars
         placeholders = (
-            {name: atoms[n] for name, n in zip(seen.discrete, discrete, strict=True)},
+            {name: atoms[n] for name, n in zip(record.discrete, discrete, strict=True)},
             {name: [atoms[n] for n in jax.tree.leaves(ns)] for name, ns in latents.items()},
         )
-        outputs = {(kind, name): jax.tree.leaves(ns) for kind, named in leaves.items() for name, ns in named.items()}
+        outputs = {
+            (kind, name): jax.tree.leaves(ns)
+            for kind, leaves_by_name in leaves.items()
+            for name, ns in leaves_by_name.items()
+        }
         outputs[RESULT, ""] = jax.tree.leaves(result)
-        return cls(trace, tuple(seen.sites), frozenset(seen.observed), placeholders, outputs)
+        return cls(trace, tuple(record.sites), frozenset(record.observed), placeholders, outputs)
 
     def dependent(self) -> dict[Output, list[bool]]:
         """Return for each output, leaf by leaf, whether it depends on a discrete variable."""
-        reached = _Reached(self.placeholders[0].values())
-        marks = reached.run(self.trace, ())
+        interpreter = _Reached(self.placeholders[0].values())
+        marks = interpreter.run(self.trace, ())
         return {output: [marks[n] != NOWHERE for n in ns] for output, ns in self.outputs.items()}
 
     def tables(
@@ -91,11 +95,11 @@ class Survey:
     ) -> tuple[dict[Output, ValueTable], list[Any]]:
         """Return terms at all values of the discrete variables, given values of the others; and arrays of indices."""
         discrete, latents = self.placeholders
-        given = {discrete[site.name]: enumerated(number, site) for number, site in enumerate(self.sites)}
+        value_tables = {discrete[site.name]: enumerated(number, site) for number, site in enumerate(self.sites)}
         for name, atoms in latents.items():
-            given |= dict(zip(atoms, map(ValueTable, jax.tree.leaves(values[name])), strict=True))
+            value_tables |= dict(zip(atoms, map(ValueTable, jax.tree.leaves(values[name])), strict=True))
         numbers = [self.outputs[output][0] for output in outputs]
-        tabulation = Tabulation(self.sites, given)
+        tabulation = Tabulation(self.sites, value_tables)
         tables = tabulation.run(pruned(self.trace, numbers), ())
         return dict(zip(outputs, tables, strict=True)), tabulation.indices
 
@@ -117,13 +121,13 @@ class _Seen:
         name = variable.name
         if name in self.variables:
             raise ValueError(f"Two variables are named {name!r}. Inference distinguishes variables by their names.")
-        given = self._given(variable)
-        self.variables[name] = given
-        if given.is_computed:
-            self.values[name] = given.value
-        elif given.observed:
+        answer = self._given(variable)
+        self.variables[name] = answer
+        if answer.is_computed:
+            self.values[name] = answer.value
+        elif answer.observed:
             self.observed.add(name)
-        return given
+        return answer
 
     def _given(self, variable: RandomVariable) -> RandomVariable:
         name = variable.name
@@ -166,15 +170,15 @@ class _Seen:
 
     def check(self) -> None:
         """Raise unless the program has the discrete variables that are to be summed out."""
-        met = ", ".join(map(repr, self.variables)) or "none at all"
+        names = ", ".join(map(repr, self.variables)) or "none at all"
         if self._names is not None and (unknown := [name for name in self._names if name not in self.discrete]):
             raise ValueError(
                 f"phx.marginalize: the program has no latent variable {', '.join(map(repr, unknown))} to sum out; its "
-                f"variables are {met}.{hint(unknown, self.variables)}"
+                f"variables are {names}.{hint(unknown, self.variables)}"
             )
         if not self.discrete:
             raise ValueError(
-                f"phx.marginalize: the program has no discrete latent variable to sum out; its variables are {met}. "
+                f"phx.marginalize: the program has no discrete latent variable to sum out; its variables are {names}. "
                 f"Use it as it is."
             )
 

@@ -101,11 +101,11 @@ def check_size(entries: Sequence[Site], what: str) -> None:
     sizes = sorted({site.size for site in entries})
     of_size = f"{sizes[0]} values" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} values"
     names = list(dict.fromkeys(site.name for site in entries))
-    listed = ", ".join(map(repr, names[:4])) + (f" and {len(names) - 4} others" if len(names) > 4 else "")
+    listing = ", ".join(map(repr, names[:4])) + (f" and {len(names) - 4} others" if len(names) > 4 else "")
     number = f"{runs:,}" if runs < 10**15 else f"about 10**{math.floor(sum(math.log10(s.size) for s in entries))}"
     raise TooManyValues(
         f"phx.marginalize: {what} depends jointly on {len(entries):,} discrete variables of {of_size} (entries of "
-        f"{listed}), and summing over them would take {number} runs; at most {MOST_RUNS:,} are made. Let each entry "
+        f"{listing}), and summing over them would take {number} runs; at most {MOST_RUNS:,} are made. Let each entry "
         f"or observation depend on few of them: row by row, or each on the one before it, as in a chain."
     )
 
@@ -119,9 +119,9 @@ class Tabulation(Interpreter[ValueTable]):
         indices: arrays of the program that select entries, by number; see `Through`.
     """
 
-    def __init__(self, sites: Sequence[Site], given: Mapping[Var, ValueTable], indices: list[Any] | None = None):
+    def __init__(self, sites: Sequence[Site], value_tables: Mapping[Var, ValueTable], indices: list[Any] | None = None):
         self.sites = sites
-        self.given = given
+        self.given = value_tables
         self.indices = [] if indices is None else indices
         self._known: dict[Any, tuple[list[ValueTable], list[ValueTable]]] = {}
 
@@ -180,8 +180,8 @@ class Tabulation(Interpreter[ValueTable]):
             return self._unstacked(equation, inputs)
         if name == "concatenate":
             inputs = _in_place(inputs, equation.params["dimension"])
-        if named := axes_named(equation):
-            self._check_collective(equation, inputs, named)
+        if axis_names := axes_named(equation):
+            self._check_collective(equation, inputs, axis_names)
         return self._mapped(equation, inputs, self._moves(equation, inputs))
 
     def _moves(self, equation: JaxprEqn, inputs: Sequence[ValueTable]) -> list[Moves]:
@@ -212,13 +212,13 @@ class Tabulation(Interpreter[ValueTable]):
         wide = [self._placed(table, moves, single) for table in inputs]
         wide = [ValueTable(jnp.expand_dims(table.array, len(table.axes) + dim), table.axes) for table in wide]
         wide = _in_place(wide, dim)
-        placed = [
+        tables_here = [
             self._placed(table, {d: Move(d, -number if d == dim else 0) for d in range(len(shape))}, shape)
             for number, table in enumerate(wide)
         ]
-        axes = self._union(placed, equation)
+        axes = self._union(tables_here, equation)
         sizes = [self.sites[axis.site].size for axis in axes]
-        arrays = [jnp.broadcast_to(over(table, axes), (*sizes, *single)) for table in placed]
+        arrays = [jnp.broadcast_to(over(table, axes), (*sizes, *single)) for table in tables_here]
         return [ValueTable(jnp.concatenate(arrays, axis=len(axes) + dim), axes)]
 
     def _unstacked(self, equation: JaxprEqn, inputs: Sequence[ValueTable]) -> list[ValueTable]:
@@ -234,17 +234,17 @@ class Tabulation(Interpreter[ValueTable]):
     def _mapped(self, equation: JaxprEqn, inputs: Sequence[ValueTable], moves: Sequence[Moves]) -> list[ValueTable]:
         shape = aval_of(equation.outvars[0]).shape
         inputs = [self.separated(t, m, equation) for t, m in zip(inputs, moves, strict=True)]
-        placed = [self._placed(t, m, shape) for t, m in zip(inputs, moves, strict=True)]
-        axes = self._union(placed, equation)
-        operands = not_literal(equation, placed)
+        tables_here = [self._placed(t, m, shape) for t, m in zip(inputs, moves, strict=True)]
+        axes = self._union(tables_here, equation)
+        operands = not_literal(equation, tables_here)
         if equation.primitive.name in ELEMENTWISE:  # as vmap does, but traced in a tenth of the time
             sizes = tuple(self.sites[axis.site].size for axis in axes)
             outputs = alone(equation)(*(_broadcast(over(table, axes), (*sizes, *shape)) for table in operands))
             return [ValueTable(array, axes) for array in outputs]
-        mapped = alone(equation)
+        function = alone(equation)
         for axis in reversed(axes):
-            mapped = jax.vmap(mapped, in_axes=[0 if axis in table.axes else None for table in operands])
-        outputs = mapped(*(table.array for table in operands))
+            function = jax.vmap(function, in_axes=[0 if axis in table.axes else None for table in operands])
+        outputs = function(*(table.array for table in operands))
         return [ValueTable(array, axes) for array in outputs]
 
     def _placed(self, table: ValueTable, moves: Moves, shape: tuple[int, ...]) -> ValueTable:
@@ -297,11 +297,11 @@ class Tabulation(Interpreter[ValueTable]):
     def _selected(self, equation: JaxprEqn, inputs: list[ValueTable]) -> list[ValueTable] | None:
         """Return entries that an array of the program selects, as in `z[group]`; None if it does not."""
         (table, indices), numbers = inputs, equation.params["dimension_numbers"]
-        mapped = numbers.start_index_map
+        mapped_dims = numbers.start_index_map
         sizes = equation.params["slice_sizes"]
-        if indices.axes or len(mapped) != 1 or indices.shape[-1] != 1 or numbers.operand_batching_dims:
+        if indices.axes or len(mapped_dims) != 1 or indices.shape[-1] != 1 or numbers.operand_batching_dims:
             return None
-        (dim,) = mapped
+        (dim,) = mapped_dims
         along = [axis for axis in table.axes if axis.runs_along(dim)]
         if sizes[dim] != 1 or dim not in numbers.collapsed_slice_dims or not along:
             return None
@@ -320,10 +320,10 @@ class Tabulation(Interpreter[ValueTable]):
         where = list(new[table.axes.index(along[0])].where)  # pyright: ignore[reportOptionalMemberAccess]
         where[site_dims[0]] = Through(outer, number)
         new[table.axes.index(along[0])] = TableAxis(along[0].site, tuple(where))
-        gathered = alone(equation)
+        gather = alone(equation)
         for _ in table.axes:
-            gathered = jax.vmap(gathered, in_axes=(0, None))
-        (array,) = gathered(*(operand.array for operand in inputs))
+            gather = jax.vmap(gather, in_axes=(0, None))
+        (array,) = gather(*(operand.array for operand in inputs))
         return [merged(array, new)]  # pyright: ignore[reportArgumentType]
 
     def _custom(self, equation: JaxprEqn, parts: Any, inputs: list[ValueTable]) -> list[ValueTable] | None:
@@ -346,13 +346,13 @@ class Tabulation(Interpreter[ValueTable]):
         union = axes[0]
         if any(before != union for before in axes) or any(a not in union for table in inputs for a in table.axes):
             return None
-        mapped = alone(equation)
+        function = alone(equation)
         operands = not_literal(equation, inputs)
         for axis in reversed(union):
-            mapped = jax.vmap(mapped, in_axes=[0 if axis in table.axes else None for table in operands])
-        return [ValueTable(array, union) for array in mapped(*(table.array for table in operands))]
+            function = jax.vmap(function, in_axes=[0 if axis in table.axes else None for table in operands])
+        return [ValueTable(array, union) for array in function(*(table.array for table in operands))]
 
-    def _check_collective(self, equation: JaxprEqn, inputs: Sequence[ValueTable], named: Sequence[str]) -> None:
+    def _check_collective(self, equation: JaxprEqn, inputs: Sequence[ValueTable], axis_names: Sequence[str]) -> None:
         """Raise if a collective adds up rows that depend on entries, which may be entries of several devices."""
         for table in inputs:
             if rows := [axis for axis in table.axes if any(not isinstance(c, At) for c in axis.where)]:

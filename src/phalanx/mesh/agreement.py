@@ -72,15 +72,15 @@ class SharedMessages:
     All processes must make their instances in the same order.
 
     Args:
-        called: what they are about, for messages.
+        title: what they are about, for messages.
     """
 
-    def __init__(self, called: str):
-        self._called = called
+    def __init__(self, title: str):
+        self._called = title
         self._own = dict[str, str]()
         self._store = SharedStore.joined() if jax.process_count() > 1 else None
         if self._store is None and jax.process_count() > 1:
-            raise RuntimeError(f"{called}: this release of JAX has no store of words that several processes share.")
+            raise RuntimeError(f"{title}: this release of JAX has no store of words that several processes share.")
         self._folder = "" if self._store is None else f"words-{next(_calls)}"
 
     def leave(self, topic: str, message: str) -> None:
@@ -104,16 +104,16 @@ class SharedMessages:
             OSError: when another process has reported a failure.
             RuntimeError: when another process has ended.
         """
-        wanted = range(jax.process_count()) if of is None else list(of)
+        numbers = range(jax.process_count()) if of is None else list(of)
         while True:
             messages = self.left(topic)
-            if all(number in messages and enough(messages[number]) for number in wanted):
-                return [messages[number] for number in wanted]
-            if failed := self.left(FAILED):
-                number, message = next(iter(failed.items()))
+            if all(number in messages and enough(messages[number]) for number in numbers):
+                return [messages[number] for number in numbers]
+            if failures := self.left(FAILED):
+                number, message = next(iter(failures.items()))
                 raise OSError(f"process {number}: {message}")
-            if self._store is not None and (ended := sorted(self._store.under(ENDED), key=int)):
-                raise RuntimeError(f"{self._called}: process {', '.join(ended)} has ended.")
+            if self._store is not None and (numbers_of_ended := sorted(self._store.under(ENDED), key=int)):
+                raise RuntimeError(f"{self._called}: process {', '.join(numbers_of_ended)} has ended.")
             time.sleep(PAUSE)
 
     def fail(self, error: BaseException) -> None:
@@ -131,7 +131,7 @@ def differences(items_of_all: list[dict[str, str]]) -> str:
     """Return in words what differs between processes, given the items of each; empty if they are equal."""
     if len({items.get(CALL) for items in items_of_all}) > 1:  # all else follows from it
         items_of_all = [{CALL: items[CALL]} for items in items_of_all]
-    said = []
+    differences_in_words = []
     for name in dict.fromkeys(itertools.chain(*items_of_all)):
         values = {
             number: items.get(name, "not given")
@@ -143,19 +143,19 @@ def differences(items_of_all: list[dict[str, str]]) -> str:
         first = next(iter(values.values()))
         others = [number for number, value in values.items() if value != first]
         if name.startswith((CONTENT, ROWS)) or max(map(len, values.values())) > SHOWN:
-            said.append(f"{name} differs in process {', '.join(map(str, others))}")
+            differences_in_words.append(f"{name} differs in process {', '.join(map(str, others))}")
         else:
             by_value = {value: [str(n) for n in values if values[n] == value] for value in values.values()}
-            shown = (f"{value} in process {', '.join(numbers)}" for value, numbers in by_value.items())
-            said.append(f"{name} is {' and '.join(shown)}")
-    return "; ".join(said)
+            texts = (f"{value} in process {', '.join(numbers)}" for value, numbers in by_value.items())
+            differences_in_words.append(f"{name} is {' and '.join(texts)}")
+    return "; ".join(differences_in_words)
 
 
 def _await(store: SharedStore, key: str, call: str) -> str:
     while (value := store.get(key, WAIT)) is None:
-        if ended := sorted(store.under(ENDED), key=int):
+        if numbers_of_ended := sorted(store.under(ENDED), key=int):
             raise RuntimeError(
-                f"{call}: process {', '.join(ended)} has ended, and all processes must make this call together. Make "
-                f"it in each; one of them may print or write its result."
+                f"{call}: process {', '.join(numbers_of_ended)} has ended, and all processes must make this call "
+                f"together. Make it in each; one of them may print or write its result."
             )
     return value

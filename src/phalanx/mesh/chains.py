@@ -116,27 +116,29 @@ class HeldChains:
             return whole[first:last, :]  # of an array in a store only this part is read
         return np.asarray(whole)[self.numbers]
 
-    def gathered(self, held: Shaped[np.ndarray, "held *shape"], of: slice = ALL) -> Shaped[np.ndarray, "some *shape"]:
+    def gathered(
+        self, part_of_array: Shaped[np.ndarray, "held *shape"], of: slice = ALL
+    ) -> Shaped[np.ndarray, "some *shape"]:
         """Return the chains `of` an array, given those that this process holds; all processes must call it together."""
         if self.is_whole:
-            return held[of]
-        wanted = np.arange(self.num_chains)[of]
-        whole = np.empty((len(wanted), *held.shape[1:]), held.dtype)
+            return part_of_array[of]
+        chains = np.arange(self.num_chains)[of]
+        whole = np.empty((len(chains), *part_of_array.shape[1:]), part_of_array.dtype)
         if not whole.size:
             return whole
-        owners = self.owners[wanted]
-        mine = held[np.searchsorted(self.numbers, wanted[owners == self.process])]
+        owners = self.owners[chains]
+        mine = part_of_array[np.searchsorted(self.numbers, chains[owners == self.process])]
         processes = range(1 + max(map(max, self.holders)))
         parts = exchange(mine, [int(np.sum(owners == process)) for process in processes])
         for process, part in zip(processes, parts, strict=True):
             whole[owners == process] = part
         return whole
 
-    def total(self, held: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
+    def total(self, part: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
         """Return the sum of what each process adds up over the chains that it owns; all must call it together."""
         if self.is_whole:
-            return held
-        return np.asarray(np.sum(exchange(held[None], [1] * (1 + max(map(max, self.holders)))), axis=0)[0])
+            return part
+        return np.asarray(np.sum(exchange(part[None], [1] * (1 + max(map(max, self.holders)))), axis=0)[0])
 
 
 def lane_chains(lanes: int) -> Int[Array, "{lanes}"]:

@@ -53,19 +53,22 @@ def make_mesh(chain: int | None = None, data: int = 1, model: int = 1, devices: 
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
             raise ValueError(f"make_mesh: {name} must be a whole number of devices, at least 1; got {size!r}.")
     if chain is None:
-        chain, left = divmod(len(devices), data * model)
-        if left or not chain:
+        chain, remainder = divmod(len(devices), data * model)
+        if remainder or not chain:
             raise ValueError(
                 f"make_mesh: {len(devices)} devices cannot be split into groups of data * model = {data} * {model}; "
                 f"choose sizes whose product divides {len(devices)}, or pass devices=."
             )
-    needed = math.prod((chain, data, model))
-    if needed > len(devices):
+    num_needed = math.prod((chain, data, model))
+    if num_needed > len(devices):
         raise ValueError(
-            f"make_mesh: chain * data * model = {chain} * {data} * {model} = {needed} devices were asked for, "
-            f"but there are {len(devices)}. On a CPU machine call phx.use_cpu_devices({needed}) before anything else."
+            f"make_mesh: chain * data * model = {chain} * {data} * {model} = {num_needed} devices were asked for, "
+            f"but there are {len(devices)}. On a CPU machine call phx.use_cpu_devices({num_needed}) before anything "
+            f"else."
         )
-    return jax.make_mesh((chain, data, model), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[:needed])
+    return jax.make_mesh(
+        (chain, data, model), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[:num_needed]
+    )
 
 
 def with_auto_axes(mesh: Mesh) -> Mesh:
@@ -107,9 +110,9 @@ def use_cpu_devices(n: int | None = None) -> int:
     n = count_cores() if n is None else n
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ValueError(f"use_cpu_devices: n must be a whole number of devices, at least 1; got {n!r}.")
-    if not _ask_for_cpu_devices(n) and (started := len(jax.devices("cpu"))) != n:
+    if not _ask_for_cpu_devices(n) and (num_devices := len(jax.devices("cpu"))) != n:
         raise RuntimeError(
-            f"use_cpu_devices({n}): JAX has already started with {started} CPU device(s). Call "
+            f"use_cpu_devices({n}): JAX has already started with {num_devices} CPU device(s). Call "
             f"phx.use_cpu_devices({n}) at the top of the script, before the first array is made or jax.devices() is "
             f"called, or set the environment variable XLA_FLAGS=--xla_force_host_platform_device_count={n}."
         )

@@ -153,28 +153,30 @@ class Peers:
                 return
 
     def _listen(self) -> None:
-        seen: dict[str, tuple[str, float]] = {}
-        last = moved = time.monotonic()
-        used = time.process_time()
+        last_beats: dict[str, tuple[str, float]] = {}
+        last = last_change = time.monotonic()
+        cpu_seconds = time.process_time()
         while not self._stopped.is_set():
             try:
                 self._end_by(self._store.get(FAILED, BEAT))
                 beats = self._beats()
-                ended = self._store.under(ENDED)
+                end_times = self._store.under(ENDED)
             except ConnectionError:
                 if self._stopped.wait(BEAT) or not self._store.is_open:
                     return
                 self._end_with("process 0 cannot be reached")
             now = time.monotonic()
-            stands_still = time.process_time() - used < IDLE * (now - last) and not _has_children()
-            if not ended or str(self._number) in ended or not stands_still:
-                moved = now
-            elif now - moved > PATIENCE:
-                self._end_for(min(ended, key=lambda number: float(ended[number])))
+            stands_still = time.process_time() - cpu_seconds < IDLE * (now - last) and not _has_children()
+            if not end_times or str(self._number) in end_times or not stands_still:
+                last_change = now
+            elif now - last_change > PATIENCE:
+                self._end_for(min(end_times, key=lambda number: float(end_times[number])))
             last = now
-            used = time.process_time()
-            seen |= {n: (beat, now) for n, beat in beats.items() if n not in seen or seen[n][0] != beat}
-            for number in (n for n, (_, since) in seen.items() if now - since > SILENCE):
+            cpu_seconds = time.process_time()
+            last_beats |= {
+                n: (beat, now) for n, beat in beats.items() if n not in last_beats or last_beats[n][0] != beat
+            }
+            for number in (n for n, (_, since) in last_beats.items() if now - since > SILENCE):
                 self._say(f"process {number} has not responded for {SILENCE:.0f} s; it may be dead or stopped")
 
     def _end_for(self, early: str) -> NoReturn:
@@ -196,12 +198,12 @@ class Peers:
         began = time.monotonic()
         try:
             self._store.set(f"{ENDED}/{self._number}", str(time.time()))
-            while self._store.is_open and len(ended := self._store.under(ENDED)) < self._count:
+            while self._store.is_open and len(ended_processes := self._store.under(ENDED)) < self._count:
                 if (message := self._store.get(FAILED, 0.01)) is not None:
                     self._end_by(message)
                     self._exit(ENDED_EARLY)  # the message names this process
                 if time.monotonic() - began > PATIENCE:
-                    others = ", ".join(sorted(set(map(str, range(self._count))) - set(ended), key=int))
+                    others = ", ".join(sorted(set(map(str, range(self._count))) - set(ended_processes), key=int))
                     self._say(f"process {self._number} has ended, and waits for process {others}")
                 time.sleep(0.1)
         except (ConnectionError, jax.errors.JaxRuntimeError):  # JAX has left the others, or they are gone

@@ -33,8 +33,8 @@ def _sums(array: Array, rows: int | None) -> list[Array]:
     bits = _words(array)
     index = _indices(bits.shape)
     real = jnp.bool_(True) if rows is None else lax.broadcasted_iota(jnp.int32, bits.shape, 0) < rows
-    mixed = [_mixed(bits ^ _mixed(index * np.uint32(salt) + np.uint32(salt >> 7))) for salt in SALTS]
-    return [jnp.sum(jnp.where(real, word, np.uint32(0)), dtype=jnp.uint32) for word in mixed]
+    words = [_mix_bits(bits ^ _mix_bits(index * np.uint32(salt) + np.uint32(salt >> 7))) for salt in SALTS]
+    return [jnp.sum(jnp.where(real, word, np.uint32(0)), dtype=jnp.uint32) for word in words]
 
 
 def _words(array: Array) -> Array:
@@ -59,7 +59,7 @@ def _indices(shape: tuple[int, ...]) -> Array:
     return sum(parts, jnp.zeros(shape, jnp.uint32))
 
 
-def _mixed(word: Array) -> Array:
+def _mix_bits(word: Array) -> Array:
     """Mix the bits of each word: the finaliser of MurmurHash3 (Appleby, 2011)."""
     word = (word ^ (word >> 16)) * np.uint32(0x85EBCA6B)
     word = (word ^ (word >> 13)) * np.uint32(0xC2B2AE35)

@@ -43,15 +43,15 @@ class Interrupts:
         After the exception that SIGTERM raises, SIGTERM is still recorded, until the end of `saving`.
         """
         self._begin_to_record(self._signals)
-        ended: tuple[int, ...] = self._signals
+        signals: tuple[int, ...] = self._signals
         try:
             yield
             self._agree_alone()
         except AgreedExit:
-            ended = (signal.SIGINT,)
+            signals = (signal.SIGINT,)
             raise
         finally:
-            self._end_to_record(ended)
+            self._end_to_record(signals)
         self._agree_alone()  # on a signal that came after the first call
 
     @contextmanager

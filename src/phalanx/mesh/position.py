@@ -186,8 +186,8 @@ class VectorLayout:
             parts = [
                 self.padded(v, values[v.name], len(leading), zero).reshape(*leading, devices, v.size) for v in members
             ]
-            joined = np.concatenate(parts or [np.zeros((*leading, devices, 0), dtype)], -1)
-            return joined.reshape(*leading, math.prod(joined.shape[-2:]))
+            vector = np.concatenate(parts or [np.zeros((*leading, devices, 0), dtype)], -1)
+            return vector.reshape(*leading, math.prod(vector.shape[-2:]))
 
         return Vector(tuple(map(together, self.groups, self.members)), self)
 
@@ -362,9 +362,9 @@ def _sums_of_products(pairs: Sequence[tuple[Array, Array]]) -> list[Array]:
         where = [i for i, product in enumerate(products) if product.shape == shape]
         together = [products[i] for i in where]
         zeros = [np.zeros((), product.dtype) for product in together]
-        reduced = lax.reduce(
+        results = lax.reduce(
             together, zeros, lambda a, b: [x + y for x, y in zip(a, b, strict=True)], (len(shape) - 2,)
         )
-        for i, value in zip(where, reduced, strict=True):
+        for i, value in zip(where, results, strict=True):
             sums[i] = value
     return sums

@@ -103,8 +103,8 @@ def initialize(
         if jax.distributed.is_initialized():
             return jax.process_index()
         coordinator, num_processes, process_id = _from_environment(os.environ)
-    given = (coordinator, num_processes, process_id)
-    if any(value is None for value in given) and any(value is not None for value in given):
+    process_options = (coordinator, num_processes, process_id)
+    if any(value is None for value in process_options) and any(value is not None for value in process_options):
         raise ValueError(
             f"initialize: coordinator={coordinator!r}, num_processes={num_processes!r} and process_id={process_id!r} "
             f"belong together: give all three, or none on a cluster whose scheduler sets them."

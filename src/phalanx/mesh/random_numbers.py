@@ -163,9 +163,9 @@ def _written_out(first: Array, second: Array, *keys: Array) -> Bits:
     for group in range(5):
         for distance in _ROTATIONS[group % 2]:
             first = add(first, second)
-            left = np.uint32(distance)
+            left_shift = np.uint32(distance)
             right = np.uint32(32 - distance)
-            rotated = lax.bitwise_or(lax.shift_left(second, left), lax.shift_right_logical(second, right))
+            rotated = lax.bitwise_or(lax.shift_left(second, left_shift), lax.shift_right_logical(second, right))
             second = xor(first, rotated)
         first = add(first, schedule[(group + 1) % 3])
         second = add(add(second, schedule[(group + 2) % 3]), np.uint32(group + 1))

@@ -63,6 +63,6 @@ class RowSharding:
 GLOBAL = RowSharding()
 
 
-def only_rows(wanted: Bool[Array, "rows"], values: Shaped[Array, "rows *row"]) -> Shaped[Array, "rows *row"]:
+def only_rows(is_wanted: Bool[Array, "rows"], values: Shaped[Array, "rows *row"]) -> Shaped[Array, "rows *row"]:
     """Return `values` with zeros in the rows that are not wanted, in the same type."""
-    return jnp.where(wanted.reshape(-1, *(1,) * (values.ndim - 1)), values, jnp.asarray(0.0, values.dtype))
+    return jnp.where(is_wanted.reshape(-1, *(1,) * (values.ndim - 1)), values, jnp.asarray(0.0, values.dtype))

@@ -80,16 +80,16 @@ def specs_of(like: PyTree, spec: Spec, default: PyTree, what: str) -> PyTree:
         return None
     default = jax.tree.map(lambda _: PartitionSpec(), like) if default is None else default
     if not callable(spec):
-        return default if spec is None else _checked(like, spec, what)
+        return default if spec is None else _check_specs(like, spec, what)
 
     def of(path: Sequence[object], leaf: Array, before: Any) -> Any:
-        chosen: Any = spec(path_of(path), leaf.shape)
-        return before if chosen is None else one_spec(chosen, f"{what}: {path_of(path)!r}")
+        spec_of_leaf: Any = spec(path_of(path), leaf.shape)
+        return before if spec_of_leaf is None else one_spec(spec_of_leaf, f"{what}: {path_of(path)!r}")
 
-    return _checked(like, tree_map_with_path(of, like, default), what)
+    return _check_specs(like, tree_map_with_path(of, like, default), what)
 
 
-def _checked(like: PyTree, specs: PyTree, what: str) -> PyTree:
+def _check_specs(like: PyTree, specs: PyTree, what: str) -> PyTree:
     if jax.tree.structure(specs, is_leaf=is_spec) != jax.tree.structure(like):
         raise ValueError(
             f"{what}: spec= must be a function of an array's path and shape, or a tree like its value with a "

@@ -129,10 +129,10 @@ def _check(arg: PyTree, dims: tuple[Any, ...], mesh: Mesh, what: str) -> None:
 def _check_equal(out: PyTree, axis: AxisMap, mesh: Mesh, what: str) -> None:
     """Raise if an output differs along mesh axes that its entry in `out_axes` does not name."""
     dims = _dims(axis, mesh)
-    named = {name for dim in dims for name in (dim if isinstance(dim, tuple) else (dim,))}
+    axes_of_output = {name for dim in dims for name in (dim if isinstance(dim, tuple) else (dim,))}
     for leaf in jax.tree.leaves(out):
         varying = tracked_axes(leaf)
-        if differs := sorted(varying - named):
+        if differs := sorted(varying - axes_of_output):
             axes = differs[0] if len(differs) == 1 else tuple(differs)
             raise ValueError(
                 f"spmd: {what} differs from device to device along {' and '.join(map(repr, differs))}, and its entry "

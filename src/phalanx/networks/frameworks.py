@@ -94,12 +94,12 @@ def nnx_module(make: Callable[[Any], Any]) -> Module:
         module.eval()
         before = counts(module)
         outputs = getattr(module, method)(*inputs, **options)
-        if used := [name for name, value in counts(module).items() if value is not before.get(name)]:
+        if used_streams := [name for name, value in counts(module).items() if value is not before.get(name)]:
             raise ValueError(
-                f"from_nnx: {type(module).__name__} draws random numbers when it is called (its {first_few(used)} "
-                f"advanced), but a network is a function of its inputs: every call would have the same noise. Leave "
-                f"dropout to the module's own switch, without deterministic=False in the call; draw noise in the "
-                f"model, with phx.sample, and give it to the network as an input."
+                f"from_nnx: {type(module).__name__} draws random numbers when it is called (its "
+                f"{first_few(used_streams)} advanced), but a network is a function of its inputs: every call would "
+                f"have the same noise. Leave dropout to the module's own switch, without deterministic=False in the "
+                f"call; draw noise in the model, with phx.sample, and give it to the network as an input."
             )
         return outputs
 
@@ -108,8 +108,8 @@ def nnx_module(make: Callable[[Any], Any]) -> Module:
         nodes = {".".join(map(str, path)): node for path, node in nnx.iter_graph(module)}
         return {name: node.get_value() for name, node in nodes.items() if isinstance(node, nnx.RngCount)}
 
-    kept = nnx.split_state(rest, nnx.RngState, ...)[1]
-    keeps = tuple(sorted({type(variable).__name__ for _, variable in nnx.to_flat_state(kept)}))
+    variables = nnx.split_state(rest, nnx.RngState, ...)[1]
+    keeps = tuple(sorted({type(variable).__name__ for _, variable in nnx.to_flat_state(variables)}))
     specs = nnx.to_pure_dict(nnx.get_partition_spec(like))
     return Module(begin, train, predict, keeps, specs)
 
@@ -173,11 +173,11 @@ def linen_module(
 
     def train(weights: PyTree, rest: PyTree, key: Array, *inputs: PyTree, **options: Any) -> tuple[PyTree, PyTree]:
         # one stream, from which Linen derives all others: a second stream with this key would repeat its numbers
-        given = {"params": weights, **rest}
-        outputs, changed = module.apply(
-            given, *inputs, rngs={"params": key}, mutable=list(rest), **{**in_training, **options}
+        collections = {"params": weights, **rest}
+        outputs, new_collections = module.apply(
+            collections, *inputs, rngs={"params": key}, mutable=list(rest), **{**in_training, **options}
         )
-        return outputs, {**rest, **changed}
+        return outputs, {**rest, **new_collections}
 
     def predict(weights: PyTree, rest: PyTree, *inputs: PyTree, **options: Any) -> PyTree:
         try:
@@ -251,8 +251,8 @@ def equinox_module(make: Callable[[Array], Any]) -> Module:
 
     def predict(weights: PyTree, rest: PyTree, *inputs: PyTree, method: str = "__call__", **options: Any) -> PyTree:
         leaves_by_name = {**weights, **rest}
-        filled = [leaves_by_name.get(name, leaf) for name, (_, leaf) in zip(names, leaves, strict=True)]
-        module = eqx.nn.inference_mode(jax.tree.unflatten(structure, filled))
+        new_leaves = [leaves_by_name.get(name, leaf) for name, (_, leaf) in zip(names, leaves, strict=True)]
+        module = eqx.nn.inference_mode(jax.tree.unflatten(structure, new_leaves))
         return getattr(module, method)(*inputs, **options)
 
     def train(weights: PyTree, rest: PyTree, key: Array, *inputs: PyTree, **options: Any) -> tuple[PyTree, PyTree]:

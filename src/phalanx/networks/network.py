@@ -67,10 +67,12 @@ class Network:
 
 def _check_functions(init: object, apply: object) -> None:
     """Raise unless `init` takes a key, and `apply` weights."""
-    expected = "expected init(key), which makes the weights, and then apply(weights, *inputs), which computes with them"
+    requirement = (
+        "expected init(key), which makes the weights, and then apply(weights, *inputs), which computes with them"
+    )
     for name, f in (("init", init), ("apply", apply)):
         if not callable(f):
-            raise TypeError(f"from_functions: {name} is a {type(f).__name__}, not a function; {expected}.")
+            raise TypeError(f"from_functions: {name} is a {type(f).__name__}, not a function; {requirement}.")
         try:
             signature = inspect.signature(f)
         except (TypeError, ValueError):  # built-ins and some callables have no signature
@@ -81,7 +83,7 @@ def _check_functions(init: object, apply: object) -> None:
             if name == "init" or not signature.parameters:
                 swapped = " Are the two swapped?" if name == "init" and len(signature.parameters) > 1 else ""
                 raise TypeError(
-                    f"from_functions: {name} is {getattr(f, '__name__', type(f).__name__)}{signature}; {expected}."
+                    f"from_functions: {name} is {getattr(f, '__name__', type(f).__name__)}{signature}; {requirement}."
                     f"{swapped}"
                 ) from None
 
@@ -177,7 +179,7 @@ def _remat(apply: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
     policy = None if remat is True else remat
 
     def run(weights: PyTree, *inputs: PyTree, **options: Any) -> PyTree:
-        return jax.checkpoint(lambda *given: apply(*given, **options), policy=policy)(weights, *inputs)
+        return jax.checkpoint(lambda *arrays: apply(*arrays, **options), policy=policy)(weights, *inputs)
 
     return run
 

@@ -73,7 +73,7 @@ def levels(outputs: Float[Array, "*batch levels"], temperature: ArrayLike = 1.0)
         >>> phx.networks.levels(jnp.zeros(256)).probs[0].item()
         0.00390625
     """
-    return dist.CategoricalLogits(_cooled(outputs, temperature))
+    return dist.CategoricalLogits(_logits_at_temperature(outputs, temperature))
 
 
 def logistics(outputs: Float[Array, "*batch outputs"], temperature: ArrayLike = 1.0) -> dist.Distribution:
@@ -91,10 +91,14 @@ def logistics(outputs: Float[Array, "*batch outputs"], temperature: ArrayLike = 
     middle = HIGHEST / 2
     # the initial scale is a tenth of the range; the lowest one is below the rounding to whole numbers
     scale = middle * jnp.exp(jnp.clip(log_scale - 1.6, -7.0, 3.0)) * jnp.maximum(temperature, COLDEST)
-    return QuantizedLogisticMixture(_cooled(logits, temperature), middle * (1 + loc), scale, validate_args=False)
+    return QuantizedLogisticMixture(
+        _logits_at_temperature(logits, temperature), middle * (1 + loc), scale, validate_args=False
+    )
 
 
-def _cooled(logits: Float[Array, "*batch outputs"], temperature: ArrayLike) -> Float[Array, "*batch outputs"]:
+def _logits_at_temperature(
+    logits: Float[Array, "*batch outputs"], temperature: ArrayLike
+) -> Float[Array, "*batch outputs"]:
     """Return logits at a temperature; at another one than 1 the largest is 0, so that it stays finite when divided."""
     if isinstance(temperature, float) and temperature == 1.0:
         return logits  # as in training, where another pass over all logits would cost time
@@ -130,13 +134,13 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
             return network.apply(weights, images, position, caches, method="next")
         return network.apply(weights, images)[:, position], caches
 
-    def sample(weights: PyTree, key: Array, images: Array, given: Array | int, temperature: Array | float) -> Array:
+    def sample(weights: PyTree, key: Array, images: Array, num_given: Array | int, temperature: Array | float) -> Array:
         def step(position: Array, state: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
             images, caches = state
             outputs, caches = outputs_at(weights, images, position, caches)
-            drawn = jnp.asarray(likelihood(outputs, temperature).sample(random.fold_in(key, position)))
-            kept = jnp.where(position < given, images[:, position], drawn.astype(images.dtype))
-            return images.at[:, position].set(kept), caches
+            samples = jnp.asarray(likelihood(outputs, temperature).sample(random.fold_in(key, position)))
+            pixels = jnp.where(position < num_given, images[:, position], samples.astype(images.dtype))
+            return images.at[:, position].set(pixels), caches
 
         caches = network.apply(weights, len(images), method="caches") if cached else ()
         return lax.fori_loop(0, images.shape[1], step, (images, caches))[0]
@@ -147,11 +151,11 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
         weights: PyTree,
         key: Array,
         images: Shaped[Array | np.ndarray, "images ..."],
-        given: Array | int,
+        num_given: Array | int,
         temperature: Array | float,
     ) -> Shaped[Array, "images pixels"]:
         if not isinstance(temperature, Tracer) and not float(temperature) >= 0:
             raise ValueError(f"pixel_sampler: temperature must be 0 or above; got {temperature}.")
-        return compiled(weights, key, images, given, temperature)
+        return compiled(weights, key, images, num_given, temperature)
 
     return sampler

@@ -126,8 +126,8 @@ class Cache(NamedTuple):
 def empty_cache(batch: int, length: int, heads: int, width: int, *, window: int | None, dtype: DTypeLike) -> Cache:
     """Return the cache before the first of `length` positions."""
     check_window(window)
-    kept = length if window is None else min(length, window + 1)
-    empty = jnp.zeros((batch, kept, heads, width), dtype)
+    num_slots = length if window is None else min(length, window + 1)
+    empty = jnp.zeros((batch, num_slots, heads, width), dtype)
     return Cache(empty, empty)
 
 
@@ -150,15 +150,15 @@ def attend_next(
     Returns:
         The weighted values, and the cache with this position.
     """
-    kept = cache.key.shape[1]
-    slot = position % kept
+    num_slots = cache.key.shape[1]
+    slot = position % num_slots
     cache = Cache(
         lax.dynamic_update_slice_in_dim(cache.key, key, slot, axis=1),
         lax.dynamic_update_slice_in_dim(cache.value, value, slot, axis=1),
     )
     # slot s contains position i - (i - s) mod kept, if that is not negative
-    written = position >= (position - jnp.arange(kept)) % kept
-    attended = jax.nn.dot_product_attention(query, *cache, mask=written[None, None, None])
+    is_written = position >= (position - jnp.arange(num_slots)) % num_slots
+    attended = jax.nn.dot_product_attention(query, *cache, mask=is_written[None, None, None])
     return attended, cache
 
 

@@ -45,13 +45,15 @@ def from_prior(programs: Programs, arrays: tuple[Any, ...], seed: int) -> Positi
     lacking = np.ones(number, bool)
     position = None
     for attempt in range(ATTEMPTS):
-        drawn = programs.drawn(seed, attempt, arrays[:-1])
-        located = programs.locate(np.uint32(seed), arrays, Initial("", drawn).given(target, number).values)
+        draws = programs.drawn(seed, attempt, arrays[:-1])
+        located = programs.locate(np.uint32(seed), arrays, Initial("", draws).given(target, number).values)
         if any(int(number) for number in located.invalid.values()):
-            filled = target.with_arrays(arrays[:-1])
-            invalid = find_invalid(filled.program, filled.arguments, filled.mesh, arrays[:-1])
+            target_with_data = target.with_arrays(arrays[:-1])
+            invalid = find_invalid(
+                target_with_data.program, target_with_data.arguments, target_with_data.mesh, arrays[:-1]
+            )
             for (name, parameter), wrong in invalid.items():
-                raise ValueError(wrong.said(name, parameter, nan_hint(filled.arguments.names, arrays[:-1])))
+                raise ValueError(wrong.said(name, parameter, nan_hint(target_with_data.arguments.names, arrays[:-1])))
         parts = tuple(map(to_host, located.position.parts))
         fits = to_host(located.fits) & np.all([np.isfinite(part).all(0) for part in parts], axis=0)
         new = lacking & fits

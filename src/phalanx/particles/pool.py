@@ -89,12 +89,12 @@ class Pool:
         self, at: Temperature, log_likelihood: Float64[np.ndarray, "particle"], ancestors: Int[np.ndarray, "particle"]
     ) -> Pool:
         """Return the pool with the particles of another temperature."""
-        kept = self if self.keeps_all else Pool(False)
+        pool = self if self.keeps_all else Pool(False)
         return replace(
             self,
-            temperatures=(*kept.temperatures, at),
-            log_likelihood=(*kept.log_likelihood, np.maximum(log_likelihood, LEAST_LOG_LIKELIHOOD)),
-            ancestors=(*kept.ancestors, ancestors),
+            temperatures=(*pool.temperatures, at),
+            log_likelihood=(*pool.log_likelihood, np.maximum(log_likelihood, LEAST_LOG_LIKELIHOOD)),
+            ancestors=(*pool.ancestors, ancestors),
         )
 
     def next(self, target_ess: float) -> Weighted:
@@ -125,14 +125,16 @@ class Pool:
         weights = np.exp(log_weights - log_sum)
         of_ancestors = np.bincount(ancestors, weights, roots)
         influence = of_ancestors
-        seen = weights > 0
+        has_weight = weights > 0
         for stage, part in zip(self.temperatures, self.ancestors, strict=True):
             # the share of a temperature in the weighted mixture, by which an ancestor's part of its particles counts
-            share = weights[seen] @ np.exp((stage.power * log_likelihood - stage.log_evidence - mixture)[seen])
+            share = weights[has_weight] @ np.exp(
+                (stage.power * log_likelihood - stage.log_evidence - mixture)[has_weight]
+            )
             share /= len(self.temperatures)
             influence = influence + share * (stage.influence - np.bincount(part, minlength=roots) / len(part))
-        mean_log_likelihood = float(weights[seen] @ log_likelihood[seen])
-        apart = np.where(seen, weights * (log_likelihood - mean_log_likelihood), 0.0)
+        mean_log_likelihood = float(weights[has_weight] @ log_likelihood[has_weight])
+        apart = np.where(has_weight, weights * (log_likelihood - mean_log_likelihood), 0.0)
         temperature = Temperature(power, log_sum - math.log(count), influence)
         ess = _ess(log_weights)
         return Weighted(
@@ -184,11 +186,11 @@ def _highest(suffices: Callable[[float], bool], before: float) -> float:
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if suffices(before + math.exp(middle)) else (low, middle)
-    power = _rounded(before + math.exp(low))
-    return power if power > before else min(_rounded(before, more=1), 1.0)
+    power = _round_down(before + math.exp(low))
+    return power if power > before else min(_round_down(before, more=1), 1.0)
 
 
-def _rounded(power: float, more: int = 0) -> float:
+def _round_down(power: float, more: int = 0) -> float:
     """Return a power with `BITS` bits, rounded down, so that its product with a log likelihood is exact.
 
     Args:

@@ -89,11 +89,11 @@ class ParticleBlocks:
         """
         density = self.blocks.lanes(arrays).density
         layout = self.blocks.layout
-        wanted = dict.fromkeys(values, jnp.ones((), bool))
+        is_wanted = dict.fromkeys(values, jnp.ones((), bool))
 
         def one(of_one: tuple[ByVariable, Array]) -> tuple[Vector, Bool[Array, ""]]:
             values, particle = of_one
-            position, misfits = density.at_values(layout.zeros(), values, wanted)
+            position, misfits = density.at_values(layout.zeros(), values, is_wanted)
             position = density.with_radii(position, random.fold_in(random.key(seed), particle))
             return layout.vector(position), ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
 
@@ -153,8 +153,8 @@ class ParticleBlocks:
             return f(position)
         count = self.blocks.count
         tiles = -(-self.blocks.count // self.tile)
-        cut = jax.tree.map(lambda x: cut_lanes(x, x.ndim - 1, tiles, self.tile), position)
-        return jax.tree.map(lambda x: join_lanes(x, x.ndim - 2, count), lax.map(f, cut))
+        tiled_position = jax.tree.map(lambda x: cut_lanes(x, x.ndim - 1, tiles, self.tile), position)
+        return jax.tree.map(lambda x: join_lanes(x, x.ndim - 2, count), lax.map(f, tiled_position))
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,8 @@ class Programs:
 
     def drawn(self, seed: int, attempt: int, arrays: Sequence[Array]) -> dict[str, np.ndarray]:
         """Return draws from the prior `(particle, ...)` by variable; each attempt has others."""
-        given = (self.device_constants.array(np.uint32(number), PartitionSpec()) for number in (seed, attempt))
-        return {name: to_host(values) for name, values in self.prior(*given, tuple(arrays)).items()}
+        numbers = (self.device_constants.array(np.uint32(number), PartitionSpec()) for number in (seed, attempt))
+        return {name: to_host(values) for name, values in self.prior(*numbers, tuple(arrays)).items()}
 
     @cached_property
     def device_constants(self) -> DeviceConstants:
@@ -231,12 +231,12 @@ class Programs:
         tuning = jax.tree.map(np.asarray, tuning)
         seed_sent = array(np.uint32(seed), PartitionSpec())
         layout = shardings(self.blocks.target.mesh, self.blocks.tuning_specs(tuning))
-        placed = all_to_devices(tuning, layout)
+        device_tuning = all_to_devices(tuning, layout)
         while True:
             began = time.perf_counter()
             order = block_arguments(np.full(number, length), self.block_length.ticks, later=tuning)
             device_order = BlockArguments(*map(array, order, block_argument_specs(self.blocks)))
-            advanced = self.move(seed_sent, arrays, placed, device_order, chains, sinks)
+            advanced = self.move(seed_sent, arrays, device_tuning, device_order, chains, sinks)
             chains = advanced.chains
             sinks = advanced.sinks
             self.block_length.learn(int(to_host(advanced.ticks).max()), time.perf_counter() - began)
@@ -257,11 +257,11 @@ def compile_programs(
     blocks = particles.blocks
     key = None if key is None else ("smc", key, particles.blocks.slots, particles.tile)
     with jax.default_matmul_precision(matmul_precision):
-        compiled: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lowered(particles, arrays))
-    return Programs(particles, **compiled)
+        executables: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lower_programs(particles, arrays))
+    return Programs(particles, **executables)
 
 
-def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tuple[str, Lowered, Options]]:
+def _lower_programs(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tuple[str, Lowered, Options]]:
     """Yield each program's name, the lowered program, and compiler options, slow compilations first."""
     blocks = particles.blocks
     target = blocks.target
@@ -272,24 +272,24 @@ def _lowered(particles: ParticleBlocks, arrays: Sequence[Array]) -> Iterator[tup
     vector = particles.vector_specs
     seed = np.uint32(0)
     rows = blocks.recorder.specs if blocks.kernel.learns_moments else ()
-    settled = Settled(blocks.chain_specs(), rows)
-    settle = blocks.jit(particles.settle, (everywhere, data, vector, everywhere), settled)
+    settled_specs = Settled(blocks.chain_specs(), rows)
+    settle = blocks.jit(particles.settle, (everywhere, data, vector, everywhere), settled_specs)
     settle = settle.trace(seed, tempered, particles.vector_shapes, np.int32(0))
     lowering = Lowering(blocks, tempered)
     move = Advance(blocks, (blocks.recorder,), particles.tile)
     none = lowering.empty(move)
     yield "move", lowering.advance(move, settle.out_info.chains, none.out_info), {}
     yield "settle", settle.lower(), {}
-    given = everywhere, data, target.position_specs(CHAIN)
-    locate = blocks.jit(particles.locate, given, Located(vector, chains, everywhere))
+    argument_specs = everywhere, data, target.position_specs(CHAIN)
+    locate = blocks.jit(particles.locate, argument_specs, Located(vector, chains, everywhere))
     yield "locate", locate.lower(seed, tempered, blocks.given_shapes().values), RARELY
     likelihood = blocks.jit(particles.likelihood, (data, vector), chains)
     yield "likelihood", likelihood.lower(tempered, particles.vector_shapes), {}
-    kept = {name: target.sharding(name).spec(CHAIN) for name in blocks.names}
-    values = blocks.jit(particles.values, (data, vector), kept)
+    value_specs = {name: target.sharding(name).spec(CHAIN) for name in blocks.names}
+    values = blocks.jit(particles.values, (data, vector), value_specs)
     yield "values", values.lower(tempered, particles.vector_shapes), RARELY
     yield "no_records", none.lower(), {}
     inside = shardings(target.mesh, (everywhere, everywhere, data[:-1]))
     yield "prior", jax.jit(particles.prior, in_shardings=inside).lower(seed, np.uint32(0), tuple(arrays)), RARELY
-    (recorded,) = none.out_info.states
-    yield "sums", lowering.sums(recorded), {}
+    (rows_shape,) = none.out_info.states
+    yield "sums", lowering.sums(rows_shape), {}

@@ -134,7 +134,7 @@ def smc(
         temperatures; Karamanis, Seljak (2024), Persistent sampling.
     """
     began = time.perf_counter()
-    started = datetime.now().isoformat(timespec="seconds")
+    start_time = datetime.now().isoformat(timespec="seconds")
     check_whole("num_particles", num_particles, FEWEST_PARTICLES)
     number = int(num_particles)
     kernel = nuts() if kernel is None else kernel
@@ -153,11 +153,11 @@ def smc(
         options=lambda: {"num_particles": number, "matmul_precision": matmul_precision, **choices},
     )
     _check_model(call)
-    stored, too_large = _stored(keep, call)
-    programs, target, compilations = _programs(call, kernel, number, stored, matmul_precision, bool(progress))
-    compiled = time.perf_counter()
+    stored_names, too_large = _variables_to_keep(keep, call)
+    programs, target, compilations = _programs(call, kernel, number, stored_names, matmul_precision, bool(progress))
+    compile_end = time.perf_counter()
     arrays = target.place_arrays()
-    record = _record(call, target, kernel.on(target), number, matmul_precision, int(seed), started)
+    record = _record(call, target, kernel.on(target), number, matmul_precision, int(seed), start_time)
     moves = None if num_moves is None else int(num_moves)
     tuners = TemperatureTuners(kernel.on(target))
     with watched(make_progress(bool(progress))) as display:
@@ -169,8 +169,8 @@ def smc(
             stages.begin()
             stages.run()
     timing = Timing(
-        compile=compiled - began,
-        sampling=time.perf_counter() - compiled,
+        compile=compile_end - began,
+        sampling=time.perf_counter() - compile_end,
         compilations=compilations,
         gradient_evaluations=stages.evaluations if kernel.machine.uses_gradient else 0,
     )
@@ -191,14 +191,14 @@ def _record(
     num_particles: int,
     matmul_precision: str,
     seed: int,
-    started: str,
+    start_time: str,
 ) -> RunRecord:
     """Return the record of a run, at its beginning."""
     return replace(
         describe(target, kernel, 1, matmul_precision),
         num_samples=num_particles,
         seed=seed,
-        started=started,
+        started=start_time,
         init="draws from the prior",
         independent=True,
         **call.names,
@@ -225,7 +225,7 @@ def _check_kernel(kernel: Kernel) -> None:
         )
 
 
-def _stored(keep: str | Sequence[str] | None, call: TracedCall) -> tuple[tuple[str, ...], list[str]]:
+def _variables_to_keep(keep: str | Sequence[str] | None, call: TracedCall) -> tuple[tuple[str, ...], list[str]]:
     """Return the variables to keep, and a sentence for each deterministic value that is too large."""
     names = kept_names(keep, call.model)
     if names is not None:
@@ -234,7 +234,7 @@ def _stored(keep: str | Sequence[str] | None, call: TracedCall) -> tuple[tuple[s
 
 
 def _programs(
-    call: TracedCall, kernel: Kernel, number: int, stored: tuple[str, ...], matmul_precision: str, progress: bool
+    call: TracedCall, kernel: Kernel, number: int, stored_names: tuple[str, ...], matmul_precision: str, progress: bool
 ) -> tuple[Programs, Target, int]:
     """Return the compiled programs, of this call or an earlier one, the target, and the number compiled now."""
     whole = call.whole
@@ -248,17 +248,17 @@ def _programs(
         arguments,
         "particles",
         number,
-        stored,
+        stored_names,
         matmul_precision,
         draws_key(whole),
     )
-    compiled = executable_cache.EXECUTABLES.look_up(key)
-    if compiled is not None:
-        return compiled, compiled.blocks.target.of_program(whole.program).with_arguments(arguments), 0
+    executables = executable_cache.EXECUTABLES.look_up(key)
+    if executables is not None:
+        return executables, executables.blocks.target.of_program(whole.program).with_arguments(arguments), 0
     check_finite_data(whole.program, arguments, axes_but_chain(mesh), gradient=kernel.machine.uses_gradient)
     target = Target.of(whole.program, arguments, mesh, whole)
     checks.check_kernel(kernel, target)
-    names = checks.check_names(stored, target)
+    names = checks.check_names(stored_names, target)
     jax.eval_shape(prior_of(target), jax.random.split(jax.random.key(0), number), arguments.arrays)  # may refuse
     with waiting(progress, "compiling"):
         one = Blocks(target.without_arrays(), kernel.on(target), number, names, slots=1)
@@ -276,11 +276,13 @@ def _programs(
 
 
 def _result(stages: Stages, record: RunRecord, timing: Timing, target: Target) -> Particles:
-    judged = judge_stages(stages)
+    judgement = judge_stages(stages)
     programs = stages.programs
     values = programs.values(stages.at(1.0), programs.placed(stages.positions[-1]))
     draws = {name: target.trim(name, to_host(value), leading=1) for name, value in values.items()}
-    record = replace(record, findings=(*record.findings, *judged.findings), passed=(*record.passed, *judged.passed))
+    record = replace(
+        record, findings=(*record.findings, *judgement.findings), passed=(*record.passed, *judgement.passed)
+    )
     course = {name: np.array(values) for name, values in stages.record.items()}
     stats = {"log_density": np.asarray(stages.log_density)}
-    return Particles(draws, course, judged.error, record, timing, stats, target)
+    return Particles(draws, course, judgement.error, record, timing, stats, target)

@@ -84,24 +84,24 @@ class TemperatureTuners:
         states = state.states
         if states is None:
             states = tuple(tuner.init(self._first, beginning, stage) for tuner in self._tuners)
-        learned = []
+        tuner_states = []
         for tuner, tuner_state in zip(self._tuners, states, strict=True):
             if _learns_from_particles(tuner):
                 tuner_state = tuner.next_window(tuner.update(tuner_state, beginning, self._first, stage), sample, stage)
             elif state.states is not None:
                 tuner_state = tuner.next_window(tuner_state, None, stage)
-            learned.append(tuner_state)
-        return TuningState(tuple(learned), state.temperatures + 1)
+            tuner_states.append(tuner_state)
+        return TuningState(tuple(tuner_states), state.temperatures + 1)
 
     def after(self, state: TuningState, sums: Sums, tuning: PyTree) -> TuningState:
         """Return the state after a round of moves with these hyperparameters."""
         searching = self.searches(state)
         stage = self._stage(state)
-        learned = []
+        states = []
         for tuner, tuner_state in self._known(state):
             waits = _learns_from_particles(tuner) or (searching and not tuner.searches(tuner_state))
-            learned.append(tuner_state if waits else tuner.update(tuner_state, sums, tuning, stage))
-        return state._replace(states=tuple(learned))
+            states.append(tuner_state if waits else tuner.update(tuner_state, sums, tuning, stage))
+        return state._replace(states=tuple(states))
 
     def searches(self, state: TuningState) -> bool:
         """Return whether the next round is a single short move, from which only tuners that search learn."""
@@ -235,36 +235,36 @@ class Stages:
     def _next(self) -> None:
         number = self.programs.blocks.num_chains
         before = self.pool.temperatures[-1].power
-        weighted = self.pool.next(self.target_ess)
+        weighted_particles = self.pool.next(self.target_ess)
         stage = len(self.record.get("temperature", ())) + 1
         uniform = np.random.default_rng([self.seed, RESAMPLING, stage]).random()
-        chosen = resampled(weighted.weights, number, uniform)
-        ancestors = np.concatenate(self.pool.ancestors)[chosen]
-        position = tuple(np.concatenate(parts, -1)[:, chosen] for parts in zip(*self.positions, strict=True))
-        moved, log_likelihood, moves = self._moved(position, weighted.at.power)
-        self._note_drift(weighted, before, log_likelihood, ancestors)
-        self.pool = self.pool.with_particles(weighted.at, log_likelihood, ancestors)
-        self.positions = (*self.positions, moved) if self.pool.keeps_all else (moved,)
-        self.weighted = weighted
-        noted = {
-            "temperature": weighted.at.power,
-            "ess": weighted.ess,
-            "log_evidence": weighted.at.log_evidence,
-            "ancestors": effective_number(weighted.of_ancestors),
+        parents = resampled(weighted_particles.weights, number, uniform)
+        ancestors = np.concatenate(self.pool.ancestors)[parents]
+        position = tuple(np.concatenate(parts, -1)[:, parents] for parts in zip(*self.positions, strict=True))
+        moved_position, log_likelihood, moves = self._moved(position, weighted_particles.at.power)
+        self._note_drift(weighted_particles, before, log_likelihood, ancestors)
+        self.pool = self.pool.with_particles(weighted_particles.at, log_likelihood, ancestors)
+        self.positions = (*self.positions, moved_position) if self.pool.keeps_all else (moved_position,)
+        self.weighted = weighted_particles
+        entries = {
+            "temperature": weighted_particles.at.power,
+            "ess": weighted_particles.ess,
+            "log_evidence": weighted_particles.at.log_evidence,
+            "ancestors": effective_number(weighted_particles.of_ancestors),
             **moves,
         }
-        for name, value in noted.items():
+        for name, value in entries.items():
             self.record.setdefault(name, []).append(value)
-        done = _percent(weighted.at.power, self.record["temperature"][0])
+        percent = _percent(weighted_particles.at.power, self.record["temperature"][0])
         report = StageReport(
             "tempering",
-            done,
+            percent,
             100,
-            weighted.at.power,
-            weighted.ess,
+            weighted_particles.at.power,
+            weighted_particles.ess,
             moves["acceptance_rate"],
-            weighted.at.log_evidence,
-            noted["ancestors"],
+            weighted_particles.at.log_evidence,
+            entries["ancestors"],
             int(moves["moves"]),
         )
         for callback in self.callbacks:
@@ -279,41 +279,43 @@ class Stages:
         programs = self.programs
         tuning = self.tuning
         arrays = self.at(power)
-        settled = programs.settled(self.seed, arrays, position, self._drawn)
+        settled_particles = programs.settled(self.seed, arrays, position, self._drawn)
         number = programs.blocks.num_chains
-        chains = settled.chains
+        chains = settled_particles.chains
         self.evaluations += number
         learns = programs.blocks.kernel.learns_moments
-        beginning = programs.summed(settled.rows, 1) if learns else Sums.nothing(programs.blocks.layout.whole_lengths)
+        beginning = (
+            programs.summed(settled_particles.rows, 1) if learns else Sums.nothing(programs.blocks.layout.whole_lengths)
+        )
         sample = _sample(position, chains) if tuning.samples and learns else None
         state = tuning.at_temperature(self._state, beginning, sample)
         num_steps = 0
-        checked = 0
+        last_check = 0
         apart = np.zeros(0)
         total = Sums.nothing()
         change = math.inf
         most = self.num_moves or MOST_MOVES
         while True:
-            used = tuning.hyperparameters(state)
+            hyperparameters = tuning.hyperparameters(state)
             searching = tuning.searches(state)
             one = searching or tuning.every_draw
             length = 1 if one else min(_round_after(num_steps), programs.blocks.slots, most - num_steps)
-            chains, sums = programs.moved(self.seed, arrays, chains, used, length, self.interrupts.agree)
+            chains, sums = programs.moved(self.seed, arrays, chains, hyperparameters, length, self.interrupts.agree)
             self._drawn += length
-            state = tuning.after(state, sums, used)
+            state = tuning.after(state, sums, hyperparameters)
             self.evaluations += int(sums.stats["num_steps"])
             if searching:
                 continue
             total = sums if not num_steps else total.merge(sums)
             num_steps = num_steps + length
-            if num_steps < checked + _round_after(checked) and num_steps < most:
+            if num_steps < last_check + _round_after(last_check) and num_steps < most:
                 continue
             position_now = tuple(map(to_host, chains.lanes.at.position.parts))
             before = apart
             apart = _squared_distances(position_now, position)
-            if checked:
+            if last_check:
                 change = _change(before, apart)
-            checked = num_steps
+            last_check = num_steps
             if num_steps >= most or (self.num_moves is None and change <= SATURATED + NOISE / math.sqrt(number)):
                 break
         self._state = state
@@ -323,7 +325,7 @@ class Stages:
             "acceptance_rate": total.mean("acceptance_rate"),
             "change": change,
             "divergences": total.stats["diverging"],
-            "step_size": float(getattr(used, "step_size", math.nan)),
+            "step_size": float(getattr(hyperparameters, "step_size", math.nan)),
         }
         return position_now, self._log_likelihood(position_now), numbers
 
@@ -337,7 +339,7 @@ class Stages:
 
     def _note_drift(
         self,
-        weighted: Weighted,
+        weighted_particles: Weighted,
         before: float,
         log_likelihood: Float[np.ndarray, "particle"],
         ancestors: Int[np.ndarray, "_"],
@@ -346,11 +348,11 @@ class Stages:
 
         The evidence is an integral of that mean over temperatures, so that half of the change counts in each interval.
         """
-        half = 0.5 * (weighted.at.power - before)
+        half = 0.5 * (weighted_particles.at.power - before)
         number = len(log_likelihood)
         mean = float(log_likelihood.mean())
-        influence = np.bincount(ancestors, log_likelihood - mean, number) / number - weighted.mean_influence
-        self.gap += half * (mean - weighted.mean_log_likelihood)
+        influence = np.bincount(ancestors, log_likelihood - mean, number) / number - weighted_particles.mean_influence
+        self.gap += half * (mean - weighted_particles.mean_log_likelihood)
         self.gap_influence = self.gap_influence + half * influence
 
 

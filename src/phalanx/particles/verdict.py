@@ -44,12 +44,12 @@ def judge_stages(stages: Stages) -> Judged:
     assert stages.weighted is not None
     error = math.sqrt(float(np.sum(np.square(stages.weighted.at.influence))))
     drifted = _drift(stages)
-    results = [_ancestors(stages), drifted, *_moves(stages), _undefined(stages)]
+    results = [_ancestors(stages), drifted, *_moves(stages), _judge_undefined(stages)]
     findings = tuple(result for result in results if isinstance(result, Finding))
-    passed = tuple(result for result in results if isinstance(result, str))
+    passed_checks = tuple(result for result in results if isinstance(result, str))
     if isinstance(drifted, Finding):
         error = math.hypot(error, stages.gap)
-    return Judged(findings, (*passed, UNSEEN), error)
+    return Judged(findings, (*passed_checks, UNSEEN), error)
 
 
 def _ancestors(stages: Stages) -> Finding | str:
@@ -112,7 +112,7 @@ def _moves(stages: Stages) -> list[Finding | str]:
     return results
 
 
-def _undefined(stages: Stages) -> Finding | None:
+def _judge_undefined(stages: Stages) -> Finding | None:
     if not stages.undefined:
         return None
     return Finding(

@@ -72,12 +72,14 @@ class Body:
             jax.eval_shape(evaluate, *(value.array for value in self.inputs))
         return placements
 
-    def to(self, wanted: Sequence[Placements]) -> Callable[..., tuple[Array, ...]]:
+    def to(self, placements: Sequence[Placements]) -> Callable[..., tuple[Array, ...]]:
         """Return a function of local arrays that returns the results with these placements."""
 
         def evaluate(*arrays: Array) -> tuple[Array, ...]:
             results = self._evaluate(arrays)
-            return tuple(self.interpreter.convert(result, want) for result, want in zip(results, wanted, strict=True))
+            return tuple(
+                self.interpreter.convert(result, want) for result, want in zip(results, placements, strict=True)
+            )
 
         return evaluate
 
@@ -92,12 +94,14 @@ class ProgramInterpreter(PlacementInterpreter):
         number, *operands = inputs
         bodies = [Body(self, branch, operands) for branch in parts.branches]
         of_branches = [body.result_placements() for body in bodies]
-        joined = [_agreed(self, placements) for placements in zip(*of_branches, strict=True)]
+        placements_of_results = [_agreed_placements(self, placements) for placements in zip(*of_branches, strict=True)]
         which = self.convert(number, self.replicated)
         if self.is_probing:
-            return _unknown(self, equation, joined)
-        results = lax.switch(which, [body.to(joined) for body in bodies], *(operand.array for operand in operands))
-        return _values(equation, results, joined)
+            return _unknown(self, equation, placements_of_results)
+        results = lax.switch(
+            which, [body.to(placements_of_results) for body in bodies], *(operand.array for operand in operands)
+        )
+        return _values(equation, results, placements_of_results)
 
     def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[PlacedValue]) -> list[PlacedValue]:
         """Return the results of a loop over rows; rows that are scanned are gathered first."""
@@ -144,7 +148,7 @@ class ProgramInterpreter(PlacementInterpreter):
         test = Body(self, parts.test, [*of_test, *loop.carry])
         with self.loop(1):
             test.result_placements()
-        of_test = [_demanded(self, *pair) for pair in zip(of_test, test.demanded, strict=False)]
+        of_test = [_replicate_demanded(self, *pair) for pair in zip(of_test, test.demanded, strict=False)]
         placements = [value.placements for value in loop.carry]
         if self.is_probing:
             return _unknown(self, equation, placements)
@@ -181,26 +185,26 @@ class _Loop:
             with self.interpreter.loop(1):
                 after = turn.result_placements()
             resolved = [
-                _demanded(self.interpreter, value, demanded)
+                _replicate_demanded(self.interpreter, value, demanded)
                 for value, demanded in zip(constants, turn.demanded, strict=False)
             ]
-            joined = [self._join(number, after[number]) for number in range(len(self.carry))]
+            new_placements = [self._join(number, after[number]) for number in range(len(self.carry))]
             is_settled = all(new is old for new, old in zip(resolved, constants, strict=True))
-            if is_settled and joined == [value.placements for value in self.carry]:
+            if is_settled and new_placements == [value.placements for value in self.carry]:
                 return constants, after
             constants = resolved
-            self.carry = [self.interpreter.resolve(*pair) for pair in zip(self.carry, joined, strict=True)]
+            self.carry = [self.interpreter.resolve(*pair) for pair in zip(self.carry, new_placements, strict=True)]
 
     def _join(self, number: int, after: Placements) -> Placements:
-        joined: list[Placement] = []
+        axis_placements: list[Placement] = []
         for axis, (before, now) in enumerate(zip(self.carry[number].placements, after, strict=True)):
             if before != now and REPLICATED not in (before, now):
                 self._contradicted.add((number, axis))
             other = now if before == REPLICATED else before
-            joined.append(REPLICATED if (number, axis) in self._contradicted else other)
-        placements = _one_axis_per_dimension(joined)
-        if placements != tuple(joined):
-            self._contradicted |= {(number, axis) for axis in range(len(joined))}
+            axis_placements.append(REPLICATED if (number, axis) in self._contradicted else other)
+        placements = _one_axis_per_dimension(axis_placements)
+        if placements != tuple(axis_placements):
+            self._contradicted |= {(number, axis) for axis in range(len(axis_placements))}
         return placements
 
 
@@ -212,12 +216,12 @@ def _is_replicated(
     return not communicate and all(value.is_replicated for value in inputs)
 
 
-def _agreed(interpreter: PlacementInterpreter, each: Sequence[Placements]) -> Placements:
-    joined: list[Placement] = []
+def _agreed_placements(interpreter: PlacementInterpreter, each: Sequence[Placements]) -> Placements:
+    axis_placements: list[Placement] = []
     for axis in range(len(interpreter.axes)):
-        divided = {placements[axis] for placements in each} - {REPLICATED}
-        joined.append(divided.pop() if len(divided) == 1 else REPLICATED)
-    return _one_axis_per_dimension(joined)
+        dims = {placements[axis] for placements in each} - {REPLICATED}
+        axis_placements.append(dims.pop() if len(dims) == 1 else REPLICATED)
+    return _one_axis_per_dimension(axis_placements)
 
 
 def _one_axis_per_dimension(placements: Sequence[Placement]) -> Placements:
@@ -234,7 +238,7 @@ def _without(
     return interpreter.resolve(value, placements)
 
 
-def _demanded(interpreter: PlacementInterpreter, value: PlacedValue, axes: set[int]) -> PlacedValue:
+def _replicate_demanded(interpreter: PlacementInterpreter, value: PlacedValue, axes: set[int]) -> PlacedValue:
     """Return a value that is replicated along some axes, so that a loop does not gather it in each turn."""
     placements = tuple(REPLICATED if axis in axes else placement for axis, placement in enumerate(value.placements))
     return interpreter.resolve(value, placements)

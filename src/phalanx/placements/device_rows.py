@@ -48,9 +48,9 @@ class DeviceRows:
     def axes(self) -> dict[AxisName, int]:
         """Devices along each axis that divides rows, or along several that are taken together; else along all."""
         together = {self._several(sharding) for sharding in self.shardings} - {()}
-        named = list(itertools.chain.from_iterable(together))
-        if len(set(named)) < len(named):  # an axis also divides rows by itself
-            together = {(axis,) for axis in named}
+        single_axes = list(itertools.chain.from_iterable(together))
+        if len(set(single_axes)) < len(single_axes):  # an axis also divides rows by itself
+            together = {(axis,) for axis in single_axes}
         if not together:  # a program with collectives of its own
             together = {(axis,) for axis, size in self.sizes.items() if size > 1}
         return {axis_name(axes): math.prod(self.sizes[axis] for axis in axes) for axes in sorted(together)}
@@ -69,10 +69,10 @@ class DeviceRows:
 
         def on_device(*args: PyTree) -> PyTree:
             program = self._trace(f, inputs, args)
-            placed = self._placed(program, self._divided(_like(outputs, program.result)))
-            results = placed(*self._entered(program.shardings, jax.tree.leaves(args), record))
+            program_of_device = self._placed(program, self._divided(_like(outputs, program.result)))
+            results = program_of_device(*self._entered(program.shardings, jax.tree.leaves(args), record))
             if record is not None:
-                record.extend(placed.messages)
+                record.extend(program_of_device.messages)
             return jax.tree.unflatten(jax.tree.structure(program.result), results)
 
         return on_device
@@ -82,16 +82,16 @@ class DeviceRows:
         program = self._trace(f, inputs, shapes)
         all_placements: list[Mapping[AxisName, Placement]] = []
         nowhere = [{} for _ in jax.tree.leaves(program.result)]
-        placed = self._placed(program, nowhere)
+        program_of_device = self._placed(program, nowhere)
 
         def evaluate(*arrays: Array) -> None:
-            all_placements.extend(placed.own_placements(*self._entered(program.shardings, arrays)))
+            all_placements.extend(program_of_device.own_placements(*self._entered(program.shardings, arrays)))
 
         jax.make_jaxpr(evaluate, axis_env=list(self.sizes.items()))(*jax.tree.leaves(shapes))
         tree = jax.tree.structure(program.result)
         shardings = map(self._leading, jax.tree.leaves(program.result), all_placements)
         is_sum = (PARTIAL in placements.values() for placements in all_placements)
-        return Inspection(tree.unflatten(shardings), tree.unflatten(is_sum), placed.messages)
+        return Inspection(tree.unflatten(shardings), tree.unflatten(is_sum), program_of_device.messages)
 
     def with_last_row(self, values: PyTree, shardings: PyTree, record: list[Message] | None = None) -> PyTree:
         """Return arrays of a device with copies of the last row of the whole in the place of padded rows.
@@ -140,10 +140,10 @@ class DeviceRows:
 
     def _leading(self, shape: ShapeDtypeStruct, placements: Mapping[AxisName, Placement]) -> RowSharding:
         """Return the sharding of a result along its first dimension; replicated if it is divided otherwise."""
-        divided = {axis: at for axis, at in placements.items() if at != REPLICATED}
-        if list(divided.values()) != [0]:
+        sharded_dims = {axis: at for axis, at in placements.items() if at != REPLICATED}
+        if list(sharded_dims.values()) != [0]:
             return GLOBAL
-        (axis,) = divided
+        (axis,) = sharded_dims
         rows = shape.shape[0]
         return RowSharding(axis if isinstance(axis, tuple) else (axis,), rows, -(-rows // self.axes[axis]))
 

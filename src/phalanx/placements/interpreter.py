@@ -148,32 +148,32 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
                 local[placement] = axis.rows(local[placement])
         return tuple(local)
 
-    def convert(self, value: PlacedValue, wanted: Placements) -> Array:
+    def convert(self, value: PlacedValue, target: Placements) -> Array:
         """Return this device's array of a value with other placements; each conversion is made once."""
-        if wanted in value.forms:
-            return value.forms[wanted]
-        pairs = list(zip(value.placements, wanted, strict=True))
+        if target in value.forms:
+            return value.forms[target]
+        pairs = list(zip(value.placements, target, strict=True))
         only_adds = all(at == want or (at == PARTIAL and want == REPLICATED) for at, want in pairs)
         value.demanded |= {number for number, (at, want) in enumerate(pairs) if at != want and want == REPLICATED}
         if value.equation is not None and value.equation.primitive.name == "broadcast_in_dim":
-            array = self._broadcast(value.equation, value, wanted)
-        elif (plans := self._division(value, wanted)) is not None:
+            array = self._broadcast(value.equation, value, target)
+        elif (plans := self._division(value, target)) is not None:
             assert value.equation is not None
             array = self._bind(value.equation, value.operands, plans)[value.output].array
         elif value.equation is not None and only_adds and value.is_added_before:
-            array = self._bind(value.equation, value.operands, self._plans_of_sums(value, wanted))[value.output].array
-        elif wanted == self.replicated and value.equation is not None and value.is_recomputed:
-            operands = [PlacedValue(self.convert(x, wanted), wanted, x.shape, x.dtype) for x in value.operands]
+            array = self._bind(value.equation, value.operands, self._plans_of_sums(value, target))[value.output].array
+        elif target == self.replicated and value.equation is not None and value.is_recomputed:
+            operands = [PlacedValue(self.convert(x, target), target, x.shape, x.dtype) for x in value.operands]
             array = self.bind_replicated(value.equation, operands)[value.output].array
         else:
-            array = self._move(value, wanted)
-        value.forms[wanted] = array
+            array = self._move(value, target)
+        value.forms[target] = array
         if only_adds:
-            value.placements = wanted  # once added, a sum is replicated for all that follows
+            value.placements = target  # once added, a sum is replicated for all that follows
         return array
 
-    def _broadcast(self, equation: JaxprEqn, value: PlacedValue, wanted: Placements) -> Array:
-        """Return a broadcast from its operand, which is smaller, in the placement that corresponds to `wanted`."""
+    def _broadcast(self, equation: JaxprEqn, value: PlacedValue, target: Placements) -> Array:
+        """Return a broadcast from its operand, which is smaller, in the placement that corresponds to `target`."""
         operand = value.operands[0]
         dims = equation.params["broadcast_dimensions"]
 
@@ -183,22 +183,24 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
             is_kept = want in dims and operand.shape[dims.index(want)] == value.shape[want]
             return dims.index(want) if is_kept else REPLICATED
 
-        array = self.convert(operand, tuple(map(source, wanted)))
-        return lax.broadcast_in_dim(array, self.local_shape(value.shape, wanted), dims)
+        array = self.convert(operand, tuple(map(source, target)))
+        return lax.broadcast_in_dim(array, self.local_shape(value.shape, target), dims)
 
-    def _division(self, value: PlacedValue, wanted: Placements) -> list[Plan] | None:
+    def _division(self, value: PlacedValue, target: Placements) -> list[Plan] | None:
         """Return plans that compute some rows of a value from rows of its operands, which all devices have; else None.
 
         Parameters that are repeated for all rows are replicated, and so is what a program computes from them alone: a
         device needs its own rows of it, and these are not rows that their numbers select.
         """
-        changed = [number for number, (at, want) in enumerate(zip(value.placements, wanted, strict=True)) if at != want]
+        changed_axes = [
+            number for number, (at, want) in enumerate(zip(value.placements, target, strict=True)) if at != want
+        ]
         equation = value.equation
         operands = value.operands
-        if equation is None or len(changed) != 1 or value.placements[changed[0]] != REPLICATED:
+        if equation is None or len(changed_axes) != 1 or value.placements[changed_axes[0]] != REPLICATED:
             return None
-        (number,) = changed
-        dim = wanted[number]
+        (number,) = changed_axes
+        dim = target[number]
         if not is_sharded(dim) or any(operand.placements[number] != REPLICATED for operand in operands):
             return None  # rows of the operands would be sent
         plan = self._plan_of_rows(self.axes[number], equation, operands, dim, value.output)
@@ -206,11 +208,11 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
             return None
         plans = self._plans(equation, operands)
         plans[number] = plan
-        gives_wanted = all(each.results[value.output] == want for each, want in zip(plans, wanted, strict=True))
+        gives_wanted = all(each.results[value.output] == want for each, want in zip(plans, target, strict=True))
         conflicts = any(_conflict(plan, other) for each, other in enumerate(plans) if each != number)
         return plans if gives_wanted and not conflicts else None
 
-    def _plans_of_sums(self, value: PlacedValue, wanted: Placements) -> list[Plan]:
+    def _plans_of_sums(self, value: PlacedValue, target: Placements) -> list[Plan]:
         """Return plans that compute a value from operands that are added first, along the axes where it is a sum.
 
         That includes axes along which the value itself has been added before.
@@ -218,9 +220,9 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         equation = value.equation
         operands = value.operands
         assert equation is not None
-        replicated = Plan([REPLICATED] * len(operands), [REPLICATED] * len(equation.outvars))
-        pairs = zip(self._plans(equation, operands), wanted, strict=True)
-        return [plan if plan.results[value.output] == want else replicated for plan, want in pairs]
+        replicated_plan = Plan([REPLICATED] * len(operands), [REPLICATED] * len(equation.outvars))
+        pairs = zip(self._plans(equation, operands), target, strict=True)
+        return [plan if plan.results[value.output] == want else replicated_plan for plan, want in pairs]
 
     def _plan_of_rows(
         self, axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], dim: int, output: int
@@ -241,7 +243,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
                     return plan
         return None
 
-    def _move(self, value: PlacedValue, wanted: Placements) -> Array:
+    def _move(self, value: PlacedValue, goal: Placements) -> Array:
         """Return a value moved axis by axis: gathers, sums, own rows, so that no dimension is divided twice."""
         array = value.array
         placements = list(value.placements)
@@ -254,13 +256,13 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
             placements[number] = target
             value.forms.setdefault(tuple(placements), array)
 
-        for number, want in enumerate(wanted):
+        for number, want in enumerate(goal):
             if is_sharded(placements[number]) and placements[number] != want:
                 move(number, REPLICATED)
-        for number, want in enumerate(wanted):
+        for number, want in enumerate(goal):
             if not is_sharded(want) and placements[number] != want:
                 move(number, want)
-        for number, want in enumerate(wanted):
+        for number, want in enumerate(goal):
             if placements[number] != want:
                 if is_sharded(want) and value.has_equal_rows(want):  # any rows will do
                     rows = self.axes[number].rows(value.shape[want])
@@ -270,11 +272,11 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
                     move(number, want)
         return array
 
-    def add(self, values: Sequence[PlacedValue], wanted: Sequence[Placements]) -> list[Array]:
+    def add(self, values: Sequence[PlacedValue], targets: Sequence[Placements]) -> list[Array]:
         """Return values as wanted: all that are added over the same axes in one all-reduce."""
         parts: list[Array] = []
         added_over: dict[tuple[int, ...], list[int]] = {}
-        for number, (value, placements) in enumerate(zip(values, wanted, strict=True)):
+        for number, (value, placements) in enumerate(zip(values, targets, strict=True)):
             pairs = list(zip(value.placements, placements, strict=True))
             is_added = [at == PARTIAL and want == REPLICATED for at, want in pairs]
             before = tuple(PARTIAL if added else want for added, (_, want) in zip(is_added, pairs, strict=True))
@@ -284,26 +286,26 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         for over, numbers in added_over.items():
             for axis in over:
                 self.record("all-reduce", self.axes[axis].name, [parts[number] for number in numbers])
-            named = [self.axes[axis].name for axis in over]
-            names = [name for axis in named for name in ((axis,) if isinstance(axis, str) else axis)]
+            mesh_axes = [self.axes[axis].name for axis in over]
+            names = [name for axis in mesh_axes for name in ((axis,) if isinstance(axis, str) else axis)]
             for number, total in zip(numbers, lax.psum([parts[number] for number in numbers], names), strict=True):
                 parts[number] = total
         return parts
 
     def _added_together(self, values: Sequence[PlacedValue], like: Sequence[PlacedValue]) -> list[PlacedValue]:
         """Return partial sums added in one all-reduce, or to each device's rows of what they are like."""
-        wanted = [
+        targets = [
             tuple(
                 (of_other if is_sharded(of_other) else REPLICATED) if at == PARTIAL else at
                 for at, of_other in zip(value.placements, other.placements, strict=True)
             )
             for value, other in zip(values, like, strict=True)
         ]
-        wanted = [
+        targets = [
             want if _is_valid(want) else tuple(REPLICATED if at == PARTIAL else at for at in value.placements)
-            for value, want in zip(values, wanted, strict=True)
+            for value, want in zip(values, targets, strict=True)
         ]
-        triples = zip(self.add(values, wanted), wanted, values, strict=True)
+        triples = zip(self.add(values, targets), targets, values, strict=True)
         return [PlacedValue(array, want, value.shape, value.dtype) for array, want, value in triples]
 
     def resolve(self, value: PlacedValue, placements: Placements) -> PlacedValue:
@@ -317,9 +319,9 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
     def constant(self, value: ArrayLike) -> PlacedValue:
         """Return a constant of the program, which all devices have."""
         array = value if isinstance(value, jax.Array) else jnp.asarray(value)
-        placed = PlacedValue(array, self.replicated, array.shape, array.dtype)
-        placed.constant = None if isinstance(value, Tracer) else value
-        return placed
+        placed_value = PlacedValue(array, self.replicated, array.shape, array.dtype)
+        placed_value.constant = None if isinstance(value, Tracer) else value
+        return placed_value
 
     def equation(self, equation: JaxprEqn, inputs: list[PlacedValue]) -> list[PlacedValue]:
         """Return the results of an equation; messages are recorded under its name and line."""
@@ -442,8 +444,8 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
             half = len(inputs) // 2
             return self._added_together(inputs[:half], inputs[half:])
         function = self._functions.get(name)
-        if function is not None and (called := function.batched(equation)) is not None:
-            return self._call_on_rows(called, equation, inputs[-len(called.shapes) :])
+        if function is not None and (row_function := function.batched(equation)) is not None:
+            return self._call_on_rows(row_function, equation, inputs[-len(row_function.shapes) :])
         if equation.params.get("differentiated") and np.any(equation.params["prevent_cse"]):
             arrays = lax.optimization_barrier([value.array for value in inputs])
             inputs = [

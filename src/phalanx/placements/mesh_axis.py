@@ -136,23 +136,23 @@ class MeshAxis:
         """
         return jnp.where(self.number() == 0, array, jnp.zeros((), array.dtype))
 
-    def move(self, array: Array, placement: Placement, wanted: Placement, shape: tuple[int, ...]) -> Array:
-        """Return a value with the placement `wanted`.
+    def move(self, array: Array, placement: Placement, target: Placement, shape: tuple[int, ...]) -> Array:
+        """Return a value with the placement `target`.
 
         Args:
             array: this device's array.
             placement: its placement along this axis.
-            wanted: the placement of the result.
+            target: the placement of the result.
             shape: shape of the array before this axis divides it.
         """
-        if placement == wanted:
+        if placement == target:
             return array
         if is_sharded(placement):
             array = self.gather(array, placement, shape[placement])
-        elif placement == PARTIAL and is_sharded(wanted):
-            return self.add_and_shard(array, wanted, shape[wanted])
+        elif placement == PARTIAL and is_sharded(target):
+            return self.add_and_shard(array, target, shape[target])
         elif placement == PARTIAL:
             return self.add(array)
-        if is_sharded(wanted):
-            return self.own_rows(array, wanted, shape[wanted])
-        return array if wanted == REPLICATED else self.only_first(array)
+        if is_sharded(target):
+            return self.own_rows(array, target, shape[target])
+        return array if target == REPLICATED else self.only_first(array)

@@ -52,23 +52,25 @@ def over_mesh(
     specs = [_spec_of(leaf, mesh) for leaf in leaves]
 
     def on_mesh(*args: PyTree) -> PyTree:
-        given = tree.flatten_up_to(args)
-        shapes = tree.unflatten([jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in map(jax.typeof, given)])
+        operands = tree.flatten_up_to(args)
+        shapes = tree.unflatten([jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in map(jax.typeof, operands)])
         program, result, functions = traced_on_whole(f, shapes, axes_but_chain(mesh), mesh.size)
-        wanted = _specs_of_results(results, result, mesh)
-        axes = _axes_that_divide([*specs, *wanted], mesh)
+        result_specs = _specs_of_results(results, result, mesh)
+        axes = _axes_that_divide([*specs, *result_specs], mesh)
         inputs = [_dims(spec, axes) for spec in specs]
-        outputs = [_dims(spec, axes) for spec in wanted]
+        outputs = [_dims(spec, axes) for spec in result_specs]
 
         def on_device(*local: Array) -> list[Array]:
-            placed = PlacedProgram(program, inputs, outputs, axes, axes_but_chain(mesh), functions)
-            outputs_everywhere = placed(*(_gathered(x, spec, axes) for x, spec in zip(local, specs, strict=True)))
+            program_of_device = PlacedProgram(program, inputs, outputs, axes, axes_but_chain(mesh), functions)
+            outputs_everywhere = program_of_device(
+                *(_gathered(x, spec, axes) for x, spec in zip(local, specs, strict=True))
+            )
             if record is not None:
-                record[:] = placed.messages
-            return [_own_part(x, spec, axes) for x, spec in zip(outputs_everywhere, wanted, strict=True)]
+                record[:] = program_of_device.messages
+            return [_own_part(x, spec, axes) for x, spec in zip(outputs_everywhere, result_specs, strict=True)]
 
-        run = jax.shard_map(on_device, mesh=mesh, in_specs=tuple(specs), out_specs=wanted, check_vma=False)
-        return jax.tree.unflatten(jax.tree.structure(result), run(*given))
+        run = jax.shard_map(on_device, mesh=mesh, in_specs=tuple(specs), out_specs=result_specs, check_vma=False)
+        return jax.tree.unflatten(jax.tree.structure(result), run(*operands))
 
     return on_mesh
 
@@ -86,18 +88,18 @@ def _of_several(spec: PartitionSpec, mesh: Mesh) -> PartitionSpec:
 def _axes_that_divide(specs: list[PartitionSpec], mesh: Mesh) -> dict[AxisName, int]:
     """Return the devices along each axis, or along several that always divide arrays together."""
     together = {axes_within(part) for spec in specs for part in spec} - {()}
-    named = list(itertools.chain.from_iterable(together))
-    if len(set(named)) < len(named):  # an axis also divides arrays by itself
-        together = {(axis,) for axis in named}
-    together |= {(axis,) for axis, size in mesh.shape.items() if size > 1 and axis not in named}
+    single_axes = list(itertools.chain.from_iterable(together))
+    if len(set(single_axes)) < len(single_axes):  # an axis also divides arrays by itself
+        together = {(axis,) for axis in single_axes}
+    together |= {(axis,) for axis, size in mesh.shape.items() if size > 1 and axis not in single_axes}
     return {axis_name(axes): math.prod(mesh.shape[axis] for axis in axes) for axes in sorted(together)}
 
 
 def _dims(spec: PartitionSpec, axes: Mapping[AxisName, int]) -> dict[AxisName, int]:
     """Return the dimension that each axis divides; of several axes that are not taken together, the first."""
     dims: dict[AxisName, int] = {}
-    for dim, named in _divided(spec):
-        dims[axis_name(named) if axis_name(named) in axes else named[0]] = dim
+    for dim, mesh_axes in _divided(spec):
+        dims[axis_name(mesh_axes) if axis_name(mesh_axes) in axes else mesh_axes[0]] = dim
     return dims
 
 
@@ -108,18 +110,18 @@ def _divided(spec: PartitionSpec) -> list[tuple[int, tuple[str, ...]]]:
 
 def _gathered(array: Array, spec: PartitionSpec, axes: Mapping[AxisName, int]) -> Array:
     """Return a device's argument, gathered over all but the first of axes that are not taken together."""
-    for dim, named in _divided(spec):
-        if axis_name(named) not in axes:
-            array = lax.all_gather(array, named[1:], axis=dim, tiled=True)
+    for dim, mesh_axes in _divided(spec):
+        if axis_name(mesh_axes) not in axes:
+            array = lax.all_gather(array, mesh_axes[1:], axis=dim, tiled=True)
     return array
 
 
 def _own_part(array: Array, spec: PartitionSpec, axes: Mapping[AxisName, int]) -> Array:
     """Return a device's part of a result that the first of several axes has divided: the inverse of `_gathered`."""
-    for dim, named in _divided(spec):
-        if axis_name(named) not in axes:
-            size = array.shape[dim] // math.prod(axes[axis] for axis in named[1:])
-            array = lax.dynamic_slice_in_dim(array, lax.axis_index(named[1:]) * size, size, dim)
+    for dim, mesh_axes in _divided(spec):
+        if axis_name(mesh_axes) not in axes:
+            size = array.shape[dim] // math.prod(axes[axis] for axis in mesh_axes[1:])
+            array = lax.dynamic_slice_in_dim(array, lax.axis_index(mesh_axes[1:]) * size, size, dim)
     return array
 
 

@@ -77,14 +77,14 @@ class PlacedProgram:
         functions: Mapping[str, RowFunction] | None = None,
     ) -> None:
         shapes = [aval_of(variable).shape for variable in program.jaxpr.invars]
-        for number, (divided, shape) in enumerate(zip(inputs, shapes, strict=True)):
-            _check_divided(number, divided, shape, sizes)
+        for number, (dim_by_axis, shape) in enumerate(zip(inputs, shapes, strict=True)):
+            _check_divided(number, dim_by_axis, shape, sizes)
         self.program = program
         self.sizes = {axis: size for axis, size in sizes.items() if size > 1}  # an axis of one device sends nothing
         self._names = names
         self._functions = functions
-        self._inputs = [self._placements(divided) for divided in inputs]
-        self._outputs = [self._placements(divided) for divided in outputs]
+        self._inputs = [self._placements(dim_by_axis) for dim_by_axis in inputs]
+        self._outputs = [self._placements(dim_by_axis) for dim_by_axis in outputs]
         self.messages: list[Message] = []
         """Communication of the evaluation traced last."""
 
@@ -113,18 +113,18 @@ class PlacedProgram:
         ]
         return interpreter.run(self.program, values)
 
-    def _placements(self, divided: PerAxis) -> Placements:
-        return tuple(divided.get(axis, REPLICATED) for axis in self.sizes)
+    def _placements(self, dim_by_axis: PerAxis) -> Placements:
+        return tuple(dim_by_axis.get(axis, REPLICATED) for axis in self.sizes)
 
 
-def _check_divided(number: int, divided: PerAxis, shape: tuple[int, ...], sizes: PerAxis) -> None:
-    for axis, dim in divided.items():
+def _check_divided(number: int, dim_by_axis: PerAxis, shape: tuple[int, ...], sizes: PerAxis) -> None:
+    for axis, dim in dim_by_axis.items():
         if axis not in sizes:
             raise ValueError(f"input {number}: it is divided along {axis!r}; the mesh has {', '.join(map(str, sizes))}")
         if not (is_sharded(dim) and 0 <= dim < len(shape)):
             raise ValueError(f"input {number}: it has shape {shape}, and no dimension {dim} to divide along {axis!r}")
-    if len(set(divided.values())) < len(divided):
-        raise ValueError(f"input {number}: several mesh axes divide the same dimension: {dict(divided)}")
+    if len(set(dim_by_axis.values())) < len(dim_by_axis):
+        raise ValueError(f"input {number}: several mesh axes divide the same dimension: {dict(dim_by_axis)}")
 
 
 def pad_rows(array: ArrayLike, dim: int, devices: int) -> np.ndarray:

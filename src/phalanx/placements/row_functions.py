@@ -120,8 +120,8 @@ def row_functions(devices: int) -> Iterator[RowFunctions]:
 
 def rows_on_device(count: int) -> int | None:
     """Return how many of `count` rows a device has, at least; None if no program is traced for placement."""
-    traced = _TRACED.get()
-    return None if traced is None else -(-count // traced.devices)
+    functions_of_trace = _TRACED.get()
+    return None if functions_of_trace is None else -(-count // functions_of_trace.devices)
 
 
 def divide(array: Array, axis: str) -> Array:
@@ -188,15 +188,17 @@ def sum_rows(
 def _called(
     call: Callable[..., tuple[PyTree, PyTree]], rows: Sequence[Array], others: Sequence[Any], adds_entries: bool
 ) -> tuple[PyTree, PyTree]:
-    traced = _TRACED.get()
-    if traced is None:
+    functions_of_trace = _TRACED.get()
+    if functions_of_trace is None:
         return call(None, list(rows), list(others))
 
     def whole(rows: list[Array], others: list[Array]) -> tuple[PyTree, PyTree]:
         return call(None, rows, others)
 
-    whole.__name__ = f"{PREFIX}{len(traced.by_name)}"
+    whole.__name__ = f"{PREFIX}{len(functions_of_trace.by_name)}"
     sums, _ = jax.eval_shape(whole, list(rows), list(others))
     shapes = [jnp.shape(operand) for operand in (*rows, *others)]
-    traced.by_name[whole.__name__] = RowFunction(call, len(rows), len(jax.tree.leaves(sums)), adds_entries, shapes)
+    functions_of_trace.by_name[whole.__name__] = RowFunction(
+        call, len(rows), len(jax.tree.leaves(sums)), adds_entries, shapes
+    )
     return jax.jit(whole)(list(rows), list(others))

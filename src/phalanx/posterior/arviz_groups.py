@@ -49,12 +49,12 @@ def to_arviz(
     check_dimensions("to_arviz", posterior.draws)
     groups = _Groups(posterior.record.axes)
     groups.put("posterior", posterior.draws)
-    groups.put("sample_stats", in_arviz_names(posterior.stats), named=False)
+    groups.put("sample_stats", in_arviz_names(posterior.stats), has_names=False)
     draws, stats, course = of_warmup
     groups.put("warmup_posterior", draws)
-    groups.put("warmup_sample_stats", in_arviz_names(stats), named=False)
+    groups.put("warmup_sample_stats", in_arviz_names(stats), has_names=False)
     if not stats:
-        groups.put("warmup_sample_stats", course, ("round",), named=False)
+        groups.put("warmup_sample_stats", course, ("round",), has_names=False)
     if posterior.target is None or are_deleted(posterior.target):
         reason = NO_MODEL if posterior.target is None else DELETED
         if log_likelihood or predictive or prior:
@@ -78,7 +78,7 @@ def _add_groups_of_model(
     assert target is not None  # the caller has checked it
     data = ModelData.of(target)
     total = posterior.num_chains * posterior.num_draws
-    drawn = _bytes(data.observed) + _bytes(data.computed)
+    bytes_per_draw = _bytes(data.observed) + _bytes(data.computed)
 
     def put_again() -> None:
         if not data.observed:
@@ -100,9 +100,9 @@ def _add_groups_of_model(
         groups.put("log_likelihood", posterior.log_likelihood())
 
     if total:
-        groups.offer("posterior_predictive", "predictive=True", predictive, total * drawn, put_again)
+        groups.offer("posterior_predictive", "predictive=True", predictive, total * bytes_per_draw, put_again)
         groups.offer("log_likelihood", "log_likelihood=True", log_likelihood, total * _bytes(data.observed), put_terms)
-    groups.offer("prior", "prior=100", prior, PRIOR_DRAWS * (drawn + _bytes(data.latent)), put_before)
+    groups.offer("prior", "prior=100", prior, PRIOR_DRAWS * (bytes_per_draw + _bytes(data.latent)), put_before)
     groups.offer(
         "observed_data", "", None, _bytes(data.observed), lambda: groups.put("observed_data", data.observations(), ())
     )
@@ -125,33 +125,33 @@ class _Groups:
     too_large: list[str] = field(default_factory=list)
 
     def put(
-        self, group: str, arrays: Mapping[str, Any], leading: Sequence[str] = ("chain", "draw"), named: bool = True
+        self, group: str, arrays: Mapping[str, Any], leading: Sequence[str] = ("chain", "draw"), has_names: bool = True
     ) -> None:
         """Add a group of arrays, if there are any."""
         if arrays:
-            names, arrays = _apart(self.names, arrays, len(leading)) if named else (AxisNames(), arrays)
+            names, arrays = _apart(self.names, arrays, len(leading)) if has_names else (AxisNames(), arrays)
             self.groups[group] = dataset(arrays, names, leading)
 
-    def offer(self, group: str, way: str, asked: bool | int | None, size: int, put: Callable[[], None]) -> None:
+    def offer(self, group: str, way: str, request: bool | int | None, size: int, put: Callable[[], None]) -> None:
         """Add a group that is asked for; or one that is not refused, if it is small enough and the model can make it.
 
         Args:
             group: its name.
             way: the argument that asks for it.
-            asked: True or a number if it is asked for, None if not, False if it is refused.
+            request: True or a number if it is asked for, None if not, False if it is refused.
             size: bytes of its arrays.
             put: function that makes and adds it.
         """
-        if asked is False:
+        if request is False:
             return
-        if asked is None and size > MOST_BYTES:
+        if request is None and size > MOST_BYTES:
             self.left_out[group] = f"its arrays take {size / 2**30:.1f} GiB"
             self.too_large.append(f"{group} ({size / 2**30:.1f} GiB{f': {way}' if way else ''})")
             return
         try:
             put()
         except (TypeError, ValueError, NotImplementedError) as error:  # refusals of the model, such as of its factors
-            if asked is not None:
+            if request is not None:
                 raise
             self.left_out[group] = str(error)
 
@@ -170,9 +170,9 @@ def _apart(names: AxisNames, arrays: Mapping[str, Any], leading: int) -> tuple[A
     """Return names of axes, and arrays, of which `x` is called `x_data` if a dimension of the group is `x`."""
     ranks = {name: np.ndim(values) - leading for name, values in arrays.items()}
     dims = {dim for name, rank in ranks.items() for dim in names.dims_of(name, rank)}
-    called = {name: f"{name}_data" if name in dims else name for name in arrays}
-    dims_of_calls = {called[name]: of_axes for name, of_axes in names.dims.items() if name in called}
-    return replace(names, dims=dims_of_calls), {called[name]: values for name, values in arrays.items()}
+    group_names = {name: f"{name}_data" if name in dims else name for name in arrays}
+    dims_of_calls = {group_names[name]: of_axes for name, of_axes in names.dims.items() if name in group_names}
+    return replace(names, dims=dims_of_calls), {group_names[name]: values for name, values in arrays.items()}
 
 
 def _bytes(shapes: Shapes) -> int:
@@ -180,8 +180,8 @@ def _bytes(shapes: Shapes) -> int:
 
 
 def _check_asked(log_likelihood: Any, predictive: Any, prior: Any) -> None:
-    for name, asked in (("log_likelihood", log_likelihood), ("predictive", predictive)):
-        if asked is not None and not isinstance(asked, bool):
-            raise TypeError(f"to_arviz: {name} must be True, False or None; got {asked!r}.")
+    for name, request in (("log_likelihood", log_likelihood), ("predictive", predictive)):
+        if request is not None and not isinstance(request, bool):
+            raise TypeError(f"to_arviz: {name} must be True, False or None; got {request!r}.")
     if prior is not None and not isinstance(prior, bool) and not (isinstance(prior, int | np.integer) and prior > 0):
         raise ValueError(f"to_arviz: prior must be a number of draws above zero, True, False or None; got {prior!r}.")

@@ -66,23 +66,26 @@ def calibrate(
         simulation-based calibration.
     """
     _check(model, infer, num_simulations, num_draws, seed)
-    given = dict(by_keyword(model, {} if data is None else data))
-    from_prior = predictive(model, given, "prior", RunDraws(sizes=(1, num_simulations)), seed=seed)
+    model_arguments = dict(by_keyword(model, {} if data is None else data))
+    from_prior = predictive(model, model_arguments, "prior", RunDraws(sizes=(1, num_simulations)), seed=seed)
     simulated = {name: values[0] for name, values in from_prior.items()}
-    replaced = [name for name in given if name in simulated]
+    replaced = [name for name in model_arguments if name in simulated]
     if not replaced:
         raise ValueError(
-            f"calibrate: none of the data ({', '.join(map(repr, given)) or 'none'}) has the name of a variable that "
-            f"the model draws ({', '.join(map(repr, simulated))}). Name an observed variable after its argument, as in "
-            f"phx.sample('y', ..., obs=y)."
+            f"calibrate: none of the data ({', '.join(map(repr, model_arguments)) or 'none'}) has the name of a "
+            f"variable that the model draws ({', '.join(map(repr, simulated))}). Name an observed variable after its "
+            f"argument, as in phx.sample('y', ..., obs=y)."
         )
     generator = np.random.default_rng(seed)
     ranks = []
-    inferred = None
+    posterior = None
     for number in range(num_simulations):
-        arguments = {**given, **{name: in_form_of(given[name], simulated[name][number]) for name in replaced}}
-        inferred = _posterior_of(infer(arguments, number + 1), num_draws, number + 1)
-        draws = inferred.draws
+        arguments = {
+            **model_arguments,
+            **{name: in_form_of(model_arguments[name], simulated[name][number]) for name in replaced},
+        }
+        posterior = _posterior_of(infer(arguments, number + 1), num_draws, number + 1)
+        draws = posterior.draws
         truths = {name: simulated[name][number] for name in draws if name in simulated and name not in replaced}
         if not truths:
             raise ValueError(
@@ -94,7 +97,7 @@ def calibrate(
         ranks.append({name: rank_of(true, _spaced(draws[name], num_draws), generator) for name, true in truths.items()})
         if on_simulation is not None:
             on_simulation(number + 1)
-    labels = getattr(getattr(inferred, "record", None), "labels", {})
+    labels = getattr(getattr(posterior, "record", None), "labels", {})
     return Ranks({name: np.stack([each[name] for each in ranks]) for name in ranks[0]}, num_draws, labels)
 
 
@@ -108,24 +111,25 @@ def _check(model: object, infer: object, num_simulations: object, num_draws: obj
             raise ValueError(f"calibrate: {name} must be a whole number, at least 1; got {number!r}.")
 
 
-def _posterior_of(inferred: Any, num_draws: int, seed: int) -> Any:
+def _posterior_of(posterior: Any, num_draws: int, seed: int) -> Any:
     """Return a posterior, or draws from a fit as one, with `draws` `(chain, draw, ...)` by name."""
-    if callable(getattr(inferred, "sample", None)):  # a fit
-        inferred = inferred.posterior(num_draws, seed=seed)  # with one seed, ranks would depend on one another
-    if not isinstance(getattr(inferred, "draws", None), Mapping):
-        raise TypeError(f"calibrate: infer must give a posterior or a fit; got {type(inferred).__name__}.")
-    return getattr(inferred, "of_all_chains", inferred)  # of several processes, which all call this together
+    if callable(getattr(posterior, "sample", None)):  # a fit
+        posterior = posterior.posterior(num_draws, seed=seed)  # with one seed, ranks would depend on one another
+    if not isinstance(getattr(posterior, "draws", None), Mapping):
+        raise TypeError(f"calibrate: infer must give a posterior or a fit; got {type(posterior).__name__}.")
+    return getattr(posterior, "of_all_chains", posterior)  # of several processes, which all call this together
 
 
-def _spaced(draws: np.ndarray, wanted: int) -> np.ndarray:
-    """Return `wanted` draws, evenly spaced over those of all chains, `(draw, ...)`."""
+def _spaced(draws: np.ndarray, num_draws: int) -> np.ndarray:
+    """Return so many draws, evenly spaced over those of all chains, `(draw, ...)`."""
     count = draws.shape[0] * draws.shape[1]
-    if count < wanted:
+    if count < num_draws:
         are = "is" if count == 1 else "are"
         raise ValueError(
-            f"calibrate: there {are} {said(count, 'draw')}, and num_draws={wanted}: draw more, or compare with fewer."
+            f"calibrate: there {are} {said(count, 'draw')}, and num_draws={num_draws}: draw more, or compare with "
+            f"fewer."
         )
-    return draws.reshape(count, *draws.shape[2:])[(np.arange(wanted) * count) // wanted]
+    return draws.reshape(count, *draws.shape[2:])[(np.arange(num_draws) * count) // num_draws]
 
 
 def _check_shape(name: str, true: np.ndarray, draws: np.ndarray) -> None:

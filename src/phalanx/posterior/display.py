@@ -40,10 +40,17 @@ def as_html(title: str, facts: Mapping[str, str], arrays: Mapping[str, Any], lea
     """
     from pandas import DataFrame  # as slow to import as all of Phalanx
 
-    shown = {name: value for name, value in arrays.items() if hasattr(value, "shape")}
-    rows = {name: (str(tuple(np.shape(x)[leading:])), str(x.dtype)) for name, x in list(shown.items())[:MOST_ROWS]}
+    arrays_with_shape = {name: value for name, value in arrays.items() if hasattr(value, "shape")}
+    rows = {
+        name: (str(tuple(np.shape(x)[leading:])), str(x.dtype))
+        for name, x in list(arrays_with_shape.items())[:MOST_ROWS]
+    }
     table = DataFrame.from_dict(rows, orient="index", columns=["shape", "dtype"]).to_html() if rows else ""
-    more = f"<p>{count(len(shown) - MOST_ROWS, 'more variable')}</p>" if len(shown) > MOST_ROWS else ""
+    more = (
+        f"<p>{count(len(arrays_with_shape) - MOST_ROWS, 'more variable')}</p>"
+        if len(arrays_with_shape) > MOST_ROWS
+        else ""
+    )
     lines = "<br>".join(f"{escape(name)}: {escape(text)}" for name, text in facts.items() if text)
     return f"<div><strong>{escape(title)}</strong><br>{lines}{table}{more}</div>"
 

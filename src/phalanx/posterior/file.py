@@ -46,9 +46,9 @@ def write_posterior(
     """Write the parts of a posterior, `draws`, `stats`, `reduced` and others, and its state; see `write_archive`."""
     # draws in a store are read here
     arrays = {"draws": parts["draws"], "stats": parts["stats"], **warmup_parts(parts)}
-    read = {of: {name: np.asarray(values) for name, values in group.items()} for of, group in arrays.items()}
+    host_arrays = {of: {name: np.asarray(values) for name, values in group.items()} for of, group in arrays.items()}
     state, contents = (None, {}) if continuation is None else (continuation.saved(), dict(continuation.contents()))
-    return write_run(file, _KIND, {**parts, **read, "state": state, "contents": contents}, timing, record)
+    return write_run(file, _KIND, {**parts, **host_arrays, "state": state, "contents": contents}, timing, record)
 
 
 def read_posterior(path: Path) -> tuple[Run, Continuation | None]:

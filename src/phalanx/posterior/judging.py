@@ -25,7 +25,7 @@ def judge_run(
     record: RunRecord,
     draws: Mapping[str, np.ndarray],
     stats: Mapping[str, np.ndarray],
-    reduced: Mapping[str, Any],
+    results: Mapping[str, Any],
     sizes: tuple[int, int],
     table: Callable[[], SummaryTable],
     checks: Sequence[Check],
@@ -36,7 +36,7 @@ def judge_run(
         record: the record, with the findings of the run itself.
         draws: arrays of shape `(chain, draw, ...)` by variable.
         stats: arrays of shape `(chain, draw)` by statistic.
-        reduced: results by reducer.
+        results: results by reducer.
         sizes: chains, and stored draws of each.
         table: returns the summary of all draws, which takes seconds for thousands of elements.
         checks: the user's checks on stored draws.
@@ -45,29 +45,32 @@ def judge_run(
         The verdict.
     """
     num_chains, num_draws = sizes
-    passed = (*record.passed, *record.notes)
+    passed_checks = (*record.passed, *record.notes)
     findings = record.problems
     if checks and (record.independent or not num_draws):
         raise ValueError("verdict: checks= evaluates stored draws of chains; this run stored none.")
     if record.independent:
-        return judged(findings, passed)
+        return judged(findings, passed_checks)
     if not stats and record.reduced_draws:
         return judge_reduced(
-            reduced,
+            results,
             record.diagnostics,
             num_chains=num_chains,
             divergences=record.divergences,
             acceptance_rate=record.acceptance_rate,
             constant=record.constant,
             findings=findings,
-            passed=passed,
+            passed=passed_checks,
             labels=record.labels,
         )
     if not stats:
         raise ValueError("verdict: there are no draws to judge, stored or reduced.")
     summary = table() if num_draws else None
     for winding, angle in windings(draws, set(record.latents)).items():
-        passed = (*passed, f"{winding} is not judged: it is {angle} with whole turns added, which have no meaning.")
+        passed_checks = (
+            *passed_checks,
+            f"{winding} is not judged: it is {angle} with whole turns added, which have no meaning.",
+        )
         draws = {name: values for name, values in draws.items() if name != winding}
         if summary is not None:
             summary = summary.drop(index=element_names(winding, np.shape(draws[angle])[2:], record.labels))
@@ -75,7 +78,7 @@ def judge_run(
         summary,
         stats,
         findings=findings,
-        passed=passed,
+        passed=passed_checks,
         draws=draws,
         labels=record.labels,
         checks=checks,

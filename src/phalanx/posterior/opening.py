@@ -47,9 +47,9 @@ def open(path: str | PathLike[str]) -> Posterior:
         raise FileNotFoundError(f"open: {str(path)!r} does not exist.")
     if not is_zarr(folder):
         return Posterior.load(path)
-    called = f"open: {str(path)!r}"
-    draws, stats, entries = read_zarr(folder, called)
-    of_warmup = read_warm_up(folder, called)
+    title = f"open: {str(path)!r}"
+    draws, stats, entries = read_zarr(folder, title)
+    of_warmup = read_warm_up(folder, title)
     try:
         names = entry_of(entries["names"])
         record = RunRecord.of_json(entry_of(entries["record"]))
@@ -62,17 +62,17 @@ def open(path: str | PathLike[str]) -> Posterior:
             return _of_sets(draws, stats, timing, record, Sets.of(entries))
         of_warmup = in_our_names(*of_warmup, names)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{called} is damaged: its entries cannot be read ({error!r}).") from error
-    kept = {"warmup": warmup, "warmup_draws": of_warmup[0], "warmup_stats": of_warmup[1]}
-    return Posterior(draws, stats, timing, record, **kept)  # pyright: ignore[reportArgumentType]
+        raise ValueError(f"{title} is damaged: its entries cannot be read ({error!r}).") from error
+    warmup_parts = {"warmup": warmup, "warmup_draws": of_warmup[0], "warmup_stats": of_warmup[1]}
+    return Posterior(draws, stats, timing, record, **warmup_parts)  # pyright: ignore[reportArgumentType]
 
 
 def _of_sets(draws: Stored, stats: Stored, timing: Timing, record: RunRecord, sets: Sets) -> Any:
     """Return the posteriors of many data sets."""
     from phalanx.posterior.each.posteriors import Posteriors  # which few use
 
-    failed = {sets.names[number]: reason for number, reason in sorted(sets.failed.items())}
-    return Posteriors(sets.by_set(draws), sets.by_set(stats), sets.names, failed, {}, timing, record)
+    failures = {sets.names[number]: reason for number, reason in sorted(sets.failed.items())}
+    return Posteriors(sets.by_set(draws), sets.by_set(stats), sets.names, failures, {}, timing, record)
 
 
 def in_our_names(draws: Stored, stats: Stored, names: Mapping[str, str]) -> tuple[Stored, Stored]:
@@ -81,10 +81,10 @@ def in_our_names(draws: Stored, stats: Stored, names: Mapping[str, str]) -> tupl
     Raises:
         ValueError: when a variable is missing.
     """
-    if draws and (lost := [repr(name) for stored, name in names.items() if stored not in draws]):
-        raise ValueError(f"the store has lost {', '.join(lost)}")
+    if draws and (absent := [repr(name) for stored_name, name in names.items() if stored_name not in draws]):
+        raise ValueError(f"the store has lost {', '.join(absent)}")
     ours = {theirs: name for name, theirs in ARVIZ_NAMES.items()}
     return (
-        {name: draws[stored] for stored, name in names.items() if draws},
+        {name: draws[stored_name] for stored_name, name in names.items() if draws},
         {ours.get(name, name): values for name, values in stats.items()},
     )

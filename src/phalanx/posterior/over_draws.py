@@ -53,10 +53,10 @@ class Batch(NamedTuple):
 
 def over_draws(fn: OfDraw, draws: Mapping[str, np.ndarray], sizes: tuple[int, int], **how: Any) -> Any:
     """Evaluate `fn` at every draw, and return the pytree with arrays of shape `(chain, draw, ...)`; see `batches`."""
-    stored = StoredResults(sizes)
+    results = StoredResults(sizes)
     for batch in batches(fn, draws, sizes, **how):
-        stored.add(batch, batch.outputs)
-    return stored.arrays
+        results.add(batch, batch.outputs)
+    return results.arrays
 
 
 class StoredResults:
@@ -130,7 +130,7 @@ def batches(
             values = {name: _flat(value, chain, at) for name, value in draws.items()}
             coordinates = np.meshgrid(chain_places[chain], at, indexing="ij")
             flat = (number.ravel().astype(np.uint32) for number in coordinates)
-            values, *keys = _placed((values, *flat), mesh)
+            values, *keys = _place_batch((values, *flat), mesh)
             yield Batch(chain, draw, values, batched(values, *keys, given), (known_chains, known_draws))
 
 
@@ -158,7 +158,7 @@ def _flat(value: Any, chains: slice, numbers: np.ndarray) -> np.ndarray:
     return part.reshape(-1, *part.shape[2:])
 
 
-def _placed(batch: Any, mesh: Mesh | None) -> Any:
+def _place_batch(batch: Any, mesh: Mesh | None) -> Any:
     if mesh is None or mesh.size == 1:
         return batch
     rows = len(jax.tree.leaves(batch)[0])

@@ -163,11 +163,11 @@ class Posterior(Pickled):
             >>> posterior.gather().draws["mean"].shape  # doctest: +SKIP
             (4, 1000)
         """
-        held = self.held_draws
-        if held is None:
+        held_draws = self.held_draws
+        if held_draws is None:
             return self
         check_same("posterior.gather")
-        return held.joined(self, held.gathered)
+        return held_draws.joined(self, held_draws.gathered)
 
     @property
     def num_divergences(self) -> int:
@@ -342,10 +342,12 @@ class Posterior(Pickled):
         if self.held_draws is None:
             return predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=self._not_kept)
         check_same("posterior.predict", lambda: {"seed": str(seed)})
-        held = self.held_draws.held
+        held_chains = self.held_draws.held
         not_kept = self._not_kept
-        predicted = predict(fn, self.draws, seed=seed, batch_size=batch_size, not_kept=not_kept, chains=held.numbers)
-        return jax.tree.map(held.gathered, predicted)
+        predicted = predict(
+            fn, self.draws, seed=seed, batch_size=batch_size, not_kept=not_kept, chains=held_chains.numbers
+        )
+        return jax.tree.map(held_chains.gathered, predicted)
 
     @on_all_chains
     def predictive(
@@ -599,11 +601,11 @@ class Posterior(Pickled):
             1000
         """
         (parts, timing, record), continuation = read_saved(Path(path))
-        reduced = parts["reduced"]
+        results = parts["reduced"]
         warmup = parts.get("warmup", {})
         of_warmup = warmup_parts(parts)
         return cls(
-            parts["draws"], parts["stats"], timing, record, reduced, warmup, continuation=continuation, **of_warmup
+            parts["draws"], parts["stats"], timing, record, results, warmup, continuation=continuation, **of_warmup
         )
 
     def report(

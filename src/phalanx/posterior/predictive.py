@@ -35,8 +35,8 @@ KINDS = ("posterior", "prior")
 class PredictiveDraws(ValuesAtDraws):
     """Predictive draws by variable, with the results of reducers as `reduced` and the names of entries as `labels`."""
 
-    def __init__(self, draws: Mapping[str, np.ndarray], reduced: Mapping[str, Any], names: Callable[[], Names] = dict):
-        super().__init__(draws, reduced)
+    def __init__(self, draws: Mapping[str, np.ndarray], results: Mapping[str, Any], names: Callable[[], Names] = dict):
+        super().__init__(draws, results)
         self._names = names
 
     @cached_property
@@ -74,10 +74,10 @@ def predictive(
     is_own = model is None and data is None
     dependence = VariableDependence.of(program, values, run.observed)
     other = None if is_own else run.target
-    held = HeldValues.of(program, _given(dependence, given), dependence, values, other, is_own)
-    again = _PredictedDraw(program, held.stale if at and not is_own else frozenset(), held.missing)
+    held_values = HeldValues.of(program, _held_names(dependence, given), dependence, values, other, is_own)
+    again = _PredictedDraw(program, held_values.stale if at and not is_own else frozenset(), held_values.missing)
     results = evaluate(program, again, values, run.sizes, seed=seed, keep=keep, reducers=reducers, numbers=numbers)
-    _warn_of_largest(results, held.missing)
+    _warn_of_largest(results, held_values.missing)
     of_latents = run.of_latents().items()
     lasting = [dim for name, values in of_latents for dim in run.axes.dims_of(name, values.ndim - 2)]
 
@@ -91,11 +91,11 @@ def predictive(
     return PredictiveDraws(results, results.reduced, labels)
 
 
-def _warn_of_largest(draws: Mapping[str, np.ndarray], held: Collection[str]) -> None:
+def _warn_of_largest(draws: Mapping[str, np.ndarray], held_names: Collection[str]) -> None:
     """Warn of draws at the ends of int32, to which JAX moves numbers beyond."""
     ends = np.iinfo(np.int32)
     for name, values in draws.items():
-        if values.dtype != np.int32 or name in held:
+        if values.dtype != np.int32 or name in held_names:
             continue
         if count := int(np.count_nonzero((values == ends.max) | (values == ends.min))):
             warn(
@@ -105,7 +105,7 @@ def _warn_of_largest(draws: Mapping[str, np.ndarray], held: Collection[str]) -> 
             )
 
 
-def _given(dependence: VariableDependence, given: str | Sequence[str] | None) -> frozenset[str]:
+def _held_names(dependence: VariableDependence, given: str | Sequence[str] | None) -> frozenset[str]:
     """Return the names of the observed variables that are held at their data."""
     if given is None:
         return dependence.held()
@@ -186,15 +186,15 @@ class _PredictedDraw:
         return self.model.run(arrays, give, self._drawn, key)
 
     def _drawn(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
-        met = {n: v for n, v in variables.items() if v.parameter is None and not n.startswith(ADDED)}
-        taken = self.model.latents - self.stale
-        drawn = {n: v.value for n, v in met.items() if n not in taken or v.is_computed}
-        if not drawn:
+        variables_of_model = {n: v for n, v in variables.items() if v.parameter is None and not n.startswith(ADDED)}
+        names_with_draws = self.model.latents - self.stale
+        values = {n: v.value for n, v in variables_of_model.items() if n not in names_with_draws or v.is_computed}
+        if not values:
             raise ValueError(
                 f"predictive: the model has no observed variable to draw; its variables are "
                 f"{', '.join(map(repr, variables)) or 'none'}. Use posterior.predict(fn) for functions of the draws."
             )
-        return drawn
+        return values
 
 
 def _check_can_be_drawn(variable: RandomVariable) -> None:

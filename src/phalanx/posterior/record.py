@@ -147,10 +147,10 @@ class RunRecord:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on the coordinates in which the chains moved, if they are not the model's own."""
-        moved = [f"{name} {_weights(*weights)}" for name, weights in self.centring.items()]
-        if not moved:
+        texts = [f"{name} {_weights(*weights)}" for name, weights in self.centring.items()]
+        if not texts:
             return ()
-        return (f"Centring of positions (1 is centred, 0 non-centred): {', '.join(moved)}.",)
+        return (f"Centring of positions (1 is centred, 0 non-centred): {', '.join(texts)}.",)
 
     def named_like(self, other: RunRecord) -> RunRecord:
         """Return the record with the names of axes of another run of the model, if it has any."""
@@ -159,15 +159,15 @@ class RunRecord:
         return replace(self, labels=other.labels, dims=other.dims, coords=other.coords)
 
     def of_run(
-        self, started: str, interrupted: bool, relocations: Sequence[Relocation], findings: Sequence[Finding]
+        self, start_time: str, is_interrupted: bool, relocations: Sequence[Relocation], findings: Sequence[Finding]
     ) -> RunRecord:
         """Return the record of one run of a compiled sampler, with what was found in it."""
         last = {relocation.chain: relocation for relocation in relocations}
-        relocated = [_relocated(list(last.values()), self)] if last else []
+        relocated = [_relocation_finding(list(last.values()), self)] if last else []
         return replace(
             self,
-            started=started,
-            interrupted=interrupted,
+            started=start_time,
+            interrupted=is_interrupted,
             relocated_chains=len(last),
             findings=(*self.findings, *relocated, *findings),
         )
@@ -198,14 +198,14 @@ class RunRecord:
         communication = tuple(Communication(*message) for message in entries.get("communication", ()))
         scalars = {n: tuple(x) if isinstance(x, list) else x for n, x in entries.get("scalars", {}).items()}
         tuples_of = ("dims", "coords", "centring")
-        named = {of: {name: tuple(x) for name, x in entries.get(of, {}).items()} for of in tuples_of}
+        tuples_by_name = {of: {name: tuple(x) for name, x in entries.get(of, {}).items()} for of in tuples_of}
         converted = {
             **tuples,
             "findings": findings,
             "labels": labels,
             "names": names,
             "scalars": scalars,
-            **named,
+            **tuples_by_name,
             "communication": communication,
         }
         # earlier releases wrote `reduced_draws` and, in the same place, `diagnostics` by other names
@@ -242,7 +242,7 @@ def _weights(mean: float, least: float, greatest: float) -> str:
     return f"{mean:.2g}" if least == greatest else f"{mean:.2g} ({least:.2g} to {greatest:.2g})"
 
 
-def _relocated(relocations: Sequence[Relocation], record: RunRecord) -> Finding:
+def _relocation_finding(relocations: Sequence[Relocation], record: RunRecord) -> Finding:
     many = len(relocations) > 1
     places: dict[int, list[int]] = {}
     for relocation in relocations:

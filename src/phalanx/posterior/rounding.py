@@ -127,9 +127,9 @@ def _constants(target: Target) -> Iterator[Any]:
     def terms(position: Mapping[str, Array], arrays: Sequence[Array]) -> Any:
         return run_unconstrained(target.program, position, target.layout.join(arrays)).terms()
 
-    given = target.sites.on_one_device.layout.shapes(), target.arguments.whole_shapes()
+    inputs = target.sites.on_one_device.layout.shapes(), target.arguments.whole_shapes()
     axes = [(axis, 1) for axis in target.sizes]
-    program = jax.make_jaxpr(lambda *given: list(terms(*given).values()), axis_env=axes)(*given)
+    program = jax.make_jaxpr(lambda *inputs: list(terms(*inputs).values()), axis_env=axes)(*inputs)
     yield from constants_within(program)
     for equation in all_equations(program):
         yield from (atom.val for atom in equation.invars if isinstance(atom, Literal))
@@ -142,7 +142,7 @@ def rounding_error(target: Target, draws: Mapping[str, Any]) -> float | str:
         return f"the draws of {first_few(missing)} are not kept"
     if sum(array.nbytes for array in target.arguments.arrays) > DATA_BYTES:
         return f"the data have more than {DATA_BYTES // 2**20} MiB"
-    values = {name: _chosen(np.asarray(draws[name])) for name in latents}
+    values = {name: _choose_draws(np.asarray(draws[name])) for name in latents}
     shardings = target.arguments.shardings
     whole = (s.trim(a) for a, s in zip(target.arguments.arrays, shardings, strict=True))
     arrays = [np.asarray(to_host(array)) for array in whole]
@@ -159,7 +159,7 @@ def rounding_error(target: Target, draws: Mapping[str, Any]) -> float | str:
     return float(np.ptp(errors)) if errors.size > 1 else 0.0
 
 
-def _chosen(draws: np.ndarray) -> np.ndarray:
+def _choose_draws(draws: np.ndarray) -> np.ndarray:
     """Return a few draws of the last half of several chains, `(draw, ...)`."""
     chains, length = draws.shape[:2]
     rows = np.unique(np.linspace(0, chains - 1, min(chains, DRAWS // 2)).astype(int))
@@ -175,8 +175,8 @@ def _wide(tree: Any) -> Any:
 
 def _map(target: Target, f: Callable[..., Any], draws: Any, arrays: Any) -> Any:
     """Return `f(draw, arrays)` of all draws, compiled fast rather than to be fast, on the host."""
-    mapped = jax.jit(lambda draws, arrays: lax.map(lambda draw: target.alone(lambda: f(draw, arrays)), draws))
-    compiled = mapped.lower(draws, arrays).compile(RARELY)
+    program = jax.jit(lambda draws, arrays: lax.map(lambda draw: target.alone(lambda: f(draw, arrays)), draws))
+    compiled = program.lower(draws, arrays).compile(RARELY)
     return jax.tree.map(np.asarray, compiled(draws, arrays))
 
 

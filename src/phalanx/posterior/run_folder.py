@@ -30,31 +30,31 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def write_draws(
-    folder: Path, called: str, first: int, draws: Arrays, stats: Arrays, held: HeldChains | None
+    folder: Path, stem: str, first: int, draws: Arrays, stats: Arrays, held_chains: HeldChains | None
 ) -> list[Any]:
     """Write the draws of the chains that this process owns to a file, and return its entry; none without draws.
 
     Args:
         folder: the folder.
-        called: beginning of the file's name.
+        stem: beginning of the file's name.
         first: number of draws of each chain in earlier files, which are left out.
         draws: all draws so far, of the chains that this process holds.
         stats: their statistics.
-        held: the chains that each process holds; None if there are no other processes.
+        held_chains: the chains that each process holds; None if there are no other processes.
 
     Raises:
         OSError: when the disk is full or cannot be written.
     """
     chains, length = sizes(stats)
-    runs = [[0, chains]] if held is None else [[run.start, run.stop] for run in held.owned_runs]
+    runs = [[0, chains]] if held_chains is None else [[run.start, run.stop] for run in held_chains.owned_runs]
     if not runs or length <= first:
         return []
-    rows = slice(None) if held is None or held.writes.all() else held.writes
+    rows = slice(None) if held_chains is None or held_chains.writes.all() else held_chains.writes
     new = {
         of: {name: values[rows, first:] for name, values in arrays.items()}
         for of, arrays in (("draws", draws), ("stats", stats))
     }
-    name = f"{called}.npz" if held is None else f"{called}-chains-{runs[0][0]}.npz"
+    name = f"{stem}.npz" if held_chains is None else f"{stem}-chains-{runs[0][0]}.npz"
     write_archive(folder / name, DRAWS, new, {})
     return [[name, first, runs]]
 
@@ -84,8 +84,10 @@ def merged_from(entries: Sequence[Any], count: int, least: int, now: int) -> int
     return first
 
 
-def read_draws(folder: Path, entries: Sequence[Any], held: HeldChains | None) -> dict[str, dict[str, np.ndarray]]:
-    """Return draws and statistics by name: of the chains that this process holds, of all if `held` is None.
+def read_draws(
+    folder: Path, entries: Sequence[Any], held_chains: HeldChains | None
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return draws and statistics by name: of the chains that this process holds, of all if `held_chains` is None.
 
     Raises:
         ValueError: when files are damaged, or do not have each draw once.
@@ -94,7 +96,11 @@ def read_draws(folder: Path, entries: Sequence[Any], held: HeldChains | None) ->
     end = 0
     for entry in entries:
         runs = [] if isinstance(entry, str) else entry[2]
-        if held is not None and runs and not any(np.any((held.numbers >= a) & (held.numbers < b)) for a, b in runs):
+        if (
+            held_chains is not None
+            and runs
+            and not any(np.any((held_chains.numbers >= a) & (held_chains.numbers < b)) for a, b in runs)
+        ):
             continue
         arrays = read_archive(folder / file_of(entry), DRAWS, _arrays_of)
         (chains, length), *others = {
@@ -111,16 +117,16 @@ def read_draws(folder: Path, entries: Sequence[Any], held: HeldChains | None) ->
     if not parts:
         return {"draws": {}, "stats": {}}
     count = max(part.end for part in parts)
-    if held is None:
+    if held_chains is None:
         # entries may claim any number: arrays are allocated for draws that files have
         chains = 1 + max(int(part.numbers[-1]) for part in parts)
         _check_number(sum(len(part.numbers) * (part.end - part.first) for part in parts), chains, count)
-        wanted = np.arange(chains)
+        chain_numbers = np.arange(chains)
     else:
-        wanted = held.numbers
-        there = sum(int(np.isin(wanted, part.numbers).sum()) * (part.end - part.first) for part in parts)
-        _check_number(there, len(wanted), count)
-    return _together(parts, wanted, count)
+        chain_numbers = held_chains.numbers
+        there = sum(int(np.isin(chain_numbers, part.numbers).sum()) * (part.end - part.first) for part in parts)
+        _check_number(there, len(chain_numbers), count)
+    return _together(parts, chain_numbers, count)
 
 
 class _Part(NamedTuple):
@@ -137,22 +143,22 @@ def _check_number(there: int, chains: int, count: int) -> None:
         raise ValueError(f"they have {there} draws, and {chains} chains of {count} are expected")
 
 
-def _together(parts: Sequence[_Part], wanted: np.ndarray, count: int) -> dict[str, dict[str, np.ndarray]]:
+def _together(parts: Sequence[_Part], chain_numbers: np.ndarray, count: int) -> dict[str, dict[str, np.ndarray]]:
     """Return the draws of the wanted chains, after checking that each is there once."""
-    filled = np.zeros((len(wanted), count), bool)
-    merged = {of: _empty(parts[0].arrays[of], (len(wanted), count)) for of in ("draws", "stats")}
+    is_filled = np.zeros((len(chain_numbers), count), bool)
+    arrays_by_kind = {of: _empty(parts[0].arrays[of], (len(chain_numbers), count)) for of in ("draws", "stats")}
     for first, end, numbers, arrays in parts:
-        rows = np.flatnonzero(np.isin(wanted, numbers))
-        taken = np.searchsorted(numbers, wanted[rows])
-        filled[rows, first:end] = True
-        for of, into in merged.items():
+        rows = np.flatnonzero(np.isin(chain_numbers, numbers))
+        part_rows = np.searchsorted(numbers, chain_numbers[rows])
+        is_filled[rows, first:end] = True
+        for of, into in arrays_by_kind.items():
             if set(arrays[of]) != set(into):
                 raise ValueError("they have different variables")
             for name, values in arrays[of].items():
-                into[name][rows, first:end] = values[taken]
-    if not filled.all():
+                into[name][rows, first:end] = values[part_rows]
+    if not is_filled.all():
         raise ValueError("some draws are there twice, and others are missing")
-    return merged
+    return arrays_by_kind
 
 
 def _empty(arrays: Arrays, leading: tuple[int, int]) -> dict[str, np.ndarray]:
@@ -196,7 +202,7 @@ class NextSave(NamedTuple):
     has_warm_up: int | bool
 
     def write_draws(
-        self, folder: Path, draws: Arrays, stats: Arrays, parts: Mapping[str, Any], held: HeldChains | None
+        self, folder: Path, draws: Arrays, stats: Arrays, parts: Mapping[str, Any], held_chains: HeldChains | None
     ) -> tuple[list[Any], list[Any]]:
         """Write the draws of this process; see `RunFolder.write`.
 
@@ -206,9 +212,9 @@ class NextSave(NamedTuple):
         Raises:
             OSError: when the disk is full or cannot be written.
         """
-        segments = write_draws(folder, f"draws-{self.number:08d}", self.first, draws, stats, held)
-        kept, stats = ({}, {}) if self.has_warm_up else warmup_parts(parts).values()
-        return segments, write_draws(folder, f"warmup-{self.number:08d}", 0, kept, stats, held)
+        segments = write_draws(folder, f"draws-{self.number:08d}", self.first, draws, stats, held_chains)
+        warmup_draws, stats = ({}, {}) if self.has_warm_up else warmup_parts(parts).values()
+        return segments, write_draws(folder, f"warmup-{self.number:08d}", 0, warmup_draws, stats, held_chains)
 
 
 class Together(NamedTuple):
@@ -245,14 +251,14 @@ class RunFolder:
     merges: bool = True
 
     @classmethod
-    def of(cls, folder: Path, called: str) -> RunFolder:
-        """Return the folder at a path, `called` so in messages."""
-        return cls(Saves(folder, called, "run"))
+    def of(cls, folder: Path, title: str) -> RunFolder:
+        """Return the folder at a path, which messages call `title`."""
+        return cls(Saves(folder, title, "run"))
 
-    def read(self, held: HeldChains | None = None) -> tuple[Run, Continuation | None, Mapping[str, Any]] | None:
+    def read(self, held_chains: HeldChains | None = None) -> tuple[Run, Continuation | None, Mapping[str, Any]] | None:
         """Return the run of the newest complete save, and its identity; None of a new folder.
 
-        It has the draws of the chains that this process holds; of all if `held` is None.
+        It has the draws of the chains that this process holds; of all if `held_chains` is None.
 
         Raises:
             ValueError: when all saves are damaged.
@@ -261,13 +267,13 @@ class RunFolder:
             manifests = self.saves.manifests
             try:
                 entries = self.saves.newest()
-                return None if entries is None else self.run_of(entries, held)
+                return None if entries is None else self.run_of(entries, held_chains)
             except (ValueError, FileNotFoundError):
                 if self.saves.manifests == manifests:  # else a run that goes on has removed files
                     raise
 
     def run_of(
-        self, entries: Mapping[str, Any], held: HeldChains | None = None
+        self, entries: Mapping[str, Any], held_chains: HeldChains | None = None
     ) -> tuple[Run, Continuation | None, Mapping[str, Any]]:
         """Return the run of a save with these entries of its manifest, and its identity."""
         self._check(entries)
@@ -275,9 +281,11 @@ class RunFolder:
         self.warm_up = _warm_up_of(entries)
         (parts, timing, record), continuation = read_posterior(self.saves.folder / entries["run"])
         try:
-            parts |= read_draws(self.saves.folder, self.segments, held)
+            parts |= read_draws(self.saves.folder, self.segments, held_chains)
             if self.warm_up:
-                parts |= zip(WARMUP_PARTS, read_draws(self.saves.folder, self.warm_up, held).values(), strict=True)
+                parts |= zip(
+                    WARMUP_PARTS, read_draws(self.saves.folder, self.warm_up, held_chains).values(), strict=True
+                )
         except (ValueError, KeyError) as error:
             raise ValueError(f"{self.saves.called} is damaged: its files of draws do not fit ({error}).") from None
         self.count = sizes(parts["stats"])[1]
@@ -329,9 +337,9 @@ class RunFolder:
         self.merges = False
         mine = save.write_draws(self.saves.folder, draws, stats, parts, None if together is None else together.held)
         segments = [entry for entry in self.segments if isinstance(entry, str) or entry[1] < first]
-        written = [mine, *([] if together is None else together.others())]
+        entries_of_processes = [mine, *([] if together is None else together.others())]
         segments, warm_up = (
-            [*before, *(entry for one in written for entry in one[of])]
+            [*before, *(entry for one in entries_of_processes for entry in one[of])]
             for of, before in enumerate((segments, self.warm_up))
         )
         count = max(first, sizes(stats)[1])
@@ -361,16 +369,16 @@ def read_saved(path: Path) -> tuple[Run, Continuation | None]:
     """
     if not (path.is_dir() or is_manifest(path)):
         return read_posterior(path)
-    called = f"Posterior.load: {str(path)!r}"
+    title = f"Posterior.load: {str(path)!r}"
     if path.is_dir():
-        saved = RunFolder.of(path, called).read()
+        complete_run = RunFolder.of(path, title).read()
     else:
-        folder = RunFolder.of(path.parent, called)
+        folder = RunFolder.of(path.parent, title)
         try:
-            saved = folder.run_of(folder.saves.entries_of(path))
+            complete_run = folder.run_of(folder.saves.entries_of(path))
         except (Damage, KeyError) as damage:
             raise folder.saves.damage(str(damage)) from None
-    if saved is None:
-        raise ValueError(f"{called} is a folder without a saved run.")
-    run, continuation, _ = saved
+    if complete_run is None:
+        raise ValueError(f"{title} is a folder without a saved run.")
+    run, continuation, _ = complete_run
     return run, continuation

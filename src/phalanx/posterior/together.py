@@ -30,13 +30,13 @@ class GatheredArray(LazyArray):
 
     Args:
         own: the draws of the chains that this process holds.
-        held: the chains that each process holds.
+        held_chains: the chains that each process holds.
     """
 
-    def __init__(self, held_values: Shaped[np.ndarray, "held draws *shape"], held: HeldChains):
-        super().__init__((held.num_chains, *held_values.shape[1:]), held_values.dtype)
+    def __init__(self, held_values: Shaped[np.ndarray, "held draws *shape"], held_chains: HeldChains):
+        super().__init__((held_chains.num_chains, *held_values.shape[1:]), held_values.dtype)
         self._own = held_values
-        self._held = held
+        self._held = held_chains
 
     def _read(self, index: tuple[slice, ...]) -> np.ndarray:
         chains, *others = index
@@ -46,9 +46,9 @@ class GatheredArray(LazyArray):
 class _Gathered(Mapping[str, np.ndarray]):
     """Arrays by name, each gathered when it is taken."""
 
-    def __init__(self, held_arrays: Arrays, held: HeldChains):
+    def __init__(self, held_arrays: Arrays, held_chains: HeldChains):
         self._own = held_arrays
-        self._held = held
+        self._held = held_chains
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._held.gathered(self._own[name])
@@ -60,9 +60,9 @@ class _Gathered(Mapping[str, np.ndarray]):
         return len(self._own)
 
 
-def of_all_chains(draws: Arrays, stats: Arrays, held: HeldChains) -> tuple[Arrays, Arrays]:
+def of_all_chains(draws: Arrays, stats: Arrays, held_chains: HeldChains) -> tuple[Arrays, Arrays]:
     """Return draws and statistics of all chains, given those that this process holds; each is gathered when taken."""
-    return (draws, stats) if held.is_whole else (_Gathered(draws, held), _Gathered(stats, held))
+    return (draws, stats) if held_chains.is_whole else (_Gathered(draws, held_chains), _Gathered(stats, held_chains))
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -81,12 +81,12 @@ class ProcessDraws:
     divergences: int
 
     @classmethod
-    def of(cls, held: HeldChains, stats: Arrays) -> ProcessDraws | None:
+    def of(cls, held_chains: HeldChains, stats: Arrays) -> ProcessDraws | None:
         """Return the place of these statistics; None if they are of all chains. All processes must call it together."""
-        if held.is_whole:
+        if held_chains.is_whole:
             return None
-        divergences = int(np.sum(stats["diverging"][held.owned])) if "diverging" in stats else 0
-        return cls(held, int(held.total(np.array(divergences))))
+        divergences = int(np.sum(stats["diverging"][held_chains.owned])) if "diverging" in stats else 0
+        return cls(held_chains, int(held_chains.total(np.array(divergences))))
 
     def gathered(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return arrays of all chains."""
@@ -103,8 +103,8 @@ class ProcessDraws:
 
     def at_first(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return arrays of all chains in the first process, and none in the others."""
-        gathered = ((name, self.held.gathered(values)) for name, values in arrays.items())
-        return {name: values for name, values in gathered if is_first()}
+        arrays_of_all = ((name, self.held.gathered(values)) for name, values in arrays.items())
+        return {name: values for name, values in arrays_of_all if is_first()}
 
 
 def on_all_chains(method: Method) -> Method:
@@ -125,9 +125,9 @@ def on_all_chains(method: Method) -> Method:
 
 def _in_words(arguments: tuple[Any, ...], options: dict[str, Any]) -> dict[str, str]:
     """Return the arguments that are words and numbers, which decide how much is gathered."""
-    given = {f"argument {number}": value for number, value in enumerate(arguments)} | options
+    named_arguments = {f"argument {number}": value for number, value in enumerate(arguments)} | options
     plain = (str, int, float, type(None))
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in named_arguments.items()}
     return {
         name: repr(value)
         for name, value in settings.items()

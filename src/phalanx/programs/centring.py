@@ -159,9 +159,9 @@ def centred_first(program: Program, data: object) -> Any:
 
 def place_centring(arguments: Arguments, arrays: Sequence[Array], centring: Centrings, mesh: Mesh) -> tuple[Array, ...]:
     """Return the arrays of a run's data with this centring; unchanged without partially centred variables."""
-    replicated = NamedSharding(mesh, PartitionSpec())
+    everywhere = NamedSharding(mesh, PartitionSpec())
     kept_centring = {
-        f"{CENTRING}[{name!r}]": to_devices(np.asarray(of_one, np.float32), replicated)
+        f"{CENTRING}[{name!r}]": to_devices(np.asarray(of_one, np.float32), everywhere)
         for name, of_one in centring.items()
     }
     return tuple(kept_centring.get(name, array) for name, array in zip(arguments.names, arrays, strict=True))
@@ -205,20 +205,20 @@ def _refusal(
     name: str, whole: TracedProgram, sites: Mapping[str, Any], depends: Mapping[str, Any], movable: Sequence[str]
 ) -> str:
     """Return why a variable cannot be partially centred."""
-    centred = f"This model's are {first_few(list(map(repr, movable)))}." if movable else "This model has none."
+    advice = f"This model's are {first_few(list(map(repr, movable)))}." if movable else "This model has none."
     if name not in sites:
         if name in whole.variables:
-            return f"centring: {name!r} is not latent, so that it has no position to choose. {centred}"
-        return f"centring: the model has no variable {name!r}.{hint(name, sites)} {centred}"
+            return f"centring: {name!r} is not latent, so that it has no position to choose. {advice}"
+        return f"centring: the model has no variable {name!r}.{hint(name, sites)} {advice}"
     kind = kind_of(sites[name])
     if kind == "LatentEntries":
-        return f"centring: {name!r} are imputed entries, which stay as they are. {centred}"
+        return f"centring: {name!r} are imputed entries, which stay as they are. {advice}"
     if name not in depends:
         return (
             f"centring: variable {name!r} is {kind}, and no location and scale of it are known; those of {NAMES} are. "
-            f"{centred}"
+            f"{advice}"
         )
     return (
         f"centring: the location and scale of variable {name!r} ({kind}) are the same in every draw, since they depend "
-        f"on data and constants alone; every centring of it is as good as another. Leave it out. {centred}"
+        f"on data and constants alone; every centring of it is as good as another. Leave it out. {advice}"
     )

@@ -103,9 +103,9 @@ def _constants(program: ClosedJaxpr) -> dict[Any, Any]:
 
 def _operation(equation: JaxprEqn, constants: Mapping[Any, Any]) -> bytes:
     """Return a digest of an equation with the constants that it reads, without the programs that it calls."""
-    read = [atom.val if isinstance(atom, Literal) else constants.get(atom) for atom in equation.invars]
+    operands = [atom.val if isinstance(atom, Literal) else constants.get(atom) for atom in equation.invars]
     params = {name: value for name, value in equation.params.items() if not is_program(value)}
-    return operations_of(equation.primitive.name, read, dict(sorted(params.items())))
+    return operations_of(equation.primitive.name, operands, dict(sorted(params.items())))
 
 
 def _variables_that_differ(one: TracedProgram, other: TracedProgram) -> Iterator[str]:

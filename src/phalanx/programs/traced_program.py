@@ -201,6 +201,6 @@ def without_tracers(value: Any) -> Any:
         return value
     if not is_object:
         return after
-    copied = object.__new__(type(value))
-    vars(copied).update(after)
-    return copied
+    new = object.__new__(type(value))
+    vars(new).update(after)
+    return new

@@ -77,10 +77,10 @@ class Evaluation:
 
     def totals(self, terms: Collection[tuple[str, str]], lanes: int) -> dict[tuple[str, str], Total]:
         """Return the summed terms, for one of `lanes` chains that are evaluated at once; `terms` are to be met."""
-        met = [name for name, variable in self.variables.items() if variable.distribution is not None]
-        if set(met) != (before := {name for name, _ in terms}):
-            names = ", ".join(map(repr, sorted(before.symmetric_difference(met))))
-            raise ValueError(_changed(f"{names} are new or missing"))
+        term_names = [name for name, variable in self.variables.items() if variable.distribution is not None]
+        if set(term_names) != (before := {name for name, _ in terms}):
+            names = ", ".join(map(repr, sorted(before.symmetric_difference(term_names))))
+            raise ValueError(_changed_model_message(f"{names} are new or missing"))
         out: dict[tuple[str, str], Total] = {}
         for name, variable in self.variables.items():
             if variable.distribution is not None:
@@ -130,7 +130,7 @@ def run_unconstrained(
     """
     log_dets: dict[str, Array] = {}
     log_radii: dict[str, Array] = {}
-    used: dict[str, Array] = {}
+    positions: dict[str, Array] = {}
     substituted: set[str] = set()
     at_position: set[str] = set()
 
@@ -139,27 +139,27 @@ def run_unconstrained(
         refuse_parameter(variable)
         if variable.is_given:
             substituted.update(() if variable.observed else (variable.name,))
-            return _fixed(variable)
+            return _complete_variable(variable)
         if any_latent and not has_bijection(variable):
-            drawn = replace(variable, key=jax.random.key(0)).complete()
-            used[variable.name] = drawn.value
-            return drawn
+            complete = replace(variable, key=jax.random.key(0)).complete()
+            positions[variable.name] = complete.value
+            return complete
         transform = transform_of(variable)
         at_position.update((variable.name,) if isinstance(transform, IdentityTransform) else ())
         shape = transform.inverse_shape(_shape(variable))
-        given = _zeros(shape) if position is None else _given(position, variable.name, shape)
-        value = jnp.asarray(transform(given))
-        used[variable.name] = given
-        log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(given, value))
-        logit = logit_of(transform, given)
+        coordinates = _zeros(shape) if position is None else _coordinates_of(position, variable.name, shape)
+        value = jnp.asarray(transform(coordinates))
+        positions[variable.name] = coordinates
+        log_dets[variable.name] = jnp.asarray(transform.log_abs_det_jacobian(coordinates, value))
+        logit = logit_of(transform, coordinates)
         first = transform.parts[0] if isinstance(transform, ComposeTransform) else transform
         if isinstance(first, OntoCircle):
-            log_radii[variable.name] = first.log_radius(given)
-        residual = first.residual(given) if isinstance(first, PartlyCentred) else None
+            log_radii[variable.name] = first.log_radius(coordinates)
+        residual = first.residual(coordinates) if isinstance(first, PartlyCentred) else None
         return _with_value(replace(variable, logit=logit, residual=residual), value)
 
     variables = run_program(program, place, data)
-    return Evaluation(variables, log_dets, used, frozenset(substituted), frozenset(at_position), log_radii)
+    return Evaluation(variables, log_dets, positions, frozenset(substituted), frozenset(at_position), log_radii)
 
 
 def run_program(program: Program, tracer: Tracer, data: Mapping[str, Any]) -> dict[str, RandomVariable]:
@@ -176,7 +176,7 @@ def to_unconstrained(program: Program, values: Mapping[str, Array], data: Mappin
 
     def invert(variable: RandomVariable, _: Forward) -> RandomVariable:
         if variable.is_given:
-            return _fixed(variable)
+            return _complete_variable(variable)
         if variable.name not in values:
             raise ValueError(f"No value was given for variable {variable.name!r}; give one for every latent variable.")
         value = jnp.asarray(values[variable.name])
@@ -196,10 +196,10 @@ def at_values(
     program: Program,
     position: Mapping[str, Array],
     values: Mapping[str, Array],
-    wanted: Mapping[str, Array],
+    is_wanted: Mapping[str, Array],
     data: Mapping[str, Any],
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return `position` with the `wanted` latent variables at these values, and which of the values do not fit.
+    """Return `position` with the wanted latent variables at these values, and which of the values do not fit.
 
     A value fits if it is the transform of an unconstrained value, given the other variables.
     """
@@ -208,17 +208,17 @@ def at_values(
 
     def place(variable: RandomVariable, _: Forward) -> RandomVariable:
         if variable.is_given:
-            return _fixed(variable)
+            return _complete_variable(variable)
         transform = transform_of(variable)
         name = variable.name
         try:
             inverse = transform.inv(values[name])
         except NotImplementedError:
             inverse = jnp.full_like(position[name], jnp.nan)
-        results[name] = jnp.where(wanted[name], inverse, position[name])
+        results[name] = jnp.where(is_wanted[name], inverse, position[name])
         value = jnp.asarray(transform(results[name]))
         fits = jnp.isfinite(inverse).all() & jnp.isclose(value, values[name], rtol=FITS, atol=FITS).all()
-        misfits[name] = wanted[name] & ~fits
+        misfits[name] = is_wanted[name] & ~fits
         return _with_value(variable, value)
 
     with unvalidated(), tracing(place):
@@ -226,22 +226,26 @@ def at_values(
     return results, misfits
 
 
-def _given(position: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Array:
+def _coordinates_of(position: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> Array:
     if name not in position:
-        raise ValueError(_changed(f"variable {name!r} is new, and before there were {', '.join(map(repr, position))}"))
+        raise ValueError(
+            _changed_model_message(f"variable {name!r} is new, and before there were {', '.join(map(repr, position))}")
+        )
     if (before := position[name].shape) != shape:
-        raise ValueError(_changed(f"variable {name!r} had unconstrained values of shape {before}, and has {shape}"))
+        raise ValueError(
+            _changed_model_message(f"variable {name!r} had unconstrained values of shape {before}, and has {shape}")
+        )
     return position[name]
 
 
-def _changed(how: str) -> str:
+def _changed_model_message(how: str) -> str:
     return (
         f"The model is not the same each time it runs: {how}. Its variables and their shapes must depend on its "
         f"arguments alone: remove random numbers, counters and other Python state from it, and pass them as data."
     )
 
 
-def _fixed(variable: RandomVariable) -> RandomVariable:
+def _complete_variable(variable: RandomVariable) -> RandomVariable:
     """Return a variable with a value; substituted values are treated like data."""
     return replace(variable, observed=True).complete()
 
@@ -308,7 +312,7 @@ def transform_of(variable: RandomVariable) -> Transform:
     entries = entries_of_support(support)
     try:
         bijection = bijection_onto(entries)
-        return bijection if variable.centring is None else _centred(variable, bijection)
+        return bijection if variable.centring is None else _partly_centred_transform(variable, bijection)
     except NotImplementedError as error:
         if isinstance(entries, AnyOf):
             raise ValueError(
@@ -325,14 +329,14 @@ def transform_of(variable: RandomVariable) -> Transform:
         ) from None
 
 
-def _centred(variable: RandomVariable, bijection: Transform) -> Transform:
+def _partly_centred_transform(variable: RandomVariable, bijection: Transform) -> Transform:
     """Return the transform of a partially centred position; `bijection` is that of a centred one."""
     parts = location_scale(variable.distribution)
     assert parts is not None  # `centring.find_sites` names variables that have both
     location, scale = (jnp.broadcast_to(x, _shape(variable)) for x in parts[:2])
     factor = None if parts.factor is None else _for_each(parts.factor, location.ndim)
-    centred = PartlyCentred(LocationScale(location, scale, factor), jnp.asarray(variable.centring))
-    return centred if isinstance(bijection, IdentityTransform) else ComposeTransform([centred, bijection])
+    transform = PartlyCentred(LocationScale(location, scale, factor), jnp.asarray(variable.centring))
+    return transform if isinstance(bijection, IdentityTransform) else ComposeTransform([transform, bijection])
 
 
 def _for_each(factor: Array, dims: int) -> Array:

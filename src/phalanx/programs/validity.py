@@ -243,8 +243,8 @@ def _is_checked(constraint: Any) -> bool:
 
 def in_words(constraint: Any) -> str:
     """Return the values that a constraint allows, as text."""
-    for allowed, text in ALLOWED:
-        if constraint is allowed:
+    for known_constraint, text in ALLOWED:
+        if constraint is known_constraint:
             return text
     bounds = [getattr(constraint, bound, None) for bound in ("lower_bound", "upper_bound")]
     is_number = [isinstance(bound, int | float | np.ndarray) and np.ndim(bound) == 0 for bound in bounds]

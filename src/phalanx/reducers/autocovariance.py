@@ -184,10 +184,10 @@ def _then(
     """Return the first `count` of `rows`, followed by those of `more`."""
     both = np.concatenate([rows, more], axis=1)
     numbers = np.arange(rows.shape[1])[None]
-    chosen = np.where(
+    row_numbers = np.where(
         numbers < count[:, None], numbers, rows.shape[1] + numbers - np.minimum(count, rows.shape[1])[:, None]
     )
-    return np.take_along_axis(both, chosen.reshape(*chosen.shape, *[1] * (rows.ndim - 2)), axis=1)
+    return np.take_along_axis(both, row_numbers.reshape(*row_numbers.shape, *[1] * (rows.ndim - 2)), axis=1)
 
 
 def _about(state: Lagged, centre: Float64[np.ndarray, "chains *shape"]) -> Lagged:

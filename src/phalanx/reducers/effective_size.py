@@ -48,15 +48,15 @@ def effective_size(series: Float64[np.ndarray, "element chain draw"]) -> Float64
 
 
 def mean_autocovariance(
-    centred: Float64[np.ndarray, "element chain draw"],
+    deviations: Float64[np.ndarray, "element chain draw"],
 ) -> Float64[np.ndarray, "element draw"]:
     """Return the autocovariance at every lag, averaged over the chains, `(element, draw)`.
 
     It averages the spectra, so that there is one inverse transform for all chains.
     """
-    length = centred.shape[2]
+    length = deviations.shape[2]
     size = next_fast_len(2 * length, real=True)  # zero padding, so that the end does not wrap around
-    spectrum = np.fft.rfft(centred, size)
+    spectrum = np.fft.rfft(deviations, size)
     power = (spectrum.real**2 + spectrum.imag**2).mean(axis=1)
     return np.fft.irfft(power, size)[:, :length] / length
 

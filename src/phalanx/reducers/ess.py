@@ -126,16 +126,16 @@ def _first(before: Array | np.ndarray, length: Array | np.ndarray) -> Array | np
 def _update(batch: int, state: Batched, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> Batched:
     draws = state.draws.add(draw, where)
     half = jnp.where(at_lanes(where, draw), half_distance(draw, draws.anchor), 0.0)
-    total, lost = add_to(state.total, state.total_lost, half * at_lanes(_part(state.doubled, half.dtype), half))
+    total, remainder = add_to(state.total, state.total_lost, half * at_lanes(_part(state.doubled, half.dtype), half))
     length = batch << state.doubled
     full = where & ((state.before + draws.count) % length == 0)
-    state = Batched(draws, state.doubled, total, lost, state.means, state.before)
+    state = Batched(draws, state.doubled, total, remainder, state.means, state.before)
     return lax.cond(full.any(), _close, lambda state, *_: state, state, full, length)
 
 
-def _part(doubled: Int[Array, "chains"], dtype: DTypeLike) -> Float[Array, "chains"]:
+def _part(num_doublings: Int[Array, "chains"], dtype: DTypeLike) -> Float[Array, "chains"]:
     """Return one over two to the number of doublings, exactly."""
-    return 1 / (1 << doubled).astype(dtype)
+    return 1 / (1 << num_doublings).astype(dtype)
 
 
 def _close(state: Batched, full: Bool[Array, "chains"], length: Int[Array, "chains"]) -> Batched:
@@ -154,15 +154,15 @@ def _close(state: Batched, full: Bool[Array, "chains"], length: Int[Array, "chai
     lengths = _lengths(before[:, None], state.draws.count[:, None], length[:, None], slots, jnp)
     second = lengths[:, 1::2] / jnp.maximum(lengths[:, ::2] + lengths[:, 1::2], 1)
     pairs = means[:, ::2] + (means[:, 1::2] - means[:, ::2]) * at_lanes(second, means).astype(means.dtype)
-    halved = jnp.concatenate([pairs, jnp.zeros_like(pairs)], axis=1)
+    merged_means = jnp.concatenate([pairs, jnp.zeros_like(pairs)], axis=1)
     odd = before // (2 * length) % 2 == 1  # the first pair is an odd batch: it goes into the second slot
-    halved = jnp.where(at_lanes(odd, halved), jnp.roll(halved, 1, axis=1), halved)
+    merged_means = jnp.where(at_lanes(odd, merged_means), jnp.roll(merged_means, 1, axis=1), merged_means)
     return Batched(
         state.draws,
         state.doubled + crowded,
         jnp.where(here, 0.0, state.total),
         jnp.where(here, 0.0, state.total_lost),
-        jnp.where(at_lanes(crowded, means), halved, means),
+        jnp.where(at_lanes(crowded, means), merged_means, means),
         before,
     )
 

@@ -83,10 +83,10 @@ def _count(
     by_edge = _least_from(np.asarray(edges), draw.dtype)
     least, reachable = (jnp.asarray(x).reshape(1, -1, *[1] * (draw.ndim - 1)) for x in by_edge)
     here = at_lanes(where, draw)
-    reached = (draw[:, None] >= least) & reachable & here[:, None]
+    is_above = (draw[:, None] >= least) & reachable & here[:, None]
     return BinCounts(
         state.draws + where.sum(dtype=jnp.int32),
-        state.from_edge + reached.sum(0, dtype=jnp.int32, keepdims=True),
+        state.from_edge + is_above.sum(0, dtype=jnp.int32, keepdims=True),
         state.nan + (jnp.not_equal(draw, draw) & here).sum(0, dtype=jnp.int32, keepdims=True),
     )
 
@@ -117,8 +117,8 @@ def _merge(a: BinCounts, b: BinCounts) -> BinCounts:
 
 def _finalize(edges: tuple[float, ...], state: BinCounts) -> Histogram:
     state = BinCounts(*on_host(state))
-    reached = np.moveaxis(state.from_edge.sum(0), 0, -1)
+    cumulative = np.moveaxis(state.from_edge.sum(0), 0, -1)
     nan = state.nan.sum(0)
-    counts = reached[..., :-1] - reached[..., 1:]
-    below = state.draws.sum() - nan - reached[..., 0]
-    return Histogram(np.asarray(edges), counts, below, reached[..., -1], nan)
+    counts = cumulative[..., :-1] - cumulative[..., 1:]
+    below = state.draws.sum() - nan - cumulative[..., 0]
+    return Histogram(np.asarray(edges), counts, below, cumulative[..., -1], nan)

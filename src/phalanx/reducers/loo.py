@@ -140,7 +140,7 @@ def _update(tail: int, state: Ratios, draw: Shaped[Array, "chains *shape"], wher
     state = lax.cond(full, lambda state: _dropped(state, tail), lambda state: state, state)
     slots = jnp.where(where, state.filled[0] + jnp.cumsum(where) - 1, room)
     ratios = state.ratios.at[0, ..., slots].set(-draw, mode="drop")
-    most, total, lost = _with_densities(state, draw, here)
+    most, total, remainder = _with_densities(state, draw, here)
     count = where.sum(dtype=jnp.int32)
     return state._replace(
         draws=state.draws + count,
@@ -148,24 +148,24 @@ def _update(tail: int, state: Ratios, draw: Shaped[Array, "chains *shape"], wher
         ratios=ratios,
         density_at=most,
         density=total,
-        lost=lost,
+        lost=remainder,
     )
 
 
 def _dropped(state: Ratios, tail: int) -> Ratios:
     """Keep the largest ratios, and add up the others."""
-    kept = tail + 1
-    largest = lax.top_k(state.ratios, kept)[0]
+    num_kept = tail + 1
+    largest = lax.top_k(state.ratios, num_kept)[0]
     least = largest[..., -1:]
     finite = jnp.isfinite(least)
     below = jnp.where(state.ratios < least, jnp.exp(state.ratios - least), 0.0).sum(-1)
-    equal = (state.ratios >= least).sum(-1) - kept  # beyond those that are kept
+    equal = (state.ratios >= least).sum(-1) - num_kept  # beyond those that are kept
     more = jnp.where(finite[..., 0], below + equal, 0.0)
     at = jnp.maximum(state.rest_at, jnp.where(finite, least, -jnp.inf)[..., 0])
     rest = state.rest * _power(state.rest_at, at) + more * _power(least[..., 0], at)
-    room = state.ratios.shape[-1] - kept
+    room = state.ratios.shape[-1] - num_kept
     ratios = jnp.concatenate([largest, jnp.full((*largest.shape[:-1], room), -jnp.inf, largest.dtype)], axis=-1)
-    return state._replace(filled=jnp.minimum(state.filled, kept), ratios=ratios, rest_at=at, rest=rest)
+    return state._replace(filled=jnp.minimum(state.filled, num_kept), ratios=ratios, rest_at=at, rest=rest)
 
 
 def _with_densities(
@@ -188,12 +188,12 @@ def _kept(state: Ratios | KeptRatios, tail: int) -> KeptRatios:
     if isinstance(state, KeptRatios):
         return state
     largest, rest = _largest([np.asarray(state.ratios)[0]], tail + 1)
-    at, sums, density_at, density, lost = (
+    at, sums, density_at, density, remainder = (
         np.asarray(part[0], np.float64) for part in (state.rest_at, state.rest, *state[5:])
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         before = np.log(sums) + at
-        density = np.log(density + lost) + density_at
+        density = np.log(density + remainder) + density_at
     return KeptRatios(np.asarray(state.draws[0], np.int64), largest, np.logaddexp(rest, before), density)
 
 
@@ -235,10 +235,10 @@ def pointwise(state: KeptRatios, length: int) -> PointwiseLoo:
     rest = state.rest.ravel()
     elpd, shapes = (np.empty(rest.shape) for _ in range(2))
     for rows in _chunks(len(rest), largest.shape[-1]):
-        ordered = np.sort(largest[rows].astype(np.float64))
-        elpd[rows], shapes[rows] = left_out(ordered, rest[rows], length, draws)
-        cutoff = ordered[:, ordered.shape[1] - length - 1]
-        shapes[rows][are_equal(cutoff, ordered[:, -1], state.largest.dtype)] = -np.inf
+        sorted_ratios = np.sort(largest[rows].astype(np.float64))
+        elpd[rows], shapes[rows] = left_out(sorted_ratios, rest[rows], length, draws)
+        cutoff = sorted_ratios[:, sorted_ratios.shape[1] - length - 1]
+        shapes[rows][are_equal(cutoff, sorted_ratios[:, -1], state.largest.dtype)] = -np.inf
     lppd = state.density - np.log(max(draws, 1))
     absent = (draws > 0) & np.isneginf(largest).all(1).reshape(shape)  # its log density is plus infinity
     parts = (elpd.reshape(shape), lppd, shapes.reshape(shape))
@@ -296,27 +296,27 @@ def _smoothed(
     """Return smoothed tails of log weights, at most 0, and their shapes; a tail without a fit stays as it is."""
     count = tail.shape[1]
     lowest = np.exp(cutoff)[:, None]
-    fitted = fit_pareto(np.exp(tail) - lowest)
+    tails = fit_pareto(np.exp(tail) - lowest)
     with np.errstate(invalid="ignore"):
-        smooth = np.log(pareto_quantiles((np.arange(count) + 0.5) / count, fitted) + lowest)
-    good = np.isfinite(fitted.shape) & np.isfinite(smooth[:, 0])
-    return np.where(good[:, None], np.minimum(smooth, 0.0), tail), np.where(good, fitted.shape, np.inf)
+        smooth = np.log(pareto_quantiles((np.arange(count) + 0.5) / count, tails) + lowest)
+    good = np.isfinite(tails.shape) & np.isfinite(smooth[:, 0])
+    return np.where(good[:, None], np.minimum(smooth, 0.0), tail), np.where(good, tails.shape, np.inf)
 
 
 def _largest(
-    parts: Sequence[Shaped[np.ndarray, "*shape _"]], kept: int
+    parts: Sequence[Shaped[np.ndarray, "*shape _"]], num_kept: int
 ) -> tuple[Shaped[np.ndarray, "*shape {kept}"], Float64[np.ndarray, "*shape"]]:
     """Return the largest numbers of each row, and the logarithm of the sum of exponentials of the others."""
     shape = parts[0].shape[:-1]
     width = sum(part.shape[-1] for part in parts)
     flat = [part.reshape(-1, part.shape[-1]) for part in parts]
-    largest = np.empty((len(flat[0]), kept), parts[0].dtype)
+    largest = np.empty((len(flat[0]), num_kept), parts[0].dtype)
     rest = np.empty(len(flat[0]))
     for rows in _chunks(len(rest), width):
-        ordered = np.partition(np.concatenate([part[rows] for part in flat], axis=1), width - kept, axis=1)
-        largest[rows] = ordered[:, width - kept :]
-        rest[rows] = np.logaddexp.reduce(ordered[:, : width - kept].astype(np.float64), axis=1, initial=-np.inf)
-    return largest.reshape(*shape, kept), rest.reshape(shape)
+        partition = np.partition(np.concatenate([part[rows] for part in flat], axis=1), width - num_kept, axis=1)
+        largest[rows] = partition[:, width - num_kept :]
+        rest[rows] = np.logaddexp.reduce(partition[:, : width - num_kept].astype(np.float64), axis=1, initial=-np.inf)
+    return largest.reshape(*shape, num_kept), rest.reshape(shape)
 
 
 def _chunks(rows: int, width: int) -> list[slice]:

@@ -88,8 +88,10 @@ class Totals(NamedTuple):
             return state
         sums = ChainSums(*on_host(state))
         mean = sums.anchor.astype(np.float64) + (sums.mean + sums.mean_lost) / sums.scale
-        drawn = at_lanes(sums.count, mean) > 0  # the anchor of a chain that has not drawn is no draw
-        return cls(sums.count, np.where(drawn, mean, 0.0), (sums.squares + sums.squares_lost) / sums.scale / sums.scale)
+        has_draws = at_lanes(sums.count, mean) > 0  # the anchor of a chain that has not drawn is no draw
+        return cls(
+            sums.count, np.where(has_draws, mean, 0.0), (sums.squares + sums.squares_lost) / sums.scale / sums.scale
+        )
 
     def merge(self, later: PyTree) -> Totals:
         """Return the state with later draws of the same chains."""

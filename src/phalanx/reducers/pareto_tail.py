@@ -52,10 +52,10 @@ def fit_pareto(excess: Float[np.ndarray, "*rows tail"]) -> ParetoTail:
     return ParetoTail(scale, np.asarray((shape * count + 10 * 0.5) / (count + 10)))  # a weak prior about a half
 
 
-def pareto_quantiles(probabilities: Float[np.ndarray, "tail"], fitted: ParetoTail) -> Float[np.ndarray, "*rows tail"]:
+def pareto_quantiles(probabilities: Float[np.ndarray, "tail"], tails: ParetoTail) -> Float[np.ndarray, "*rows tail"]:
     """Return quantiles of the distributions, by row."""
     survival = np.log1p(-probabilities)
-    scale, shape = (part[..., None] for part in fitted)
+    scale, shape = (part[..., None] for part in tails)
     light = np.abs(shape) < 1e-12
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # a quantile of a heavy tail may be infinite
         return np.where(light, -scale * survival, scale * np.expm1(-shape * survival) / np.where(light, 1.0, shape))

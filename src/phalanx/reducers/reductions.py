@@ -36,10 +36,10 @@ class Reductions:
     entries: tuple[tuple[str, Reduce], ...]
 
     @classmethod
-    def of(cls, reducers: Any, names: Sequence[str], observed: Sequence[str] = ()) -> Reductions:
+    def of(cls, reducers: Any, names: Sequence[str], observed_names: Sequence[str] = ()) -> Reductions:
         """Return the user's reducers; one without a function is applied to each of the variables `names`.
 
-        A reducer of observations is applied to the log densities of each of the variables `observed`.
+        A reducer of observations is applied to the log densities of each of the variables in `observed_names`.
 
         Raises:
             TypeError: when `reducers` is not a dict of reducers.
@@ -53,7 +53,7 @@ class Reductions:
                     f"reducers[{name!r}] must be a reducer with a name, such as phx.reducers.moments() or "
                     f"phx.reduce(fn, ...); got {type(reducer).__name__}."
                 )
-        return cls(tuple((name, _entry(name, reducer, names, observed)) for name, reducer in reducers.items()))
+        return cls(tuple((name, _entry(name, reducer, names, observed_names)) for name, reducer in reducers.items()))
 
     def init(
         self,
@@ -126,12 +126,12 @@ class Reductions:
         return {name: entry.reducer.statistic for name, entry in self.entries if entry.reducer.statistic}
 
 
-def _entry(name: str, reducer: Reduce | Reducer, names: Sequence[str], observed: Sequence[str]) -> Reduce:
+def _entry(name: str, reducer: Reduce | Reducer, names: Sequence[str], observed_names: Sequence[str]) -> Reduce:
     if isinstance(reducer, Reduce):
         return reducer
     if not reducer.of_observations:
         return Reduce(Partial(_values_of, (tuple(names),)), reducer)
-    if not observed:
+    if not observed_names:
         raise ValueError(
             f"reducers[{name!r}]: {reducer} reduces the log density of each observation, and there is no observed "
             f"variable here: the model has none; or its likelihood is a phx.factor, which does not identify the "
@@ -139,15 +139,15 @@ def _entry(name: str, reducer: Reduce | Reducer, names: Sequence[str], observed:
             f"Observe values by phx.sample(name, distribution, obs=values); or reduce log densities that you compute, "
             f"with phx.reduce(fn, {reducer})."
         )
-    return Reduce(Partial(_densities_of, (tuple(observed),)), reducer)
+    return Reduce(Partial(_densities_of, (tuple(observed_names),)), reducer)
 
 
 def _values_of(names: tuple[str, ...], values: Mapping[str, Array]) -> dict[str, Array]:
     return {name: values[name] for name in names}
 
 
-def _densities_of(observed: tuple[str, ...], values: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: values[density_name(name)] for name in observed}
+def _densities_of(observed_names: tuple[str, ...], values: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: values[density_name(name)] for name in observed_names}
 
 
 def _same_states(a: Reduce, b: Reduce) -> bool:

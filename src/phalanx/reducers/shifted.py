@@ -112,12 +112,12 @@ def _low(number: Array) -> Array:
 
 
 def add_to(
-    total: Float[Array, "*shape"], lost: Float[Array, "*shape"], more: Float[Array, "*shape"]
+    total: Float[Array, "*shape"], remainder: Float[Array, "*shape"], more: Float[Array, "*shape"]
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
     """Add a number to a sum in two floats."""
     new = total + more
     part = new - total
-    return new, lost + ((total - (new - part)) + (more - part))
+    return new, remainder + ((total - (new - part)) + (more - part))
 
 
 def grand(

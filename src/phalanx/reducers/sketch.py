@@ -62,12 +62,12 @@ def quantiles(qs: Sequence[float]) -> Reducer:
         quantile approximation in streams; Vitter (1985), Random sampling with a reservoir.
     """
     try:
-        wanted = tuple(float(q) for q in np.atleast_1d(qs))
+        probabilities = tuple(float(q) for q in np.atleast_1d(qs))
     except (TypeError, ValueError):
         raise TypeError(f"quantiles: qs must be numbers between 0 and 1, got {qs!r}.") from None
-    if not wanted or not all(0 <= q <= 1 for q in wanted):
+    if not probabilities or not all(0 <= q <= 1 for q in probabilities):
         raise ValueError(f"quantiles: qs must lie between 0 and 1, got {qs!r}.")
-    return Reducer(f"quantiles({list(wanted)})", Room(TAKEN), take, _merge, Partial(_finalize, (wanted,)))
+    return Reducer(f"quantiles({list(probabilities)})", Room(TAKEN), take, _merge, Partial(_finalize, (probabilities,)))
 
 
 def _kept(state: ThinnedDraws | Kept) -> Kept:

@@ -69,8 +69,8 @@ def _begin(
     before: Int[Array, "chains"],
     chain: Int[Array, "chains"],
 ) -> Thinned:
-    used = (before + every - 1) // every
-    return Thinned(before % every, reducer.begun(example, used, chain))
+    num_before = (before + every - 1) // every
+    return Thinned(before % every, reducer.begun(example, num_before, chain))
 
 
 def _update(

@@ -69,26 +69,26 @@ class Room(NamedTuple):
 def take(state: ThinnedDraws, draw: Shaped[Array, "chains *shape"], where: Bool[Array, "chains"]) -> ThinnedDraws:
     """Add a draw of the chains that are true in `where`."""
     number = state.before + state.count
-    held = jnp.where(at_lanes(where & (number == state.pick), draw), draw, state.held)
-    ended = where & ((number + 1) & ((1 << state.doubled) - 1) == 0)
-    state = state._replace(count=state.count + where, held=held)
-    return lax.cond(ended.any(), _put, lambda state, _: state, state, ended)
+    picked_draws = jnp.where(at_lanes(where & (number == state.pick), draw), draw, state.held)
+    span_ends = where & ((number + 1) & ((1 << state.doubled) - 1) == 0)
+    state = state._replace(count=state.count + where, held=picked_draws)
+    return lax.cond(span_ends.any(), _put, lambda state, _: state, state, span_ends)
 
 
-def _put(state: ThinnedDraws, ended: Bool[Array, "chains"]) -> ThinnedDraws:
+def _put(state: ThinnedDraws, span_ends: Bool[Array, "chains"]) -> ThinnedDraws:
     """Store the draws of spans that have ended, and choose the draw of the next span."""
-    lanes = jnp.arange(len(ended))
+    lanes = jnp.arange(len(span_ends))
     room = state.values.shape[1]
     values = state.values
     span = (state.before + state.count) >> state.doubled
     slot = jnp.clip(span - 1 - first_span(state.before, state.doubled), 0, room - 1)
-    here = jnp.where(at_lanes(ended, state.held), state.held, values[lanes, slot])
+    here = jnp.where(at_lanes(span_ends, state.held), state.held, values[lanes, slot])
     values = values.at[lanes, slot].set(here)
-    full = ended & (slot == room - 1)
+    full = span_ends & (slot == room - 1)
     values = lax.cond(full.any(), _halved, lambda state, _: state.values, state._replace(values=values), full)
-    doubled = state.doubled + full
-    pick = jnp.where(ended, _pick(state.chain, span >> full, doubled), state.pick)
-    return state._replace(values=values, doubled=doubled, pick=pick)
+    num_doublings = state.doubled + full
+    pick = jnp.where(span_ends, _pick(state.chain, span >> full, num_doublings), state.pick)
+    return state._replace(values=values, doubled=num_doublings, pick=pick)
 
 
 def _halved(state: ThinnedDraws, full: Bool[Array, "chains"]) -> Shaped[Array, "chains spans *shape"]:
@@ -97,43 +97,45 @@ def _halved(state: ThinnedDraws, full: Bool[Array, "chains"]) -> Shaped[Array, "
     double = (first_span(state.before, state.doubled) >> 1)[:, None] + pairs
     second = _half(state.chain[:, None], double, state.doubled[:, None] + 1) == 1
     stays = jnp.where(at_lanes(second, state.values[:, ::2]), state.values[:, 1::2], state.values[:, ::2])
-    halved = jnp.concatenate([stays, jnp.zeros_like(stays)], axis=1)
+    merged_spans = jnp.concatenate([stays, jnp.zeros_like(stays)], axis=1)
     odd = full & (double[:, 0] & 1 == 1)  # the first slot is that of an even span
-    halved = jnp.where(at_lanes(odd, halved), jnp.roll(halved, 1, axis=1), halved)
-    return jnp.where(at_lanes(full, state.values), halved, state.values)
+    merged_spans = jnp.where(at_lanes(odd, merged_spans), jnp.roll(merged_spans, 1, axis=1), merged_spans)
+    return jnp.where(at_lanes(full, state.values), merged_spans, state.values)
 
 
-def first_span(before: Array | np.ndarray, doubled: Array | np.ndarray) -> Any:
+def first_span(before: Array | np.ndarray, num_doublings: Array | np.ndarray) -> Any:
     """Return the number of the span in the first slot."""
-    return before >> (doubled + 1) << 1
+    return before >> (num_doublings + 1) << 1
 
 
-def _pick(chain: Int[Array, "chains"], span: Int[Array, "chains"], doubled: Int[Array, "chains"]) -> Array:
+def _pick(chain: Int[Array, "chains"], span: Int[Array, "chains"], num_doublings: Int[Array, "chains"]) -> Array:
     """Return the number of the draw that represents a span."""
-    return lax.fori_loop(0, doubled.max(), lambda i, number: _shorter(chain, number, doubled - i, jnp), span)
+    return lax.fori_loop(
+        0, num_doublings.max(), lambda i, number: _shorter(chain, number, num_doublings - i, jnp), span
+    )
 
 
 def _shorter(
-    chain: Array | np.ndarray, span: Array | np.ndarray, doubled: Array | np.ndarray, numpy: ModuleType
+    chain: Array | np.ndarray, span: Array | np.ndarray, num_doublings: Array | np.ndarray, numpy: ModuleType
 ) -> Any:
     """Return the half of a span whose draw represents it; the span itself where it is a single draw."""
-    return numpy.where(doubled > 0, 2 * span + _half(chain, span, doubled), span)
+    return numpy.where(num_doublings > 0, 2 * span + _half(chain, span, num_doublings), span)
 
 
-def _half(chain: Array | np.ndarray, span: Array | np.ndarray, doubled: Array | np.ndarray) -> Any:
+def _half(chain: Array | np.ndarray, span: Array | np.ndarray, num_doublings: Array | np.ndarray) -> Any:
     """Return the half of a span whose draw represents it: 0 for the first one, 1 for the second."""
-    return (hash_of(chain, doubled, span) >> np.uint32(31)).astype(np.int32)
+    return (hash_of(chain, num_doublings, span) >> np.uint32(31)).astype(np.int32)
 
 
 def hash_of(*numbers: Integer[Any, "..."]) -> UInt32[Any, "..."]:
     """Return a hash of whole numbers, with JAX or NumPy (Appleby's finaliser of MurmurHash3)."""
-    mixed: Any = np.uint32(0)
+    hash_value: Any = np.uint32(0)
     for number in numbers:
-        mixed = (mixed + number.astype(np.uint32)) * np.uint32(0x9E3779B9) + np.uint32(0x7F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-        mixed = (mixed ^ (mixed >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-        mixed = mixed ^ (mixed >> np.uint32(16))
-    return mixed
+        hash_value = (hash_value + number.astype(np.uint32)) * np.uint32(0x9E3779B9) + np.uint32(0x7F4A7C15)
+        hash_value = (hash_value ^ (hash_value >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+        hash_value = (hash_value ^ (hash_value >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+        hash_value = hash_value ^ (hash_value >> np.uint32(16))
+    return hash_value
 
 
 class TakenDraws(NamedTuple):
@@ -147,18 +149,18 @@ class TakenDraws(NamedTuple):
 
 def taken(state: ThinnedDraws) -> TakenDraws:
     """Return the draws that represent spans of one length, the longest of any chain."""
-    count, before, chain, doubled, pick, held, values = (np.asarray(part) for part in state)
-    longest = int(doubled[count > 0].max(initial=0))
+    count, before, chain, num_doublings, pick, picked_draws, values = (np.asarray(part) for part in state)
+    longest = int(num_doublings[count > 0].max(initial=0))
     end = before + count
     lanes = np.arange(len(count))
-    current = (end >> doubled) - first_span(before, doubled)
+    current = (end >> num_doublings) - first_span(before, num_doublings)
     values = values.copy()
-    values[lanes, current] = np.where(at_lanes(pick < end, held), held, values[lanes, current])
+    values[lanes, current] = np.where(at_lanes(pick < end, picked_draws), picked_draws, values[lanes, current])
     chains = chain[:, None]
-    spans = first_span(before, doubled)[:, None] + np.arange(values.shape[1])
+    spans = first_span(before, num_doublings)[:, None] + np.arange(values.shape[1])
     number = spans
     for i in range(longest):
-        number = _shorter(chains, number, doubled[:, None] - i, np)
+        number = _shorter(chains, number, num_doublings[:, None] - i, np)
     there = (before[:, None] <= number) & (number < end[:, None])
     chains = np.broadcast_to(chains, there.shape)[there]
     number = number[there]
@@ -171,8 +173,8 @@ def doublings(chain: Int[np.ndarray, "n"], number: Int[np.ndarray, "n"]) -> Int[
     """Return the doublings of the longest span that each draw represents."""
     most = np.zeros(number.shape, np.int64)
     represents = np.ones(number.shape, bool)
-    for doubled in range(1, DOUBLINGS):
-        half = _half(chain, number >> doubled, np.full(number.shape, doubled))
-        represents &= (number >> (doubled - 1)) & 1 == half
+    for num_doublings in range(1, DOUBLINGS):
+        half = _half(chain, number >> num_doublings, np.full(number.shape, num_doublings))
+        represents &= (number >> (num_doublings - 1)) & 1 == half
         most += represents
     return most

@@ -59,7 +59,7 @@ def draw_from_model(posterior: Reported) -> ModelDraws:
     try:
         latents = posterior.record.latents
         draw = {name: values[:1, :1][0, 0] for name, values in posterior.draws.items() if name in latents}
-        observed, size = _observed(target, draw)
+        observations, size = _observed_values(target, draw)
     except Exception as error:  # of the user's model, of any class
         return ModelDraws({}, {}, {}, *[f"the model cannot be traced: {_first_line(error)}"] * 2)
     most = MOST_BYTES // max(size, 1)
@@ -69,9 +69,9 @@ def draw_from_model(posterior: Reported) -> ModelDraws:
     prior, no_prior = _predictive(posterior, min(PRIOR_DRAWS, most), "prior")
     again = {}
     no_replicates = "the model has no observed variable"
-    if observed:
+    if observations:
         again, no_replicates = _predictive(posterior, min(REPLICATES, most), "posterior")
-    return ModelDraws(prior, observed, {n: again[n] for n in observed if n in again}, no_prior, no_replicates)
+    return ModelDraws(prior, observations, {n: again[n] for n in observations if n in again}, no_prior, no_replicates)
 
 
 def _problem(posterior: Reported) -> str:
@@ -99,7 +99,7 @@ def _predictive(posterior: Reported, most: int, kind: str) -> tuple[dict[str, np
     return {name: values[0] for name, values in predictions.items()}, ""
 
 
-def _observed(target: Target, draw: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], int]:
+def _observed_values(target: Target, draw: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], int]:
     """Return the observed values by variable, and the bytes of a draw of all variables; `draw` is one of the latent."""
     arguments = target.arguments
     sizes = []
@@ -113,10 +113,10 @@ def _observed(target: Target, draw: Mapping[str, np.ndarray]) -> tuple[dict[str,
         }
         sizes.append(sum(value.size * value.dtype.itemsize for value in values.values()))
         # a factor is observed, too, and has no elements
-        given = {
+        observed_names = {
             name for name, variable in variables.items() if variable.observed and variable.distribution is not None
         }
-        return {name: value for name, value in values.items() if name in given and value.size}
+        return {name: value for name, value in values.items() if name in observed_names and value.size}
 
     def alone_on_device(arrays: list[Any]) -> dict[str, Any]:
         return target.alone(lambda: run(arrays))

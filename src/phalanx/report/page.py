@@ -228,8 +228,8 @@ def section(title: str, note: str = "", figures: Mapping[str, Figure] | None = N
     keys = {}
     for figure in figures.values():
         keys |= dict.fromkeys(take_legend(figure))
-    drawn = [Picture(alt, svg=svg(figure)) for alt, figure in figures.items()]
-    return Section(title, note, pictures=drawn, legend=list(keys), **parts)
+    pictures = [Picture(alt, svg=svg(figure)) for alt, figure in figures.items()]
+    return Section(title, note, pictures=pictures, legend=list(keys), **parts)
 
 
 def section_of_users(title: str, figure: Figure) -> Section:

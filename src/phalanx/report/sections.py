@@ -235,7 +235,7 @@ def loo_section(posterior: Any, model: ModelDraws) -> Section:
 
 
 def summary_section(
-    table: DataFrame, draws: Mapping[str, np.ndarray], *, has_log_density: bool, needed: int, high: float
+    table: DataFrame, draws: Mapping[str, np.ndarray], *, has_log_density: bool, least_ess: int, high: float
 ) -> Section:
     """Return the summary as a section: the log density, then all rows; of many, those with the worst R-hat first.
 
@@ -243,7 +243,7 @@ def summary_section(
         table: the summary, one row per scalar element.
         draws: `(chain, draw, ...)` by variable, in the order of the rows.
         has_log_density: True if its first row is the log density.
-        needed: effective draws that every row should have; fewer are highlighted.
+        least_ess: effective draws that every row should have; fewer are highlighted.
         high: lowest R-hat that is highlighted.
 
     Returns:
@@ -261,10 +261,10 @@ def summary_section(
         note = f"The {MOST_ELEMENTS:,} of {len(rest):,} scalar elements with the worst R-hat. names= chooses others."
     note += (
         " 94% low and high bound the narrowest interval with 94% of the draws; mcse is the Monte Carlo standard error, "
-        f"ESS the effective sample size. Highlighted: R-hat of {high:g} or more, ESS below {needed:,}."
+        f"ESS the effective sample size. Highlighted: R-hat of {high:g} or more, ESS below {least_ess:,}."
     )
     rows: list[Row] = [
-        (kind, str(name), line, [_cell(c, v, needed, high) for c, v in zip(_SUMMARY_TITLES, values, strict=True)])
+        (kind, str(name), line, [_cell(c, v, least_ess, high) for c, v in zip(_SUMMARY_TITLES, values, strict=True)])
         for kind, part in (("first", table.iloc[:heads]), ("", rest.head(MOST_ELEMENTS)))
         for name, line, values in zip(part.index, part["marginal"], part[[*_SUMMARY_TITLES]].to_numpy(), strict=True)
     ]
@@ -298,14 +298,14 @@ def histograms(draws: np.ndarray) -> list[str]:
     return lines
 
 
-def _cell(column: str, value: float, needed: int, high: float) -> tuple[str, str]:
+def _cell(column: str, value: float, least_ess: int, high: float) -> tuple[str, str]:
     """Return a mark if a number is out of bounds, and the number with its significant digits."""
     if np.isnan(value):
         return "none", "–"
     if column == "r_hat":
         return "warn" if value >= high else "", format_rhat(value, high)
     if column.startswith("ess"):
-        return "warn" if value < needed else "", f"{value:,.0f}"
+        return "warn" if value < least_ess else "", f"{value:,.0f}"
     return "", format_number(value, 2 if column.startswith("mcse") else 4)
 
 

@@ -105,7 +105,7 @@ def write_report(
     file = file_to_write("report", path, "report.html")
     record = posterior.record
     verdict = posterior.verdict(checks)
-    shown = choose_variables(posterior, names)
+    selection = choose_variables(posterior, names)
     run_length = f"{posterior.num_draws:,}" + (
         f" of {record.num_samples:,}" if record.num_samples > posterior.num_draws else ""
     )
@@ -116,10 +116,10 @@ def write_report(
         interrupted=f"The run was interrupted after {run_length} draws." if record.interrupted else "",
         cards=headline_cards(posterior, verdict),
         sections=[
-            *sections_of_draws(posterior, shown, beside),
+            *sections_of_draws(posterior, selection, beside),
             *(
                 section(*_CHAINS[name], panels, layout="wide" if name == "pairs" else "grid")
-                for name, panels in draw_panels(shown).items()
+                for name, panels in draw_panels(selection).items()
             ),
             *(section_of_users(title, figure) for title, figure in (figures or {}).items()),
         ],
@@ -134,35 +134,35 @@ def choose_variables(posterior: Reported, names: str | Iterable[str] | None) -> 
     """Return the posterior with the draws of some variables alone; all for None."""
     if names is None:
         return posterior
-    wanted = [names] if isinstance(names, str) else list(names)
-    if not wanted:
+    variables = [names] if isinstance(names, str) else list(names)
+    if not variables:
         raise ValueError("report: names= is empty; name at least one variable, or leave it out.")
     of_run: Any = posterior
-    return replace(of_run, draws={name: of_run[name] for name in wanted})
+    return replace(of_run, draws={name: of_run[name] for name in variables})
 
 
-def sections_of_draws(posterior: Reported, shown: Reported, beside: Reported | None = None) -> list[Section]:
+def sections_of_draws(posterior: Reported, selection: Reported, beside: Reported | None = None) -> list[Section]:
     """Return the sections on variables, their summary, another run, and the model's predictions.
 
     Args:
         posterior: the run.
-        shown: the same with the variables to show.
+        selection: the same with the variables to show.
         beside: another run.
 
     Returns:
         The sections.
     """
     model = draw_from_model(posterior)
-    summary = shown.summary()
+    summary = selection.summary()
     high = high_rhat(posterior.num_chains, posterior.num_draws, len(posterior.summary()))
     return [
-        variables_section(shown, model, beside),
-        *([comparison_section(shown, beside)] if beside is not None else []),
+        variables_section(selection, model, beside),
+        *([comparison_section(selection, beside)] if beside is not None else []),
         summary_section(
             summary,
-            shown.draws,
+            selection.draws,
             has_log_density="log_density" in posterior.stats,
-            needed=least_ess(posterior.num_chains),
+            least_ess=least_ess(posterior.num_chains),
             high=high,
         ),
         check_section(model),
@@ -211,8 +211,8 @@ def write_folder(
     if posterior.num_draws and is_installed("matplotlib") and is_installed("jinja2"):
         titled = {_title(name): figure for name, figure in (figures or {}).items()}
         built_in = save_figures(posterior, folder)
-        if taken := {path.stem for path in built_in} & (figures or {}).keys():
-            raise ValueError(f"figures: {min(taken)!r} is the name of a built-in figure; choose another.")
+        if built_in_names := {path.stem for path in built_in} & (figures or {}).keys():
+            raise ValueError(f"figures: {min(built_in_names)!r} is the name of a built-in figure; choose another.")
         files = [write_report(posterior, folder / "report.html", titled, checks), *built_in]
     files += save_pictures(figures or {}, folder)
     document = {

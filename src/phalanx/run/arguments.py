@@ -28,14 +28,14 @@ Rule = Callable[[str, Any], object]
 """Function of an argument's name and value that raises unless the value will do."""
 
 
-def check_arguments(**given: Any) -> None:
+def check_arguments(**arguments: Any) -> None:
     """Raise unless each argument obeys its rule; see `RULES`.
 
     Raises:
         TypeError, ValueError: the message names the argument, what was expected, and what came.
     """
-    for name in sorted(given, key=list(RULES).index):  # a name without a rule is an error, not a skipped check
-        RULES[name](name, given[name])
+    for name in sorted(arguments, key=list(RULES).index):  # a name without a rule is an error, not a skipped check
+        RULES[name](name, arguments[name])
 
 
 def check_whole(name: str, value: object, least: int) -> None:

@@ -57,7 +57,7 @@ def sampler_of(options: SamplerOptions, run: RunOptions, model: Program, data: U
     """
     run.checked(options.num_chains, options.keep)
     began = time.perf_counter()
-    call = _traced(options, model, data)
+    call = _trace_model(options, model, data)
     check_values(run.init, call.whole.latents(), options.num_chains)
     return compile_sampler(options, run, call, began)
 
@@ -83,20 +83,24 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, call: TracedCall, 
         options.matmul_precision,
         *of_groups,
     )
-    stored, too_large = _stored(call, kernel, keep)
-    compiled = executable_cache.EXECUTABLES.look_up(key)
-    target = _target(call, kernel) if compiled is None else compiled.blocks.target.with_arguments(call.arguments)
+    stored_names, too_large = _variables_to_store(call, kernel, keep)
+    cached_executables = executable_cache.EXECUTABLES.look_up(key)
+    target = (
+        _target(call, kernel)
+        if cached_executables is None
+        else cached_executables.blocks.target.with_arguments(call.arguments)
+    )
     kernel = kernel.on(target)
     arrays = call.place_arrays(target)
-    if compiled is None:
+    if cached_executables is None:
         with waiting(bool(run.progress), "compiling"):
-            reducing = _reducing(call, target, kernel, reductions, options.num_chains, stored)
+            reducing = _reducing(call, target, kernel, reductions, options.num_chains, stored_names)
             # the trace of a user's kernel or reducer is of one chain, which another process may have edited for many
             of_ours = executable_cache.is_ours(options.kernel) and executable_cache.is_ours(reductions)
             executables = compile_blocks(reducing, arrays, options.matmul_precision, key if of_ours else None)
         executable_cache.EXECUTABLES.keep(key, executables)
     else:
-        executables = compiled.serving(call.model, reductions)
+        executables = cached_executables.serving(call.model, reductions)
         target = executables.blocks.target.with_arguments(call.arguments)
     record = replace(describe(target, kernel, options.num_chains, options.matmul_precision), **call.names)
     notices = [*call.notices, *too_large, notice_of_gathers(target, record.communication)]
@@ -110,7 +114,7 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, call: TracedCall, 
         record,
         call.naming,
         time.perf_counter() - began,
-        compilations=executables.count if compiled is None else 0,
+        compilations=executables.count if cached_executables is None else 0,
         notice="\n".join(filter(None, notices)) or None,
         indices=call.indices,
         traces=partial(executable_cache.trace_words, call.as_written, options.kernel, reductions),
@@ -118,7 +122,7 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, call: TracedCall, 
     )
 
 
-def _traced(options: SamplerOptions, model: Program, data: UserData | None) -> TracedCall:
+def _trace_model(options: SamplerOptions, model: Program, data: UserData | None) -> TracedCall:
     """Return the model traced on the data, after checks that need no compiling."""
     kernel = options.kernel
     num_chains = options.num_chains
@@ -141,7 +145,9 @@ def _traced(options: SamplerOptions, model: Program, data: UserData | None) -> T
     )
 
 
-def _stored(call: TracedCall, kernel: Kernel, keep: Sequence[str] | None) -> tuple[Sequence[str], list[str]]:
+def _variables_to_store(
+    call: TracedCall, kernel: Kernel, keep: Sequence[str] | None
+) -> tuple[Sequence[str], list[str]]:
     """Return the variables to store, and a sentence for each deterministic value that is too large."""
     if keep is not None:
         return keep, []
@@ -164,17 +170,22 @@ def _target(call: TracedCall, kernel: Kernel) -> Target:
 
 
 def _reducing(
-    call: TracedCall, target: Target, kernel: Kernel, reductions: Reductions, num_chains: int, stored: Sequence[str]
+    call: TracedCall,
+    target: Target,
+    kernel: Kernel,
+    reductions: Reductions,
+    num_chains: int,
+    stored_names: Sequence[str],
 ) -> Reducing:
     """Return the functions of a run that are to be compiled."""
-    names = checks.check_names(stored, target)
+    names = checks.check_names(stored_names, target)
     blocks = planned(target, kernel, num_chains * (call.groups or 1), names, call.whole)
     if call.groups is not None:
         width = 4 * blocks.num_chains * sum(blocks.row_layout.widths)
         blocks = replace(blocks, groups=call.groups, slots=max(1, min(GROUP_DRAWS, GROUP_BYTES // width)))
     checks.check_coordinates(kernel, sum(blocks.layout.whole_lengths))
-    read = tuple(call.whole.observed) if reductions.of_observations else ()
-    reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), read)
+    observed_names = tuple(call.whole.observed) if reductions.of_observations else ()
+    reducing = Reducing(blocks, reductions, tuple(blocks.target.value_names()), observed_names)
     _ = reducing.on_rows  # traces the functions of reducers, which may raise
     if call.groups is not None:
         _check_by_chain(reducing)

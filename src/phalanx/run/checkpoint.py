@@ -48,7 +48,7 @@ COMPARISON = Comparison({}, "Repeat the call that made it, or name another folde
 
 @contextmanager
 def checkpoint_in(
-    policy: SavePolicy | None, held: HeldChains, store: DrawStore | None = None
+    policy: SavePolicy | None, held_chains: HeldChains, store: DrawStore | None = None
 ) -> Iterator[RunCheckpoint | None]:
     """Hold the folder of a policy in a `with` block; None for a run that is not saved. `store` may have the draws.
 
@@ -59,7 +59,7 @@ def checkpoint_in(
     if policy is None:
         yield None
         return
-    checkpoint = RunCheckpoint(policy, held, store)
+    checkpoint = RunCheckpoint(policy, held_chains, store)
     with checkpoint.held():
         yield checkpoint
 
@@ -69,15 +69,15 @@ class RunCheckpoint(Checkpoint):
 
     Args:
         policy: the folder, and when to save.
-        held: the chains that each process holds.
+        held_chains: the chains that each process holds.
         store: store of the draws; None if the folder has them.
     """
 
-    def __init__(self, policy: SavePolicy, held: HeldChains, store: DrawStore | None = None):
+    def __init__(self, policy: SavePolicy, held_chains: HeldChains, store: DrawStore | None = None):
         super().__init__(policy, "run", f"checkpoint={str(policy.folder)!r}")
         self._folder = RunFolder(self.saves)
         self._store = store
-        self._held, self._messages = held, SharedMessages(self.called)
+        self._held, self._messages = held_chains, SharedMessages(self.called)
         self._identity: Mapping[str, Any] = {}
         self._contents: Mapping[str, str] = {}
 
@@ -134,21 +134,21 @@ class RunCheckpoint(Checkpoint):
         Raises:
             ValueError: when it has made more.
         """
-        drawn = state.arguments.thin * max(state.stored.count, state.reduced.draws)
-        if drawn > num_samples:
+        num_draws = state.arguments.thin * max(state.stored.count, state.reduced.draws)
+        if num_draws > num_samples:
             raise ValueError(
-                f"it has made {drawn} iterations, and num_samples={num_samples} are asked for. Ask for at least "
-                f"{drawn}, or load it with phx.Posterior.load."
+                f"it has made {num_draws} iterations, and num_samples={num_samples} are asked for. Ask for at least "
+                f"{num_draws}, or load it with phx.Posterior.load."
             )
         # a condition of `until` ended it
         has_ended = before.record.num_samples == num_samples and not before.record.interrupted
-        return 0 if has_ended and not state.in_warm_up else num_samples - drawn
+        return 0 if has_ended and not state.in_warm_up else num_samples - num_draws
 
     def offer(self, report: RunReport) -> None:
         """Save the run after a block, if it is time and no save is under way, or if a permanent save is due."""
-        done = report.done if report.phase == "sampling" else 0
-        if report.so_far is not None and self.is_due(done):
-            self.save(self._made_by(report.so_far), self.permanent_at(done))
+        num_draws = report.done if report.phase == "sampling" else 0
+        if report.so_far is not None and self.is_due(num_draws):
+            self.save(self._made_by(report.so_far), self.permanent_at(num_draws))
 
     @contextmanager
     def after_an_error(self, run: Run) -> Iterator[None]:
@@ -246,14 +246,14 @@ def identity_of(
 ) -> Identity:
     """Return what a saved run must share with a call that continues it, without its data and traces."""
     contents = {f"init[{name!r}]": fingerprint(np.asarray(value)) for name, value in init.items()}
-    tuned = [] if options.tuning is None else jax.tree.leaves(options.tuning.state.tuning)
-    contents["tuning"] = " ".join(fingerprint(np.asarray(leaf)) for leaf in tuned)
+    tuning_leaves = [] if options.tuning is None else jax.tree.leaves(options.tuning.state.tuning)
+    contents["tuning"] = " ".join(fingerprint(np.asarray(leaf)) for leaf in tuning_leaves)
     names = ("model", "kernel", "num_chains", "num_warmup", "seed", "matmul_precision", "init")
-    said = {name: str(getattr(record, name)) for name in names}
+    settings = {name: str(getattr(record, name)) for name in names}
     for what, lines in (("data", record.data), ("variable", record.latents)):
-        said |= {f"{what} {name!r}": line.partition(", rows over")[0] for name, line in lines.items()}
-    said |= {f"reducer {name!r}": text for name, text in reducers.items()}
-    said |= {f"the release of {name}": record.versions[name] for name in LIBRARIES}
+        settings |= {f"{what} {name!r}": line.partition(", rows over")[0] for name, line in lines.items()}
+    settings |= {f"reducer {name!r}": text for name, text in reducers.items()}
+    settings |= {f"the release of {name}": record.versions[name] for name in LIBRARIES}
     store = str(None if options.store is None else IN_STORE)
-    said |= {"call": "phx.mcmc", "thin": str(thin), "store": store, "save_warmup": str(bool(options.save_warmup))}
-    return Identity(said=said, contents={**contents}, traces={}, releases={})
+    settings |= {"call": "phx.mcmc", "thin": str(thin), "store": store, "save_warmup": str(bool(options.save_warmup))}
+    return Identity(said=settings, contents={**contents}, traces={}, releases={})

@@ -63,13 +63,15 @@ def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Param
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            if name == "phx.compile" and (of_a_run := [given for given in OF_A_RUN if given in kwargs]):
+            if name == "phx.compile" and (
+                of_a_run := [argument_name for argument_name in OF_A_RUN if argument_name in kwargs]
+            ):
                 raise TypeError(
                     f"{name}: {' and '.join(of_a_run)} {'belongs' if len(of_a_run) == 1 else 'belong'} to "
                     f"sampler.run(...), since changing them does not recompile: sampler = {name}(model, data), then "
-                    f"sampler.run({', '.join(f'{given}=...' for given in of_a_run)})."
+                    f"sampler.run({', '.join(f'{argument_name}=...' for argument_name in of_a_run)})."
                 ) from None
-            before_data = list(takewhile(lambda given: given != "data", signature.parameters))
+            before_data = list(takewhile(lambda argument_name: argument_name != "data", signature.parameters))
             raise TypeError(
                 f"{name}: {error}. The data go in one dict, by the names of the model's arguments, as in "
                 f"{name}({', '.join(before_data)}, {{'x': x, 'y': y}}); after it come options by name, such as "
@@ -135,11 +137,12 @@ def check_even(argument: str, number: int, things: str, mesh: Mesh) -> None:
 def check_kernel(kernel: Kernel, target: Target) -> None:
     """Raise if a kernel for one device is given sharded variables."""
     latents = {latent.name: latent for latent in target.sites.latents}
-    sharded = [name for name, latent in latents.items() if latent.sharding.axes]
-    if sharded and not kernel.machine.knows_mesh:
+    sharded_names = [name for name, latent in latents.items() if latent.sharding.axes]
+    if sharded_names and not kernel.machine.knows_mesh:
         raise ValueError(
-            f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, sharded))} is sharded "
-            f"over {latents[sharded[0]].sharding.axes}. Use phx.hmc or phx.rwmh, or data that are not sharded."
+            f"{kernel.name}: this algorithm is written for one device, and {', '.join(map(repr, sharded_names))} is "
+            f"sharded over {latents[sharded_names[0]].sharding.axes}. Use phx.hmc or phx.rwmh, or data that are not "
+            f"sharded."
         )
 
 
@@ -184,36 +187,43 @@ def check_names(keep: Sequence[str], target: Target) -> tuple[str, ...]:
     return tuple(keep)
 
 
-def check_arrays(compiled: Arguments, given: Arguments) -> None:
+def check_arrays(compiled_arguments: Arguments, new_arguments: Arguments) -> None:
     """Raise unless data have the structure, shapes and constants that a sampler was compiled for, in all processes."""
-    check_same("sampler.run", lambda: held_contents(given))
-    if differing := compiled.differing_constants(given):
+    check_same("sampler.run", lambda: held_contents(new_arguments))
+    if differing := compiled_arguments.differing_constants(new_arguments):
         raise ValueError(
             f"data: {differing[0]} has other values than the sampler was compiled for. They are compiled in, since a "
             f"size or a branch of the model depends on them. Compile again for other values."
         )
-    if given.layout != compiled.layout or given.names != compiled.names:
+    if new_arguments.layout != compiled_arguments.layout or new_arguments.names != compiled_arguments.names:
         raise ValueError(
-            f"data: the sampler was compiled for the arrays {', '.join(compiled.names)}; got "
-            f"{', '.join(given.names) or 'no arrays'} (numbers, strings and functions in the data must be the same, "
-            f"too). Compile again for other data."
+            f"data: the sampler was compiled for the arrays {', '.join(compiled_arguments.names)}; got "
+            f"{', '.join(new_arguments.names) or 'no arrays'} (numbers, strings and functions in the data must be the "
+            f"same, too). Compile again for other data."
         )
     pairs = zip(
-        compiled.names, compiled.whole_shapes(), given.whole_shapes(), compiled.shardings, given.shardings, strict=True
+        compiled_arguments.names,
+        compiled_arguments.whole_shapes(),
+        new_arguments.whole_shapes(),
+        compiled_arguments.shardings,
+        new_arguments.shardings,
+        strict=True,
     )
-    for name, expected, shape, sharding, given_sharding in pairs:
-        if expected != shape or sharding != given_sharding:
+    for name, compiled_shape, shape, sharding, given_sharding in pairs:
+        if compiled_shape != shape or sharding != given_sharding:
             raise ValueError(
-                f"data: the sampler was compiled for {name} of shape {expected.shape} and type {expected.dtype}, "
-                f"sharded over {sharding.axes or 'nothing'}; got {shape.shape} {shape.dtype}, sharded over "
-                f"{given_sharding.axes or 'nothing'}. Compile again for other shapes."
+                f"data: the sampler was compiled for {name} of shape {compiled_shape.shape} and type "
+                f"{compiled_shape.dtype}, sharded over {sharding.axes or 'nothing'}; got {shape.shape} {shape.dtype}, "
+                f"sharded over {given_sharding.axes or 'nothing'}. Compile again for other shapes."
             )
 
 
-def check_beginning(blocks: Blocks, begun: InitResult, arrays: Sequence[Array], given: Sequence[str] = ()) -> None:
+def check_beginning(
+    blocks: Blocks, result: InitResult, arrays: Sequence[Array], given_names: Sequence[str] = ()
+) -> None:
     """Raise if the log density is not finite at the start, or observations are outside of their support."""
-    finite = to_host(begun.finite)
-    invalid = any(int(count) for count in begun.invalid.values())
+    finite = to_host(result.finite)
+    invalid = any(int(count) for count in result.invalid.values())
     target = blocks.target.with_arrays(arrays)
     if invalid or not finite.all():
         uses_gradient = blocks.kernel.machine.uses_gradient
@@ -226,13 +236,13 @@ def check_beginning(blocks: Blocks, begun: InitResult, arrays: Sequence[Array], 
     chain = int(np.argmin(finite))
     in_specs = blocks.target.array_specs(), blocks.chain_specs()
     contributions = jax.jit(blocks.on_mesh(blocks.contributions, in_specs, PartitionSpec(CHAIN)))
-    values = {name: float(to_host(v)[chain]) for name, v in contributions(arrays, begun.chains).items()}
+    values = {name: float(to_host(v)[chain]) for name, v in contributions(arrays, result.chains).items()}
     guilty = {name: value for name, value in values.items() if not np.isfinite(value)}
     where = "at 21 random positions ever closer to zero on the unconstrained scale"
-    if given:
-        where = f"with the values of {', '.join(map(repr, given))} that init= gives"
+    if given_names:
+        where = f"with the values of {', '.join(map(repr, given_names))} that init= gives"
     if not guilty:
-        farther = "" if given else f", and at {FARTHER} farther from it"
+        farther = "" if given_names else f", and at {FARTHER} farther from it"
         raise ValueError(
             f"Chain {chain}: the log density is finite but its gradient is not, {where}{farther}. Look for "
             f"sqrt, log, abs or norms at points without a derivative, among {', '.join(map(repr, values))}."

@@ -57,10 +57,10 @@ class ContinuationChecks:
         Raises:
             ValueError: when the run does not match the sampler.
         """
-        state = _known(posterior)
+        state = _known_state(posterior)
         blocks = self.executables.blocks
-        stored = tuple(posterior.draws) or tuple(name for name in blocks.names if name in state.stored.draws)
-        was = (posterior.num_chains, stored)
+        stored_draws = tuple(posterior.draws) or tuple(name for name in blocks.names if name in state.stored.draws)
+        was = (posterior.num_chains, stored_draws)
         now = (blocks.num_chains, blocks.names)
         no_draws = state.in_warm_up or not (state.stored.counts.any() or state.reduced.draws or state.sinks)
         if was != now and not (posterior.num_chains == blocks.num_chains and no_draws):
@@ -87,11 +87,13 @@ class ContinuationChecks:
         _check_lengths(posterior, state.stored.count)
         if posterior.record.mesh == blocks.target.mesh.shape:  # on another mesh sums round differently anyway
             warn_of_other_settings("continue_run: the run", posterior.record.compiler)
-        held = blocks.held
-        stored = state.stored.part(held)
+        held_chains = blocks.held
+        stored_draws = state.stored.part(held_chains)
         if posterior.stats:
-            stored = stored.after(held_of(posterior, posterior.draws, held), held_of(posterior, posterior.stats, held))
-        return state._replace(stored=stored)
+            stored_draws = stored_draws.after(
+                held_of(posterior, posterior.draws, held_chains), held_of(posterior, posterior.stats, held_chains)
+            )
+        return state._replace(stored=stored_draws)
 
     def _check_reducers(self, posterior: Posterior, state: RunState) -> None:
         """Raise if the draws so far had other reducers, which would receive the later draws only."""
@@ -110,13 +112,13 @@ class ContinuationChecks:
         """Raise if the metric's correlations cover another number of coordinates than this mesh leaves unsharded."""
         blocks = self.executables.blocks
         there = posterior.record.mesh
-        expected = unshard(first_tuning(blocks), blocks.layout)
+        example = unshard(first_tuning(blocks), blocks.layout)
         leaves = jax.tree.leaves(state.tuning)
-        is_low_rank = isinstance(getattr(expected, "metric", None), LowRankMetric)
-        if there == blocks.target.mesh.shape or not is_low_rank or len(leaves) != len(jax.tree.leaves(expected)):
+        is_low_rank = isinstance(getattr(example, "metric", None), LowRankMetric)
+        if there == blocks.target.mesh.shape or not is_low_rank or len(leaves) != len(jax.tree.leaves(example)):
             return
-        was = len(jax.tree.unflatten(jax.tree.structure(expected), leaves).metric.directions)
-        if was != (now := len(expected.metric.directions)):
+        was = len(jax.tree.unflatten(jax.tree.structure(example), leaves).metric.directions)
+        if was != (now := len(example.metric.directions)):
             raise ValueError(
                 f"continue_run: on the mesh {dict(there)} the metric has correlations of the {was:,} coordinates that "
                 f"are not sharded there, and on the mesh {dict(blocks.target.mesh.shape)} {now:,} are not sharded. "
@@ -148,7 +150,7 @@ class ContinuationChecks:
                 f"tuning: the posterior was drawn by phx.{was}, and the kernel is phx.{now}. Give a posterior of "
                 f"phx.{now}, or leave out tuning=."
             )
-        state = _known(posterior)
+        state = _known_state(posterior)
         blocks = self.executables.blocks
         if state.in_warm_up:
             raise ValueError(
@@ -157,14 +159,14 @@ class ContinuationChecks:
             )
         self._check_centring(state)
         tuning = state.tuning
-        expected = unshard(first_tuning(blocks), blocks.layout)
+        example = unshard(first_tuning(blocks), blocks.layout)
         try:
-            tuned = _like(expected, tuning, "the kernel's tuning")
-            _check_shapes(tuned, expected)
+            new_tuning = _like(example, tuning, "the kernel's tuning")
+            _check_shapes(new_tuning, example)
         except ValueError as error:
             raise ValueError(f"tuning: the posterior has other variables or another metric: {error}.") from None
-        tuned = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), tuned, expected)
-        return reshard(tuned, blocks.layout)
+        new_tuning = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), new_tuning, example)
+        return reshard(new_tuning, blocks.layout)
 
     def _check_centring(self, state: RunState) -> None:
         """Raise unless the tuning belongs to positions of the same partially centred variables."""
@@ -197,14 +199,14 @@ class ContinuationChecks:
         arrays = place_centring(blocks.target.arguments, arrays, state.centring, blocks.target.mesh)
         position = blocks.layout.of_whole(at.position, zero=True)
         log_density = self.executables.log_density_at(arrays, position)
-        saved = at.log_density.in_double()
+        recorded_log_density = at.log_density.in_double()
         relative = RELATIVE if self.executables.matmul_precision == "float32" else ROUGHLY
-        if not np.allclose(log_density, saved, rtol=relative, atol=ABSOLUTE):
-            chain = int(np.argmax(np.abs(log_density - saved)))
+        if not np.allclose(log_density, recorded_log_density, rtol=relative, atol=ABSOLUTE):
+            chain = int(np.argmax(np.abs(log_density - recorded_log_density)))
             raise ValueError(
-                f"continue_run: at the position of chain {chain} the posterior's log density was {saved[chain]:.8g}; "
-                f"that of this model on these data is {log_density[chain]:.8g}. Continue with the model and the data "
-                f"that the posterior was drawn with."
+                f"continue_run: at the position of chain {chain} the posterior's log density was "
+                f"{recorded_log_density[chain]:.8g}; that of this model on these data is {log_density[chain]:.8g}. "
+                f"Continue with the model and the data that the posterior was drawn with."
             )
 
     def _in_classes(self, state: RunState) -> RunState:
@@ -212,12 +214,12 @@ class ContinuationChecks:
         tuning = unshard(first_tuning(blocks), blocks.layout)
         snapshot = Snapshot(*_like(blocks.snapshot_shapes, state.chains.lanes, "the state of the chains"))
         self._check_snapshot(snapshot)
-        tuned = _like(tuning, state.tuning, "the kernel's tuning")
-        _check_shapes(tuned, tuning)
+        new_tuning = _like(tuning, state.tuning, "the kernel's tuning")
+        _check_shapes(new_tuning, tuning)
         return RunState(*state)._replace(
             arguments=RunArguments(*state.arguments),
             chains=ChainState(snapshot, SinceKept(*state.chains.since)),
-            tuning=tuned,
+            tuning=new_tuning,
             sinks=self._sinks(state.sinks),
             stored=Stored(*state.stored),
             reduced=self._reduced(Reduced(*state.reduced)),
@@ -227,20 +229,22 @@ class ContinuationChecks:
             settling=None if state.settling is None else Stored(*state.settling),
         )
 
-    def _sinks(self, saved: SinkState | None) -> SinkState | None:
+    def _sinks(self, saved_sinks: SinkState | None) -> SinkState | None:
         """Return the sinks with the states of a user's reducers in their classes."""
-        if saved is None or len(saved.states) == 1:
-            return saved
-        counts, states = saved.states
+        if saved_sinks is None or len(saved_sinks.states) == 1:
+            return saved_sinks
+        counts, states = saved_sinks.states
         placements = self.executables.reducing.placements
         states = {name: _of_user(placements[name], parts) for name, parts in states.items()}
-        return SinkState(saved.count, (Counts(*counts), states))
+        return SinkState(saved_sinks.count, (Counts(*counts), states))
 
-    def _reduced(self, saved: Reduced) -> Reduced:
+    def _reduced(self, saved_state: Reduced) -> Reduced:
         placements = self.executables.reducing.placements
-        if saved.draws and set(saved.states) != set(placements):
-            raise ValueError(f"it has the reducers {', '.join(map(repr, saved.states)) or 'none'}")
-        return saved._replace(states={name: _of_user(placements[name], parts) for name, parts in saved.states.items()})
+        if saved_state.draws and set(saved_state.states) != set(placements):
+            raise ValueError(f"it has the reducers {', '.join(map(repr, saved_state.states)) or 'none'}")
+        return saved_state._replace(
+            states={name: _of_user(placements[name], parts) for name, parts in saved_state.states.items()}
+        )
 
     def _check_snapshot(self, snapshot: Snapshot) -> None:
         blocks = self.executables.blocks
@@ -248,10 +252,10 @@ class ContinuationChecks:
         for node in jax.tree.leaves(snapshot, is_leaf=lambda node: isinstance(node, dict)):
             for name, shape in layout.whole_shapes.items() if layout.is_position(node) else ():
                 _same_shape(repr(name), node[name], (blocks.num_chains, *shape))
-        for leaf, expected in zip(
+        for leaf, example in zip(
             jax.tree.leaves(snapshot.kernel_state), jax.tree.leaves(blocks.snapshot_shapes.kernel_state), strict=True
         ):
-            _same_shape("the kernel's state", leaf, (blocks.num_chains, *expected.shape[1:]))
+            _same_shape("the kernel's state", leaf, (blocks.num_chains, *example.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -289,22 +293,22 @@ def since_kept(posterior: Posterior, state: RunState, num_samples: int) -> int:
     Raises:
         ValueError: when `num_samples` more iterations are too few for another draw.
     """
-    kept = max(state.stored.count, state.reduced.draws)
+    num_kept = max(state.stored.count, state.reduced.draws)
     thin = state.arguments.thin
-    left = 0 if state.in_warm_up else posterior.record.num_samples - thin * kept
-    left = left if 0 <= left < thin else 0
+    num_left = 0 if state.in_warm_up else posterior.record.num_samples - thin * num_kept
+    num_left = num_left if 0 <= num_left < thin else 0
     # the sinks may hold draws of an incomplete round of draws that are not stored
     sinks = None if state.in_warm_up or state.stored.counts.any() else state.sinks
     least = 1 if sinks is None else max(1, int(np.max(sinks.count)))
-    if num_samples + left < thin * least:
+    if num_samples + num_left < thin * least:
         few = f"gives no draw that thin={thin} keeps" if least == 1 else "is less than the draws that a chain has made"
-        raise ValueError(f"continue_run: num_samples={num_samples} {few}; give at least {thin * least - left}.")
-    return left
+        raise ValueError(f"continue_run: num_samples={num_samples} {few}; give at least {thin * least - num_left}.")
+    return num_left
 
 
-def check_contents(saved: Mapping[str, str], here: Mapping[str, str]) -> None:
+def check_contents(saved_checksums: Mapping[str, str], here: Mapping[str, str]) -> None:
     """Raise if the checksums of the data differ from those of the run's data."""
-    if other := [name for name in {**saved, **here} if saved.get(name) != here.get(name)]:
+    if other := [name for name in {**saved_checksums, **here} if saved_checksums.get(name) != here.get(name)]:
         raise ValueError(
             f"continue_run: data: {', '.join(other)} {'differ' if len(other) > 1 else 'differs'} in at least one value "
             f"from the posterior's data. Continue with the data that the posterior was drawn with, or start a new run "
@@ -320,14 +324,14 @@ def check_same_names(there: NamesOfData | None, here: NamesOfData | None) -> Non
         was = there.get(name)
         now = here.get(name)
         if was != now:
-            said = ["no names" if names is None else f"the {names[0]} {listed(names[1])}" for names in (was, now)]
+            texts = ["no names" if names is None else f"the {names[0]} {listed(names[1])}" for names in (was, now)]
             raise ValueError(
-                f"continue_run: {name} has {said[1]} in this sampler's data, and {said[0]} in the posterior's. Give "
+                f"continue_run: {name} has {texts[1]} in this sampler's data, and {texts[0]} in the posterior's. Give "
                 f"the data again: continue_run(posterior, num_samples, data=...) numbers them as the posterior does."
             )
 
 
-def _known(posterior: Posterior) -> RunState:
+def _known_state(posterior: Posterior) -> RunState:
     """Return the state of a run; raise if another release saved it, since its entries have no names."""
     state = posterior.state
     if not isinstance(state, RunState):
@@ -338,12 +342,12 @@ def _known(posterior: Posterior) -> RunState:
     return state
 
 
-def held_of(posterior: Posterior, arrays: DrawsByName, held: HeldChains) -> DrawsByName:
+def held_of(posterior: Posterior, arrays: DrawsByName, held_chains: HeldChains) -> DrawsByName:
     """Return the draws of a posterior in the chains that this process holds, which may differ from those it has."""
-    if posterior.held_draws is not None and posterior.held_draws.held == held:
+    if posterior.held_draws is not None and posterior.held_draws.held == held_chains:
         return arrays
-    gathered = (lambda values: values) if posterior.held_draws is None else posterior.held_draws.held.gathered
-    return {name: held.part(gathered(values)) for name, values in arrays.items()}  # pyright: ignore[reportArgumentType]
+    gather = (lambda values: values) if posterior.held_draws is None else posterior.held_draws.held.gathered
+    return {name: held_chains.part(gather(values)) for name, values in arrays.items()}  # pyright: ignore[reportArgumentType]
 
 
 def _check_lengths(posterior: Posterior, count: int) -> None:
@@ -358,10 +362,10 @@ def _check_lengths(posterior: Posterior, count: int) -> None:
 def _like(template: PyTree, tree: PyTree, what: str) -> PyTree:
     """Return the leaves of a tree in the structure of `template`, keys restored from numbers."""
     leaves = jax.tree.leaves(tree)
-    wanted = jax.tree.structure(template)
-    if len(leaves) != wanted.num_leaves:
-        raise ValueError(f"{what} has {len(leaves)} arrays, and {wanted.num_leaves} are expected")
-    return jax.tree.unflatten(wanted, map(_as_key, leaves, jax.tree.leaves(template)))
+    structure = jax.tree.structure(template)
+    if len(leaves) != structure.num_leaves:
+        raise ValueError(f"{what} has {len(leaves)} arrays, and {structure.num_leaves} are expected")
+    return jax.tree.unflatten(structure, map(_as_key, leaves, jax.tree.leaves(template)))
 
 
 def _as_key(leaf: PyTree, like: Any) -> PyTree:
@@ -375,17 +379,17 @@ def _of_user(template: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
 
     def one(part: str) -> PyTree:
         state = parts[part]
-        wanted = jax.tree.structure(template[part])
+        structure = jax.tree.structure(template[part])
         is_ours = type(state).__module__.startswith("phalanx.")
-        return state if is_ours else jax.tree.unflatten(wanted, jax.tree.leaves(state))
+        return state if is_ours else jax.tree.unflatten(structure, jax.tree.leaves(state))
 
     if set(parts) != set(template):
         raise ValueError(f"a reducer has the results {', '.join(map(repr, parts))}")
     return {part: one(part) for part in parts}
 
 
-def _check_shapes(tuned: PyTree, expected: PyTree) -> None:
-    for (path, leaf), like in zip(jax.tree_util.tree_leaves_with_path(tuned), jax.tree.leaves(expected), strict=True):
+def _check_shapes(tuning: PyTree, example: PyTree) -> None:
+    for (path, leaf), like in zip(jax.tree_util.tree_leaves_with_path(tuning), jax.tree.leaves(example), strict=True):
         _same_shape(f"tuning{jax.tree_util.keystr(path)}", leaf, np.shape(like))
 
 

@@ -142,10 +142,10 @@ def _labels(labels: Labels) -> str:
     """Return the names of columns or levels in the order of their numbers."""
     if not labels:
         return ""
-    shown = (
+    text = (
         ", ".join(labels) if len(labels) <= MOST_LABELS else f"{', '.join(labels[:MOST_LABELS])}, ... ({len(labels)})"
     )
-    return f", {'levels' if isinstance(labels, Levels) else 'columns'} {shown}"
+    return f", {'levels' if isinstance(labels, Levels) else 'columns'} {text}"
 
 
 def source_of(program: Any) -> str:
@@ -160,7 +160,7 @@ MOST_ROWS = 1_000_000
 """Most rows that are compared."""
 
 
-def distinct_rows(shapes: Mapping[str, tuple[int, ...]], names: AxisNames, given: Set[str]) -> Names:
+def distinct_rows(shapes: Mapping[str, tuple[int, ...]], names: AxisNames, named_dims: Set[str]) -> Names:
     """Return labels under which every row of a table has its own name.
 
     Labels that data give are left out if they lead to equal rows, such as `w[a,b,c]` of the levels `a,b` and `c`, and
@@ -169,13 +169,13 @@ def distinct_rows(shapes: Mapping[str, tuple[int, ...]], names: AxisNames, given
     Args:
         shapes: shapes of the variables that tables have.
         names: names of their axes.
-        given: dimensions with entries that the user named.
+        named_dims: dimensions with entries that the user named.
 
     Raises:
         ValueError: when names of variables, or of entries that the user gave, lead to equal rows.
     """
     labels = dict(names.labels)
-    for name in [name for name in _equal_rows(shapes, labels) if not given & set(names.dims.get(name, ()))]:
+    for name in [name for name in _equal_rows(shapes, labels) if not named_dims & set(names.dims.get(name, ()))]:
         labels.pop(name, None)
     for name, (row, other) in _equal_rows(shapes, labels).items():
         of = f"two entries of {name!r}" if name == other else f"the variables {other!r} and {name!r}"

@@ -66,52 +66,52 @@ class Engine:
 
     def begin(self, initial: Initial) -> tuple[ChainState, Sums]:
         """Return chains at their initial positions, and sums over the positions and their gradients."""
-        begun = self.executables.start(self.seed, self.arrays, initial)
-        initial.check(begun.misfits)
+        result = self.executables.start(self.seed, self.arrays, initial)
+        initial.check(result.misfits)
         if self.blocks.groups is None:
-            check_beginning(self.blocks, begun, self.arrays, tuple(initial.values))
-        elif failed := self._failed_groups(begun):
-            self.failed, self.arrays = failed, self._without_groups(failed)
-            begun = self.executables.start(self.seed, self.arrays, initial)
+            check_beginning(self.blocks, result, self.arrays, tuple(initial.values))
+        elif failures := self._failed_groups(result):
+            self.failed, self.arrays = failures, self._without_groups(failures)
+            result = self.executables.start(self.seed, self.arrays, initial)
         if self.blocks.target.sites.is_divided:
-            at = begun.chains.lanes.at
+            at = result.chains.lanes.at
             self.executables.once("one device", lambda: check_on_one_device(self.blocks.target, self.arrays, at))
-        chains = begun.chains
-        rows = begun.rows
+        chains = result.chains
+        rows = result.rows
         if initial.superchains:
             leaders = initial.leaders(self.blocks.num_chains)
             chains = self.put_beside(chains, leaders)
-            rows = tuple(_taken(part, leaders, 1) for part in rows)
+            rows = tuple(_take_entries(part, leaders, 1) for part in rows)
         return chains, self.executables.summed(rows, 0, 1) if rows else self.blocks.no_sums()
 
-    def _failed_groups(self, begun: InitResult) -> dict[int, str]:
+    def _failed_groups(self, result: InitResult) -> dict[int, str]:
         """Return why groups cannot start, by number."""
         assert self.blocks.groups is not None
         by_group = self.blocks.groups, self.blocks.chains_of_group
-        bad = ~to_host(begun.finite).reshape(by_group).all(1)
+        bad = ~to_host(result.finite).reshape(by_group).all(1)
         reasons = {
             int(number): "the log density, or its gradient, is not finite at the start"
             for number in np.flatnonzero(bad)
         }
-        for (name, parameter), counts in begun.invalid.items():
+        for (name, parameter), counts in result.invalid.items():
             failures = to_host(counts).reshape(by_group)[:, 0]
             what = f"the parameter {parameter!r} of {name!r}" if parameter else f"a value of {name!r}"
             reasons |= {int(number): f"{what} is not valid" for number in np.flatnonzero(failures)}
         return reasons
 
-    def _without_groups(self, failed: dict[int, str]) -> tuple[Array, ...]:
+    def _without_groups(self, failures: dict[int, str]) -> tuple[Array, ...]:
         """Return the arrays, where groups that failed have those of one that did not."""
         target = self.blocks.target
         groups = self.blocks.groups
         assert groups is not None
         source = np.arange(groups)
-        good = np.setdiff1d(source, list(failed))
+        good = np.setdiff1d(source, list(failures))
         if not len(good):
             raise ValueError(
-                f"each: none of the {groups:,} data sets can be sampled; of the first, {failed[0]}. Run phx.mcmc on "
+                f"each: none of the {groups:,} data sets can be sampled; of the first, {failures[0]}. Run phx.mcmc on "
                 f"it alone to see more."
             )
-        source[list(failed)] = good[0]
+        source[list(failures)] = good[0]
         take = jax.jit(lambda array: array[source])
         return tuple(
             jax.device_put(take(array), array.sharding) if number in target.per_lane_data else array
@@ -120,7 +120,7 @@ class Engine:
 
     def put_beside(self, chains: ChainState, sources: Integer[np.ndarray, "chains"]) -> ChainState:
         """Return chains at rest, each at the position of the chain that `sources` names."""
-        at = jax.tree.map(lambda leaf: _taken(leaf, sources, -1), chains.lanes.at)
+        at = jax.tree.map(lambda leaf: _take_entries(leaf, sources, -1), chains.lanes.at)
         return chains._replace(lanes=chains.lanes._replace(at=at))
 
     # -- partially centred variables -----------------------------------------------------------------------------------
@@ -141,8 +141,8 @@ class Engine:
         rows = batch * num_chains
         densities = []
         for first in range(0, count, rows):
-            chosen = np.minimum(np.arange(first, first + rows), count - 1)
-            part = jax.tree.map(lambda x, at=chosen: x[at].reshape(batch, num_chains, -1), position)
+            rows_of_batch = np.minimum(np.arange(first, first + rows), count - 1)
+            part = jax.tree.map(lambda x, at=rows_of_batch: x[at].reshape(batch, num_chains, -1), position)
             densities.append(self.executables.evaluated_at(arrays, part))
         log_density, gradient, residuals = jax.tree.map(
             lambda *parts: np.concatenate([part.reshape(rows, *part.shape[2:]) for part in parts])[:count], *densities
@@ -159,11 +159,11 @@ class Engine:
         layout = self.blocks.layout
         snapshot = layout.fetched(self.executables.snapshot(chains))
         at = snapshot.lanes.at
-        evaluated = self.evaluated_at(self.arrays, layout.of_whole(at.position, zero=True))
-        moved = {**at.position, **recentred(evaluated.residuals, centring, layout.dtype)}
+        evaluation = self.evaluated_at(self.arrays, layout.of_whole(at.position, zero=True))
+        new_position = {**at.position, **recentred(evaluation.residuals, centring, layout.dtype)}
         self.use_centring(centring)
-        there = self.evaluated_at(self.arrays, layout.of_whole(moved, zero=True))
-        at = at._replace(position=moved, log_density=there.log_density, gradient=there.gradient.by_variable())
+        there = self.evaluated_at(self.arrays, layout.of_whole(new_position, zero=True))
+        at = at._replace(position=new_position, log_density=there.log_density, gradient=there.gradient.by_variable())
         snapshot = snapshot._replace(lanes=snapshot.lanes._replace(at=at))
         return self.executables.restore(
             self._device_seed, self.arrays, layout.placed(snapshot, self.blocks.target.mesh)
@@ -243,17 +243,17 @@ class Engine:
     def reduced(self, state: RunState, draws: int) -> Reduced:
         """Return the reducers' states after the first `draws` recorded draws of each chain in the sinks."""
         reduce = self.executables.reduce
-        reduced = state.reduced
+        reduced_state = state.reduced
         assert reduce is not None and state.sinks is not None
         count, before = (
             self.executables.device_constants.array(
                 np.full(self.blocks.num_chains, number, np.int32), PartitionSpec(CHAIN)
             )
-            for number in (draws, reduced.draws)
+            for number in (draws, reduced_state.draws)
         )
         states = jax.tree.map(to_host, reduce(self.arrays, *state.sinks.states, count, before))
-        merged = HostReducers.of(self.executables.reducing).with_states(reduced, states)
-        return merged._replace(draws=reduced.draws + draws)
+        merged_state = HostReducers.of(self.executables.reducing).with_states(reduced_state, states)
+        return merged_state._replace(draws=reduced_state.draws + draws)
 
     # -- states that depend on no mesh -------------------------------------------------------------------------------
 
@@ -289,11 +289,11 @@ class Engine:
         layout = self.blocks.layout
         mesh = self.blocks.target.mesh
         sinks = state.sinks
-        reduced = state.reduced
+        reduced_state = state.reduced
         chains = self.executables.restore(self._device_seed, self.arrays, layout.placed(state.chains, mesh))
         if sinks is not None:
             if len(sinks.states) > 1:
-                sinks, reduced = self._placed_reducers(sinks, reduced)
+                sinks, reduced_state = self._placed_reducers(sinks, reduced_state)
             else:
                 sinks = rows_of(sinks, self.blocks.row_layout, self.blocks.slots)
                 specs = SinkState(PartitionSpec(CHAIN), (self.blocks.recorder.specs,))
@@ -306,7 +306,7 @@ class Engine:
             tuning=reshard(state.tuning, layout),
             warming=reshard(state.warming, layout),
             sinks=sinks,
-            reduced=reduced,
+            reduced=reduced_state,
             warmed=warmed,
             settling=settling,
         )
@@ -318,7 +318,7 @@ class Engine:
         )
         return SinkState(to_host(sinks.count), (jax.tree.map(to_host, counts), states))
 
-    def _placed_reducers(self, sinks: SinkState, reduced: Reduced) -> tuple[SinkState, Reduced]:
+    def _placed_reducers(self, sinks: SinkState, reduced_state: Reduced) -> tuple[SinkState, Reduced]:
         """Return the sinks on the devices and the reducers' states on the host.
 
         States with one entry per device cannot be placed on another number of devices: they are merged on the host.
@@ -329,8 +329,8 @@ class Engine:
         of_chains = shardings(mesh, PartitionSpec(CHAIN))
         pairs = zip(jax.tree.leaves(placements), jax.tree.leaves(states), strict=True)
         if any(placement.pooled and len(leaf) != mesh.shape[CHAIN] for placement, leaf in pairs):
-            before = (reduced.draws + sinks.count).astype(np.int32)
-            reduced = HostReducers.of(self.executables.reducing).with_states(reduced, states)
+            before = (reduced_state.draws + sinks.count).astype(np.int32)
+            reduced_state = HostReducers.of(self.executables.reducing).with_states(reduced_state, states)
             assert self.executables.empty is not None
             states = self.executables.empty(self.arrays, to_devices(before, of_chains)).states[1]
         else:
@@ -342,10 +342,10 @@ class Engine:
                 states,
             )
         count, counts = jax.tree.map(lambda leaf: to_devices(leaf, of_chains), (sinks.count, counts))
-        return SinkState(count, (counts, states)), reduced
+        return SinkState(count, (counts, states)), reduced_state
 
 
-def _taken(leaf: Array, sources: Integer[np.ndarray, "chains"], axis: int) -> Array:
+def _take_entries(leaf: Array, sources: Integer[np.ndarray, "chains"], axis: int) -> Array:
     """Return the entries of an array that `sources` names, with its sharding; taken on the host, since it is small."""
     return to_devices(np.take(to_host(leaf), sources, axis), leaf.sharding)
 

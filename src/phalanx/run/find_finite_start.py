@@ -114,7 +114,7 @@ class RpropState(NamedTuple):
         return RpropState(count, position, best, followed, steps, mark)
 
 
-def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], given: Given) -> Attempt:
+def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], start_values: Given) -> Attempt:
     """Return a position with finite log density and gradient, true if the search succeeded, and misfits by variable.
 
     Without `needs_gradient` only the log density must be finite, and the gradient is empty.
@@ -132,7 +132,7 @@ def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], gi
         grown = INITIAL_RADIUS + (FARTHEST - INITIAL_RADIUS) * (attempt - ATTEMPTS) / FARTHER
         radius = jnp.where(attempt <= ATTEMPTS, INITIAL_RADIUS * (1 - attempt / ATTEMPTS), grown)
         position = density.initial_position(random.fold_in(key, attempt), radius)
-        last = _evaluated(density, needs_gradient, position, given)
+        last = _evaluate_at(density, needs_gradient, position, start_values)
         return attempt + 1, steep | jnp.isfinite(last[0].log_density.value), last
 
     # the first attempt is made in the loop, too, so that the model is compiled once
@@ -148,7 +148,7 @@ def is_far(log_density: Float[Array, "lanes"]) -> Bool[Array, "lanes"]:
     return jnp.abs(log_density) > FAR / jnp.finfo(log_density.dtype).eps
 
 
-def climbed(density: Density, start: Point, far: Bool[Array, ""], given: Given) -> Point:
+def climbed(density: Density, start: Point, far: Bool[Array, ""], start_values: Given) -> Point:
     """Return the highest position of a climb from a start that is far, or the start."""
     layout = density.sites.layout
     first = RpropState.at(start.position.by_variable(), start.log_density, start.gradient.by_variable())
@@ -156,7 +156,7 @@ def climbed(density: Density, start: Point, far: Bool[Array, ""], given: Given) 
     first = first._replace(count=jnp.where(far, first.count, CLIMB))
 
     def step(state: RpropState) -> RpropState:
-        at, is_finite, _ = _evaluated(density, True, state.position, given)
+        at, is_finite, _ = _evaluate_at(density, True, state.position, start_values)
         state = state._replace(position=at.position.by_variable())
         return state.after(at.log_density, at.gradient.by_variable(), is_finite)
 
@@ -164,10 +164,10 @@ def climbed(density: Density, start: Point, far: Bool[Array, ""], given: Given) 
     return Point(layout.vector(position), total, layout.vector(gradient))
 
 
-def _evaluated(density: Density, needs_gradient: bool, position: ByVariable, given: Given) -> Attempt:
+def _evaluate_at(density: Density, needs_gradient: bool, position: ByVariable, start_values: Given) -> Attempt:
     """Return a position with the given values in it, true if it can be used, and misfits."""
     layout = density.sites.layout
-    position, misfits = density.at_values(position, given.values, given.wanted)
+    position, misfits = density.at_values(position, start_values.values, start_values.wanted)
     fits = ~jnp.stack([jnp.any(misfit) for misfit in misfits.values()]).any()
     if not needs_gradient:
         total = density.total(position)

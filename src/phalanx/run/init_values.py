@@ -153,21 +153,21 @@ def initial_of(init: Any, target: Target, num_chains: int, seed: int, prior: Cal
         return _together(init, initial_of(init.init, target, num_chains, seed, prior), num_chains)
     shapes = target.sites.whole_shapes
     if isinstance(init, Posterior):
-        return _checked("draws of a posterior", _of_posterior(init, target, num_chains), shapes, num_chains)
+        return _check_values("draws of a posterior", _of_posterior(init, target, num_chains), shapes, num_chains)
     if hasattr(init, "starts"):
-        return _checked("draws of a fit", _of_fit(init.starts(num_chains, seed), target), shapes, num_chains)
+        return _check_values("draws of a fit", _of_fit(init.starts(num_chains, seed), target), shapes, num_chains)
     if isinstance(init, Mapping):
-        initial = _checked("values", init, shapes, num_chains, of_chains=False)
+        initial = _check_values("values", init, shapes, num_chains, of_chains=False)
         check_inside_simplex(init, target.sites.latents)
         return initial
     keys = jax.vmap(lambda chain: random.fold_in(random.fold_in(random.key(seed), chain), UNUSED_DRAW))
     if isinstance(init, str) and init == PRIOR:
-        return _checked("draws from the prior", prior(keys(np.arange(num_chains))), shapes, num_chains)
+        return _check_values("draws from the prior", prior(keys(np.arange(num_chains))), shapes, num_chains)
     if callable(init):
         name = getattr(init, "__name__", type(init).__name__)
         starts = _of_function(init, keys(np.arange(num_chains)), target)
         check_inside_simplex(starts, target.sites.latents)
-        return _checked(f"values of {name}", starts, shapes, num_chains)
+        return _check_values(f"values of {name}", starts, shapes, num_chains)
     raise _no_kind(init)
 
 
@@ -201,7 +201,7 @@ def check_values(init: object, latents: Sequence[Latent], num_chains: int) -> No
     if isinstance(init, Superchains):
         check_values(init.init, latents, num_chains)
     elif isinstance(init, Mapping):
-        _checked("values", init, {latent.name: latent.shape for latent in latents}, num_chains, of_chains=False)
+        _check_values("values", init, {latent.name: latent.shape for latent in latents}, num_chains, of_chains=False)
         check_inside_simplex(init, latents)
 
 
@@ -253,8 +253,8 @@ def _of_posterior(
     draws, (chains, length) = posterior.of_all_chains.draws, (posterior.num_chains, posterior.num_draws)
     if chains == num_chains:
         return {name: np.asarray(draws[name][:, length - 1 :])[:, 0] for name in names}
-    chosen = np.linspace(0, chains * length - 1, num_chains).round().astype(int)
-    return {name: np.asarray(draws[name]).reshape(-1, *draws[name].shape[2:])[chosen] for name in names}
+    draw_numbers = np.linspace(0, chains * length - 1, num_chains).round().astype(int)
+    return {name: np.asarray(draws[name]).reshape(-1, *draws[name].shape[2:])[draw_numbers] for name in names}
 
 
 def _of_fit(draws: Mapping[str, Any], target: Target) -> dict[str, Any]:
@@ -302,15 +302,15 @@ def _for_all(init: Callable[[Array], Any], keys: Array, first: Mapping[str, Any]
     return jax.tree.map(lambda *values: np.stack(values), *of_chains)
 
 
-def _checked(
-    described: str,
+def _check_values(
+    description: str,
     values: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
     num_chains: int,
     of_chains: bool = True,
 ) -> Initial:
     """Return values that fit the model, broadcast over chains; `of_chains` means that they have one for each chain."""
-    checked = {}
+    values_by_name = {}
     if unknown := [name for name in values if name not in shapes]:
         raise ValueError(
             f"init: the model has no latent variable {', '.join(map(repr, unknown))}; it has "
@@ -326,8 +326,8 @@ def _checked(
                 f"init: the value of variable {name!r} has shape {one}; expected {shape}, or {each} with a value for "
                 f"each chain."
             )
-        checked[name] = np.broadcast_to(value, each)
-    return Initial(f"{described} ({', '.join(checked)})" if checked else "random", checked)
+        values_by_name[name] = np.broadcast_to(value, each)
+    return Initial(f"{description} ({', '.join(values_by_name)})" if values_by_name else "random", values_by_name)
 
 
 def _numbers(name: str, value: Any) -> Shaped[np.ndarray, "..."]:

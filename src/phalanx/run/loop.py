@@ -109,15 +109,15 @@ class Run:
             self._go_through(warming)
         self._keep_warm_up()
 
-    def resume(self, saved: RunState) -> None:
+    def resume(self, saved_state: RunState) -> None:
         """Restore a fetched state, and complete its warm-up."""
         executables = self.engine.executables
-        if (larger := executables.with_slots(saved.slots, self.engine.arrays)) is not executables:
-            self.engine = Engine(larger, saved.seed, self.engine.arrays)
+        if (larger := executables.with_slots(saved_state.slots, self.engine.arrays)) is not executables:
+            self.engine = Engine(larger, saved_state.seed, self.engine.arrays)
         stores = executables.stores_draws
-        self.engine.use_centring(saved.centring)
-        reduced = HostReducers.of(self.engine.executables.reducing).pooled(saved.reduced)
-        state = self.engine.placed(saved._replace(reduced=reduced))
+        self.engine.use_centring(saved_state.centring)
+        reduced_state = HostReducers.of(self.engine.executables.reducing).pooled(saved_state.reduced)
+        state = self.engine.placed(saved_state._replace(reduced=reduced_state))
         warming = self._warm_up_phase(state.arguments)
         state = warming.resume(state) if state.in_warm_up else state
         self.state = self.engine.rested(state, warming.accumulates if state.in_warm_up else not stores)
@@ -127,10 +127,10 @@ class Run:
 
     def _keep_warm_up(self) -> None:
         """Move the draws of a complete warm-up out of the state, into the store if there is one."""
-        if (kept := self.state.warmed) is None:
+        if (warmup_draws := self.state.warmed) is None:
             return
-        if kept.count:
-            draws, stats = kept.whole
+        if warmup_draws.count:
+            draws, stats = warmup_draws.whole
             stats["step_size"] = warmup_step_sizes(self.state, stats)
             if self.store is None:
                 self.warmup_draws = draws
@@ -142,16 +142,16 @@ class Run:
     def sample(self, num_samples: int, until: Until | None) -> None:
         """Sample until every chain has `num_samples // thin` more draws or `until` is met."""
         engine = self.engine
-        stored = self.state.stored
+        stored_draws = self.state.stored
         thin = self.state.arguments.thin
         if not engine.executables.stores_draws:
             seconds = math.inf if until is None else until.seconds or math.inf
             phase = ReducePhase(engine, num_samples // thin, thin, seconds)
         else:
             total = num_samples // thin
-            room = total + stored.count if until is None else min(total, UNTIL_ROOM)
+            room = total + stored_draws.count if until is None else min(total, UNTIL_ROOM)
             room = room if self.store is None else 0
-            buffer = DrawBuffer(engine.blocks.target, engine.blocks.held, stored.count + total, room)
+            buffer = DrawBuffer(engine.blocks.target, engine.blocks.held, stored_draws.count + total, room)
             watch = None if until is None else StoppingWatch(until, engine.blocks.names)
             phase = StorePhase(engine, buffer, thin, watch, self.store)
         self.state = phase.begin(self.state)
@@ -163,17 +163,17 @@ class Run:
 
     def _go_through(self, phase: Phase) -> None:
         while (goal := phase.goal(self.state)) is not None:
-            self.state, shown = phase.after(self.engine.advance(self.state, goal, phase.accumulates))
-            if shown.rates.size:  # in a short block no draw may have ended
-                self._acceptance = float(np.mean(shown.rates))
+            self.state, progress = phase.after(self.engine.advance(self.state, goal, phase.accumulates))
+            if progress.rates.size:  # in a short block no draw may have ended
+                self._acceptance = float(np.mean(progress.rates))
             report = RunReport(
                 phase.name,
-                shown.done,
-                shown.total,
+                progress.done,
+                progress.total,
                 self.engine.blocks.num_chains,
                 self._acceptance,
-                shown.divergences,
-                shown.speed,
+                progress.divergences,
+                progress.speed,
                 self.so_far,
             )
             for callback in self._callbacks:

@@ -149,10 +149,10 @@ class RunOptions:
             raise ValueError(f"store={str(self.store)!r} is the folder of the checkpoint, too; name another one.")
         require("zarr")
 
-    def in_words(self, saved: Posterior | None) -> dict[str, str]:
-        """Return the options that processes must share besides a run's identity; a checkpoint holds the run `saved`."""
+    def in_words(self, saved_run: Posterior | None) -> dict[str, str]:
+        """Return the options that processes must share besides a run's identity; a checkpoint holds `saved_run`."""
         texts = {name: str(getattr(self, name)) for name in ("num_samples", "until", "checkpoint", "store")}
-        return texts | {"the number of saved draws": str(None if saved is None else saved.num_draws)}
+        return texts | {"the number of saved draws": str(None if saved_run is None else saved_run.num_draws)}
 
     @property
     def centring(self) -> Centrings:

@@ -42,12 +42,12 @@ class Clock:
     """Clock of the phases of a run.
 
     Args:
-        started: local time at the start, ISO 8601.
+        start_time: local time at the start, ISO 8601.
         before: times of the run that this one continues.
     """
 
-    def __init__(self, started: str, before: Timing | None = None):
-        self.started = started
+    def __init__(self, start_time: str, before: Timing | None = None):
+        self.started = start_time
         self.before = before or Timing()
         self._began = time.perf_counter()
         self._sampling_began = None
@@ -59,7 +59,7 @@ class Clock:
     def timing(self, run: Run, compile_seconds: float, compilations: int) -> Timing:
         """Return the times so far and the work done."""
         now = time.perf_counter()
-        ended = now if self._sampling_began is None else self._sampling_began
+        warmup_end = now if self._sampling_began is None else self._sampling_began
         state = run.state
         machine = run.kernel.machine
         evaluations = state.warmup.evaluations + state.sampling.evaluations
@@ -68,8 +68,8 @@ class Clock:
         num_chains = run.engine.blocks.num_chains
         return Timing(
             compile=self.before.compile + compile_seconds,
-            warmup=self.before.warmup + ended - self._began,
-            sampling=self.before.sampling + now - ended,
+            warmup=self.before.warmup + warmup_end - self._began,
+            sampling=self.before.sampling + now - warmup_end,
             gradient_evaluations=evaluations if machine.uses_gradient else 0,
             compilations=compilations,
             lane_efficiency=1.0 if makes_whole_draws else state.sampling.evaluations / (num_chains * ticks),
@@ -103,9 +103,9 @@ class RunStart(NamedTuple):
             run.begin(self.initial, self.arguments, self.centring)
             return
         before = self.before
-        held = run.engine.blocks.held
-        run.warmup_draws = held_of(before, before.warmup_draws, held)
-        run.warmup_stats = held_of(before, before.warmup_stats, held)
+        held_chains = run.engine.blocks.held
+        run.warmup_draws = held_of(before, before.warmup_draws, held_chains)
+        run.warmup_stats = held_of(before, before.warmup_stats, held_chains)
         run.resume(self.state)
 
     def clock(self) -> Clock:
@@ -133,15 +133,15 @@ class RunResults(NamedTuple):
         """Return the results so far; without draws in a store, which must be written first, unless `with_draws`."""
         state = run.state
         states = run.reduced
-        reduced = states, HostReducers.of(run.engine.executables.reducing).finalize(states)
+        results = states, HostReducers.of(run.engine.executables.reducing).finalize(states)
         of_warmup = run.warmup_draws, run.warmup_stats
         if not state.stored.count or (run.store is not None and not with_draws):
-            return cls({}, {}, *reduced, *of_warmup)
+            return cls({}, {}, *results, *of_warmup)
         if run.store is not None:
-            return cls(*run.store.read(), *reduced, *run.store.read_warm_up())  # pyright: ignore[reportArgumentType]
+            return cls(*run.store.read(), *results, *run.store.read_warm_up())  # pyright: ignore[reportArgumentType]
         draws, stats = state.stored.whole
         stats["step_size"] = step_sizes(state, stats)
-        return cls({name: draws[name] for name in run.engine.blocks.names}, stats, *reduced, *of_warmup)
+        return cls({name: draws[name] for name in run.engine.blocks.names}, stats, *results, *of_warmup)
 
     def place(self, run: Run) -> ProcessDraws | None:
         """Return the position of these draws among all processes' draws; None if complete. All must call it."""
@@ -155,10 +155,12 @@ class RunResults(NamedTuple):
         relocations = [Relocation(*relocation) for relocation in state.relocations]
         executables = run.engine.executables
         num_draws = self.states.draws
-        lost = 0 if executables.reduce is None else max(0, state.stored.count - num_draws)
+        num_lost = 0 if executables.reduce is None else max(0, state.stored.count - num_draws)
         drifts = filter(None, [self._not_stationary(run, before)])
         return replace(
-            before.of_run(clock.started, run.interrupted, relocations, (*drifts, *findings(dict(self.reduced), lost))),
+            before.of_run(
+                clock.started, run.interrupted, relocations, (*drifts, *findings(dict(self.reduced), num_lost))
+            ),
             seed=state.seed,
             init=state.arguments.init,
             superchains=state.arguments.superchains,
@@ -175,17 +177,17 @@ class RunResults(NamedTuple):
     def _not_stationary(self, run: Run, record: RunRecord) -> Finding | None:
         """Return a finding if short chains still drift together; longer ones are compared by R-hat."""
         settling = run.state.settling
-        held = run.engine.blocks.held
+        held_chains = run.engine.blocks.held
         draws = run.state.stored.count
         if settling is None or not settling.count or not self.stats or draws >= SHORT_CHAIN:
             return None
-        owned = held.owned
+        owned = held_chains.owned
         parts = (settling.draws, settling.stats), (self.draws, self.stats)
         early, late = (
             {name: values[owned] for name, values in [("log_density", stats["log_density"]), *variables.items()]}
             for variables, stats in parts
         )
-        return shifts(early, late, record.labels, held.total).finding
+        return shifts(early, late, record.labels, held_chains.total).finding
 
 
 def _spread(weights: Shaped[np.ndarray, "..."]) -> tuple[float, float, float]:

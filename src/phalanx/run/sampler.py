@@ -177,12 +177,12 @@ class Sampler:
             with saves.explained():
                 state = self._state_of(before, data_used.arrays)
                 state = state._replace(stopped=state.stopped and options.until is not None)
-                left = saves.left(before, state, options.num_samples)
+                num_left = saves.left(before, state, options.num_samples)
             if draws_to is not None:
                 draws_to.resume(identity, saves.saves.folder, state.stored.count)
             start = RunStart(int(seed), self.kernel, before=before, state=state)
             return self._execute(
-                start, data_used, replace(options, num_samples=left), options.num_samples, saves, draws_to
+                start, data_used, replace(options, num_samples=num_left), options.num_samples, saves, draws_to
             )
 
     def continue_run(
@@ -239,8 +239,8 @@ class Sampler:
         draws_to: DrawStore | None = None,
     ) -> Posterior:
         """Return the posterior of a run of `samples` iterations, of which it still makes `options.num_samples`."""
-        stored = 0 if start.state is None else start.state.stored.count
-        room = stored + options.room if draws_to is None else 2 * self.executables.blocks.slots
+        num_stored = 0 if start.state is None else start.state.stored.count
+        room = num_stored + options.room if draws_to is None else 2 * self.executables.blocks.slots
         plan = self.plan(room, data.arrays, options.warmup * bool(options.save_warmup))  # earlier draws are copied
         callbacks = options.callbacks if saves is None else [*options.callbacks, saves.offer]
         with watched(make_progress(options.progress)) as display:
@@ -292,8 +292,8 @@ class Sampler:
         check_arguments(seed=seed)
         options = self._checked(options)
         data = self._data(None)
-        held = self.executables.blocks.held
-        with checkpoint_in(options.policy, held) as saves, watched(make_progress(options.progress)) as display:
+        held_chains = self.executables.blocks.held
+        with checkpoint_in(options.policy, held_chains) as saves, watched(make_progress(options.progress)) as display:
             self._announce(display, self.plan(options.room))
             initial = self._initial(options.init, int(seed), self.arrays)
             arguments = options.arguments(initial)
@@ -417,18 +417,18 @@ class Sampler:
         target = self.executables.blocks.target
         if data is None:
             check_same_names(names, self.record.names)
-            used = Data(self.arrays, self.record)
+            run_data = Data(self.arrays, self.record)
         else:
             names = self.record.names if names is None else names
             of_fit = KnownData.of(target.arguments.with_arrays(self.arrays), names)
-            given = centred_first(target.program, impute_again(target.program, data))
-            arguments = of_fit.split(target.program, given).fixing(target.arguments.constants)
+            complete_data = centred_first(target.program, impute_again(target.program, data))
+            arguments = of_fit.split(target.program, complete_data).fixing(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
                 self.indices.check_indices(arguments)
             target = target.with_arguments(arguments)
-            named = names_in_record(self.naming, arguments, names)
-            used = Data(target.place_arrays(), replace(self.record, **named))
-        for name, array in zip(target.arguments.names, used.arrays, strict=True):
+            name_fields = names_in_record(self.naming, arguments, names)
+            run_data = Data(target.place_arrays(), replace(self.record, **name_fields))
+        for name, array in zip(target.arguments.names, run_data.arrays, strict=True):
             check_alive(f"data: {name}", array)
-        return used
+        return run_data

@@ -144,13 +144,13 @@ class Stored(NamedTuple):
         few = self._mapped(lambda values: values[:, draws])
         return few._replace(counts=np.full(len(self.counts), len(draws)))
 
-    def gathered(self, held: HeldChains) -> Stored:
+    def gathered(self, held_chains: HeldChains) -> Stored:
         """Return the draws of all chains, given those that this process holds; all must call it together."""
-        return self if held.is_whole else self._mapped(held.gathered)
+        return self if held_chains.is_whole else self._mapped(held_chains.gathered)
 
-    def part(self, held: HeldChains) -> Stored:
+    def part(self, held_chains: HeldChains) -> Stored:
         """Return the inverse of `gathered`."""
-        return self if held.is_whole else self._mapped(held.part)
+        return self if held_chains.is_whole else self._mapped(held_chains.part)
 
     def _mapped(self, of: Callable[[np.ndarray], np.ndarray]) -> Stored:
         self.settle()
@@ -172,8 +172,8 @@ class Stored(NamedTuple):
 
     def _cut(self, begin: int, end: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         self.settle()
-        cut = slice(begin - self.moved, end - self.moved)
-        draws, stats = ({name: values[:, cut] for name, values in of.items()} for of in (self.draws, self.stats))
+        columns = slice(begin - self.moved, end - self.moved)
+        draws, stats = ({name: values[:, columns] for name, values in of.items()} for of in (self.draws, self.stats))
         return draws, stats
 
 
@@ -283,7 +283,7 @@ class RunState(NamedTuple):
     def warmup_record(self) -> dict[str, Shaped[np.ndarray, "rounds"]]:
         """Statistics of the warm-up rounds by name."""
         names = self.rounds[0] if self.rounds else ()
-        return {name: np.array([noted[name] for noted in self.rounds]) for name in names}
+        return {name: np.array([entry[name] for entry in self.rounds]) for name in names}
 
     @property
     def plain(self) -> RunState:

@@ -111,30 +111,31 @@ class TracedCall:
         arguments = split_arguments(model, data)
         mesh = choose_mesh(arguments, mesh)
         check_mesh(mesh)
-        shared = {"kernel": kernel.name, "mesh": dict(mesh.shape)}
-        check_same(call, lambda: call_words(model, arguments, **shared, **options()))
+        words = {"kernel": kernel.name, "mesh": dict(mesh.shape)}
+        check_same(call, lambda: call_words(model, arguments, **words, **options()))
         sizes = axes_but_chain(mesh)
         varies = "" if kernel.batch_size is None else IN_BATCHES
         arguments, as_written = trace_with_values(
-            arguments, lambda given: TracedProgram.of_whole(model, given, sizes), varies=varies
+            arguments, lambda trial_arguments: TracedProgram.of_whole(model, trial_arguments, sizes), varies=varies
         )
         if not as_written.observes:
             check_outcome_named(model, left_out)
         whole = as_written
         if kernel.centring is not None:
-            centred, data, said = partly_centred(model, data, kernel.centring, whole, mesh)
-            notices.extend(said)
+            centred_model, data, notes = partly_centred(model, data, kernel.centring, whole, mesh)
+            notices.extend(notes)
             arguments, whole = trace_with_values(
-                split_arguments(centred, data), lambda given: TracedProgram.of_whole(centred, given, sizes)
+                split_arguments(centred_model, data),
+                lambda trial_arguments: TracedProgram.of_whole(centred_model, trial_arguments, sizes),
             )
-            model = centred
+            model = centred_model
         check_same(call, lambda: {"the model, or a value that it reads,": captured_words(whole)})
         naming = Naming.of(whole, arguments, names)
         indices = DataCheck.of(whole)
         fields = names_in_record(naming, arguments)
         notices.extend(indices.check_indices(arguments))
-        said = tuple(filter(None, notices))
-        return cls(model, arguments, whole, as_written, mesh, naming, fields, indices, said)
+        notes = tuple(filter(None, notices))
+        return cls(model, arguments, whole, as_written, mesh, naming, fields, indices, notes)
 
     def place_arrays(self, target: Target) -> tuple[Array, ...]:
         """Return the data on the mesh."""

@@ -80,27 +80,27 @@ class StoppingWatch:
         self._names = names
         self._began = time.monotonic()
 
-    def look(self, count: int, due: int, read: Callable[[], tuple[Arrays, Arrays]]) -> tuple[bool, int]:
+    def look(self, count: int, due: int, read_draws: Callable[[], tuple[Arrays, Arrays]]) -> tuple[bool, int]:
         """Return true if sampling should stop, and the number of draws of each chain at the next evaluation.
 
-        R-hat and effective sample sizes are evaluated if every chain has `due` draws. `read` returns the draws and
-        statistics so far, `count` draws of each chain.
+        R-hat and effective sample sizes are evaluated if every chain has `due` draws. `read_draws` returns the draws
+        and statistics so far, `count` draws of each chain.
         """
-        wanted = self._condition
-        if wanted.seconds is not None and agreed(time.monotonic() - self._began >= wanted.seconds) and count:
+        condition = self._condition
+        if condition.seconds is not None and agreed(time.monotonic() - self._began >= condition.seconds) and count:
             return True, due
         if count < due:
             return False, due
         due = int(np.ceil(due * GROWTH))
-        if wanted.r_hat is None and wanted.ess is None:
+        if condition.r_hat is None and condition.ess is None:
             return False, due
-        draws, stats = read()  # of several processes, each array is gathered when it is taken
+        draws, stats = read_draws()  # of several processes, each array is gathered when it is taken
         series = [(stats, "log_density"), *((draws, name) for name in self._names)]
         return all(self._good(arrays[name]) for arrays, name in series), due
 
     def _good(self, draws: Shaped[np.ndarray, "chains draws *shape"]) -> bool:
         """Return true if every element of a variable meets the condition; diagnostics that are NaN are ignored."""
-        wanted = self._condition
-        if wanted.r_hat is not None and np.any(rhat(draws) >= wanted.r_hat):
+        condition = self._condition
+        if condition.r_hat is not None and np.any(rhat(draws) >= condition.r_hat):
             return False
-        return wanted.ess is None or not any(np.any(ess(draws, kind) < wanted.ess) for kind in ("bulk", "tail"))
+        return condition.ess is None or not any(np.any(ess(draws, kind) < condition.ess) for kind in ("bulk", "tail"))

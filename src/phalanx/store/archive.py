@@ -56,12 +56,12 @@ def write_archive(file: Path, kind: Kind, parts: Mapping[str, Any], entries: Map
         TypeError: when a part holds something else.
     """
     arrays: dict[str, np.ndarray] = {}
-    described = {name: _describe(part, name, arrays) for name, part in parts.items()}
-    contents = {"format": kind.format, "version": kind.versions[-1], **entries, "parts": described}
+    descriptions = {name: _describe(part, name, arrays) for name, part in parts.items()}
+    contents = {"format": kind.format, "version": kind.versions[-1], **entries, "parts": descriptions}
     # NumPy's numbers, which records may hold, are not JSON's.
     arrays[_ENTRY] = np.array(json.dumps(contents, default=lambda number: number.item()))
-    with replacing(file) as partial, partial.open("wb") as opened:
-        np.savez(opened, **arrays)  # pyright: ignore[reportArgumentType]
+    with replacing(file) as partial, partial.open("wb") as stream:
+        np.savez(stream, **arrays)  # pyright: ignore[reportArgumentType]
     return file
 
 
@@ -153,7 +153,7 @@ def _describe_array(array: np.ndarray, where: str, arrays: dict[str, np.ndarray]
     return {"array": entry, "dtype": array.dtype.name, "shape": list(array.shape)}
 
 
-def _checked(array: np.ndarray, dtype: str, shape: Any) -> np.ndarray:
+def _check_array(array: np.ndarray, dtype: str, shape: Any) -> np.ndarray:
     """Return an array of the file if it is what was saved."""
     if array.dtype.fields is not None or np.dtype(dtype).fields is not None:
         raise ValueError("an array has several fields")
@@ -165,9 +165,9 @@ def _checked(array: np.ndarray, dtype: str, shape: Any) -> np.ndarray:
     return array if same_type else array.view(dtype)
 
 
-def _rebuild(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _rebuild(description: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """Invert `_describe`."""
-    match described:
+    match description:
         case {"value": value}:
             return value
         case {"dict": items}:
@@ -181,5 +181,5 @@ def _rebuild(described: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case {"tuple": items}:
             return tuple(_rebuild(item, arrays) for item in items)
         case {"array": entry, "dtype": dtype}:
-            return _checked(arrays[entry], dtype, described.get("shape"))
-    raise ValueError(f"an entry reads {described!r}")
+            return _check_array(arrays[entry], dtype, description.get("shape"))
+    raise ValueError(f"an entry reads {description!r}")

@@ -20,16 +20,16 @@ class Checkpoint:
     Args:
         policy: the folder, and when to save.
         kind: noun for what is saved: "run", "fit" or "ensemble".
-        called: the folder's name in messages.
+        title: the folder's name in messages.
         index: name of the index that earlier releases wrote.
     """
 
-    def __init__(self, policy: SavePolicy, kind: str, called: str, index: str = ""):
+    def __init__(self, policy: SavePolicy, kind: str, title: str, index: str = ""):
         self.policy = policy
         self.kind = kind
-        self.called = called
-        self.saves = Saves(policy.folder.absolute(), called, kind, index)
-        self._writer = BackgroundWriter(self.saves.folder, called, "run" if kind == "run" else "training")
+        self.called = title
+        self.saves = Saves(policy.folder.absolute(), title, kind, index)
+        self._writer = BackgroundWriter(self.saves.folder, title, "run" if kind == "run" else "training")
         self._saved = time.monotonic()
         self._took = 0.0
         self._permanent = 0
@@ -46,14 +46,14 @@ class Checkpoint:
             self._permanent = self.saves.last_permanent
             yield
 
-    def is_due(self, done: int) -> bool:
+    def is_due(self, num_done: int) -> bool:
         """Return whether to save after so many draws or steps, the same in all processes."""
         late = time.monotonic() - self._saved >= max(self.policy.seconds, self._took / SAVE_FRACTION)
-        return self.policy.passes(self._permanent, done) or bool(agreed(late and self._writer.is_idle))
+        return self.policy.passes(self._permanent, num_done) or bool(agreed(late and self._writer.is_idle))
 
-    def permanent_at(self, done: int) -> int | None:
+    def permanent_at(self, num_done: int) -> int | None:
         """Return the number of draws or steps if the save after them is permanent; None otherwise."""
-        return done if self.policy.passes(self._permanent, done) else None
+        return num_done if self.policy.passes(self._permanent, num_done) else None
 
     def note(self, at: int | None, took: float = 0.0) -> None:
         """Note a save, permanent if `at` is given, and the seconds that the caller has waited for it."""

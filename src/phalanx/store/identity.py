@@ -53,10 +53,12 @@ def texts_of(identity: Identity) -> dict[str, str]:
     return {**{name: str(value) for name, value in identity["said"].items()}, **digests, **identity["releases"]}
 
 
-def identity_of(said: dict[str, Any], contents: dict[str, str | None], traces: Mapping[str, Any]) -> Identity:
+def identity_of(settings: dict[str, Any], contents: dict[str, str | None], traces: Mapping[str, Any]) -> Identity:
     """Return the identity of a training from traces, as `trace` gives them."""
     digests = {name: _digest(one) for name, one in traces.items()}
-    return Identity(said=said, contents=contents, traces=digests, releases=_releases(), compiler=compiler_settings())
+    return Identity(
+        said=settings, contents=contents, traces=digests, releases=_releases(), compiler=compiler_settings()
+    )
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,11 @@ class Comparison:
     follows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
 
-    def check(self, called: str, kind: str, there: Identity, here: Identity) -> None:
+    def check(self, title: str, kind: str, there: Identity, here: Identity) -> None:
         """Raise unless a folder holds what this call makes; warn of what could not be compared.
 
         Args:
-            called: the folder's name in messages.
+            title: the folder's name in messages.
             kind: noun for what it holds.
             there: identity of what it holds.
             here: identity of what the call makes.
@@ -88,47 +90,49 @@ class Comparison:
             ValueError: when it holds another run or training; the message names what differs.
         """
         if differences := self.differences(there, here):
-            raise ValueError(f"{called} holds another {kind}: {differences}. {self.advice}")
+            raise ValueError(f"{title} holds another {kind}: {differences}. {self.advice}")
         if opaque := self.not_compared(there, here):
             warn(
-                f"{called} may be of another {kind}: not compared were {opaque}. Make sure that they are those it was "
+                f"{title} may be of another {kind}: not compared were {opaque}. Make sure that they are those it was "
                 f"made with.",
                 stacklevel=4,
             )
-        warn_of_other_settings(f"{called}: the {kind}", there.get("compiler", {}))
+        warn_of_other_settings(f"{title}: the {kind}", there.get("compiler", {}))
 
     def differences(self, there: Identity, here: Identity) -> str:
         """Return what differs between two identities; empty where they are equal."""
-        said = [
+        setting_differences = [
             f"{name} is {there['said'].get(name)} there, and {value} here"
             for name, value in here["said"].items()
             if there["said"].get(name) != value
         ]
-        if said:  # the rest follows from these: another batch size makes another trace
-            return "; ".join(said)
+        if setting_differences:  # the rest follows from these: another batch size makes another trace
+            return "; ".join(setting_differences)
         contents = _others({**dict.fromkeys(here["contents"], ""), **there["contents"]}, here["contents"])
         traces = []
         if there["releases"] == here["releases"]:
             traces = _others(there["traces"], here["traces"])
         if not self.descriptions:
-            changed = [f"the content of {name} differs" for name in contents]
+            content_differences = [f"the content of {name} differs" for name in contents]
             programs = [f"the trace of {name} differs (its code, or a value that it reads)" for name in traces]
-            return "; ".join(changed or programs)
+            return "; ".join(content_differences or programs)
         others = {*contents, *traces}
-        named = [name for name in self.descriptions if name in others and others.isdisjoint(self.follows.get(name, ()))]
-        texts = dict.fromkeys(self.descriptions[name] for name in named)
+        differing = [
+            name for name in self.descriptions if name in others and others.isdisjoint(self.follows.get(name, ()))
+        ]
+        texts = dict.fromkeys(self.descriptions[name] for name in differing)
         return f"it differs in {' and in '.join(texts)}" if texts else ""
 
     def not_compared(self, there: Identity, here: Identity) -> str:
         """Return what could not be compared, and why; empty where all was."""
         if there["releases"] != here["releases"]:
-            changed = [
+            libraries = [
                 f"{name} {there['releases'].get(name, '(none)')} there and {here['releases'].get(name, '(none)')} here"
                 for name in TRACED_BY
                 if there["releases"].get(name) != here["releases"].get(name)
             ]
             what = " and ".join(dict.fromkeys(self.descriptions[name] for name in here["traces"]))
-            return f"{what}, because programs are written down by {', '.join(changed)}"
+            return f"{what}, because programs are written down by {', '.join(libraries)}"
         opaque = [
             self.descriptions[name]
             for name, digest in here["traces"].items()
@@ -159,9 +163,9 @@ def digest_of(arrays: Iterable[tuple[str, np.ndarray]], labels: Mapping[str, Any
     return digest.hexdigest()
 
 
-def _digest(traced: object) -> str | None:
+def _digest(trace_of_program: object) -> str | None:
     """Return a digest of a trace; None where something in it cannot be compared by content."""
-    form = form_of(traced)
+    form = form_of(trace_of_program)
     return None if form is None else form.digest.hex()
 
 

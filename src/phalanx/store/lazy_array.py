@@ -53,9 +53,9 @@ class LazyArray(NDArrayOperatorsMixin):
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        wanted = index if isinstance(index, tuple) else (index,)
-        if 1 < len(wanted) <= self.ndim and all(isinstance(one, slice) for one in wanted):
-            parts = [range(size)[one] for size, one in zip(self.shape, wanted, strict=False)]
+        indices = index if isinstance(index, tuple) else (index,)
+        if 1 < len(indices) <= self.ndim and all(isinstance(one, slice) for one in indices):
+            parts = [range(size)[one] for size, one in zip(self.shape, indices, strict=False)]
             if all(part.step == 1 for part in parts):  # behind the last draw there is room
                 return self._read(tuple(slice(part.start, max(part.start, part.stop)) for part in parts))
         return np.asarray(self)[index]
@@ -64,8 +64,8 @@ class LazyArray(NDArrayOperatorsMixin):
         return np.asarray(self._read((slice(0, self.shape[0]), slice(0, self.shape[1]))), dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        read = (np.asarray(one) if isinstance(one, LazyArray) else one for one in inputs)
-        return getattr(ufunc, method)(*read, **options)
+        arrays = (np.asarray(one) if isinstance(one, LazyArray) else one for one in inputs)
+        return getattr(ufunc, method)(*arrays, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -97,16 +97,16 @@ class StoredArray(LazyArray):
     """Draws of one variable `(chain, draw, ...)` in a store.
 
     Args:
-        stored: the array in the store, with room for more draws.
+        zarr_array: the array in the store, with room for more draws.
         count: draws of each chain to show.
 
     Attributes:
         stored: the array in the store.
     """
 
-    def __init__(self, stored: Any, count: int):
-        super().__init__((stored.shape[0], count, *stored.shape[2:]), stored.dtype)
-        self.stored = stored
+    def __init__(self, zarr_array: Any, count: int):
+        super().__init__((zarr_array.shape[0], count, *zarr_array.shape[2:]), zarr_array.dtype)
+        self.stored = zarr_array
 
     def _read(self, index: tuple[slice, ...]) -> np.ndarray:
         try:
@@ -127,8 +127,8 @@ class StoredArray(LazyArray):
         """
         sizes = self.stored.chunks
         folder = Path(self.stored.store.root) / self.stored.path / "c"
-        wanted = [*index, *[slice(None)] * (self.ndim - len(index))]
-        parts = [range(length)[one] for length, one in zip(self.shape, wanted, strict=True)]
+        indices = [*index, *[slice(None)] * (self.ndim - len(index))]
+        parts = [range(length)[one] for length, one in zip(self.shape, indices, strict=True)]
         pairs = zip(parts, sizes, strict=True)
         numbers = [range(part.start // size, -(-part.stop // size)) if part else () for part, size in pairs]
         for chunk in product(*numbers):

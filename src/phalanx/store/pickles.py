@@ -30,9 +30,9 @@ class Pickled:
         return self._with({one.name: getattr(self, one.name) for one in fields(self)})  # pyright: ignore[reportArgumentType]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        shared = {name: getattr(self, name) for name in self.of_process}
-        copied = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in shared}  # pyright: ignore[reportArgumentType]
-        return self._with({**shared, **copy.deepcopy(copied, memo)})
+        attributes = {name: getattr(self, name) for name in self.of_process}
+        copied = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in attributes}  # pyright: ignore[reportArgumentType]
+        return self._with({**attributes, **copy.deepcopy(copied, memo)})
 
     def _with(self, state: dict[str, Any]) -> Any:
         copied = object.__new__(type(self))

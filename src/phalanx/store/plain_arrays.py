@@ -22,15 +22,15 @@ def read_arrays(path: Path, most: int) -> dict[str, np.ndarray]:
     # NumPy would advise to load a file of another kind as a pickle, and leaves one that it opened itself open.
     if not zipfile.is_zipfile(path):
         raise ValueError("it is not an .npz archive")
-    with path.open("rb") as opened:
-        with zipfile.ZipFile(opened) as archive:
+    with path.open("rb") as stream:
+        with zipfile.ZipFile(stream) as archive:
             entries = archive.infolist()
         names = [entry.filename.removesuffix(".npy") for entry in entries]
         if len(set(names)) < len(names):
             raise ValueError(f"it has two arrays {next(name for name in names if names.count(name) > 1)!r}")
         if (total := sum(entry.file_size for entry in entries)) > most:
             raise ValueError(f"its arrays unpack to {total:,} bytes, and {most:,} are the most for a file of its size")
-        with np.load(opened, allow_pickle=False) as file:
+        with np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     if empty := [name for name, array in arrays.items() if array.size and not array.itemsize]:
         raise ValueError(f"the items of its array {empty[0]!r} have no bytes, so that their number can be any")

@@ -34,13 +34,13 @@ class SavePolicy:
             )
         return cls(Path(checkpoint))
 
-    def passes(self, last: int, done: int) -> bool:
-        """Return whether a save is kept after `done` draws or steps, given those of the last one that is."""
-        return self.every is not None and done // self.every > last // self.every
+    def passes(self, last: int, num_done: int) -> bool:
+        """Return whether a save is kept after so many draws or steps, given those of the last one that is."""
+        return self.every is not None and num_done // self.every > last // self.every
 
-    def until_next(self, done: int) -> float:
+    def until_next(self, num_done: int) -> float:
         """Return the draws or steps up to the next save that is kept; infinity without."""
-        return math.inf if self.every is None else self.every - done % self.every
+        return math.inf if self.every is None else self.every - num_done % self.every
 
 
 def checkpoint(folder: str | PathLike[str], *, seconds: float = SECONDS, every: int | None = None) -> SavePolicy:

@@ -86,29 +86,29 @@ def replacing(file: Path) -> Iterator[Path]:
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk, unless the file system cannot wait for them."""
     try:
-        opened = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(opened)
+            os.fsync(descriptor)
         finally:
-            os.close(opened)
+            os.close(descriptor)
     except OSError as error:
         without = (*WITHOUT_SYNC, *(WITHOUT_FOLDERS if path.is_dir() else ()))
         if error.errno not in without:
             raise
 
 
-def lock(opened: int, called: str) -> bool:
+def lock(descriptor: int, title: str) -> bool:
     """Lock an open file or folder for this process, and return whether no other process holds it.
 
     A file system without locks is used without one, with a warning.
     """
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:  # such as ENOSYS, ENOLCK, EOPNOTSUPP, and EBADF for a folder in NFS
         warn(
-            f"{called} is on a file system that cannot lock it ({error.strerror}), so that two processes that write to "
+            f"{title} is on a file system that cannot lock it ({error.strerror}), so that two processes that write to "
             f"it at the same time are not noticed. See to it that one alone does.",
             stacklevel=4,
         )

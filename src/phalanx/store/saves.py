@@ -65,8 +65,8 @@ class Saves:
         self.folder.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(self.folder / LOCK) and not is_inside(self.folder, LOCK):
             raise FileExistsError(f"{self.called} has a {LOCK!r} that is not a file in the folder. Remove it.")
-        with (self.folder / LOCK).open("a") as opened:
-            if not lock(opened.fileno(), self.called):
+        with (self.folder / LOCK).open("a") as stream:
+            if not lock(stream.fileno(), self.called):
                 raise ValueError(
                     f"{self.called} is in use: another process writes a {self.kind} to it. Name another folder, or end "
                     f"that process."
@@ -187,12 +187,12 @@ class Saves:
         whole = [manifest for manifest in self.manifests if manifest not in self.damaged]
         temporary = [manifest for manifest in whole if _at(manifest) is None]
         old = [*temporary[:-KEPT], *self.damaged]
-        needed = self.contents_of(m for m in whole if m not in old)
+        current_files = self.contents_of(m for m in whole if m not in old)
         stale = self.contents_of(old)
         for manifest in old:
             manifest.unlink(missing_ok=True)
         # only what old saves list: the user may keep other files in the folder
-        for path in (*(self.folder / name for name in stale - needed), *self.folder.glob(".*.partial")):
+        for path in (*(self.folder / name for name in stale - current_files), *self.folder.glob(".*.partial")):
             remove(path)
         self.damaged = []
 
@@ -250,13 +250,13 @@ class BackgroundWriter:
 
     Args:
         folder: the folder.
-        called: its name in messages.
+        title: its name in messages.
         what_continues: noun for what continues after a save that failed.
     """
 
-    def __init__(self, folder: Path, called: str, what_continues: str):
+    def __init__(self, folder: Path, title: str, what_continues: str):
         self._folder = folder
-        self._called = called
+        self._called = title
         self._what_continues = what_continues
         self._thread = ThreadPoolExecutor(1, "phalanx-checkpoint")
         self._writing: Future[Any] | None = None

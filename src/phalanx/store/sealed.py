@@ -62,9 +62,9 @@ def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: 
         raise damaged(f"its {index} is not a JSON object")
     if SEAL not in entries and not must_be_sealed:
         return entries
-    expected = entries.pop(SEAL, None)
+    recorded_digest = entries.pop(SEAL, None)
     files = entries.get(FILES)
-    if digest_of(entries) != expected or not isinstance(files, dict):
+    if digest_of(entries) != recorded_digest or not isinstance(files, dict):
         raise damaged(f"the entries of its {index} do not have the checksum that was written with them")
     for name, digest in files.items():
         if not is_inside(folder, name):
@@ -106,8 +106,8 @@ def is_inside(folder: Path, name: str) -> bool:
 
 
 def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digest_of(entries: Mapping[str, Any]) -> str:

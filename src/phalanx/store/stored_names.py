@@ -32,16 +32,16 @@ def stored_names(names: Iterable[str], folder: Path) -> dict[str, str]:
         names: names of variables or of dimensions.
         folder: the store; where its file system ignores case, names that differ only by case would share a folder.
     """
-    stored: dict[str, str] = {}
-    taken: set[str] = set()
+    keys: dict[str, str] = {}
+    used_keys: set[str] = set()
     ignored = _ignores_case(folder)
     for name in dict.fromkeys(names):
-        key = _escaped(name.replace("/", "."))
-        if (key.casefold() if ignored else key) in taken:
+        key = _escape(name.replace("/", "."))
+        if (key.casefold() if ignored else key) in used_keys:
             key = _with_digest(key, name)
-        taken.add(key.casefold() if ignored else key)
-        stored[name] = key
-    return stored
+        used_keys.add(key.casefold() if ignored else key)
+        keys[name] = key
+    return keys
 
 
 def _ignores_case(folder: Path) -> bool:
@@ -52,7 +52,7 @@ def _ignores_case(folder: Path) -> bool:
     return above is not None and other is not None and other.exists() and above.samefile(other)
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     """Return a name as one of a folder."""
     key = _SPECIAL.sub(lambda match: quote(match[0], safe="", errors="surrogatepass"), name)
     if _RESERVED.fullmatch(key):

@@ -87,12 +87,12 @@ class OwnedChains:
     def fitting(self, lengths: Iterable[int]) -> OwnedChains:
         """Return the chains to write if chunks have so many chains: all in the first process if two would share one."""
         owners = self.held.owners
-        shared = any(
+        shares_chunk = any(
             len(set(owners[begin : begin + length])) > 1
             for length in lengths
             for begin in range(0, self.num_chains, length)
         )
-        return replace(self, at_first=shared)
+        return replace(self, at_first=shares_chunk)
 
     def of(self, draws: np.ndarray) -> np.ndarray:
         """Return the draws of the chains that this process writes, given those of the chains that it holds.

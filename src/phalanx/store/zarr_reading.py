@@ -27,7 +27,7 @@ POSTERIOR, STATS, WARM_UP = "posterior", "sample_stats", "warmup_"
 
 
 def read_zarr(
-    path: Path, called: str, count: int | None = None
+    path: Path, title: str, count: int | None = None
 ) -> tuple[dict[str, StoredArray], dict[str, StoredArray], dict[str, Any]]:
     """Return the first `count` draws and statistics of a store, by default all, and the entries of its root.
 
@@ -35,21 +35,21 @@ def read_zarr(
         FileNotFoundError: when there is no folder.
         ValueError: when it is no store of ours, damaged, or written by a later release.
     """
-    root, entries = root_of(path, called)
+    root, entries = root_of(path, title)
     committed = entries.get("committed", 0)
     if committed < (count or 0):
-        raise ValueError(f"{called} is damaged: it has {committed} committed draws of {count}.")
+        raise ValueError(f"{title} is damaged: it has {committed} committed draws of {count}.")
     count = committed if count is None else count
-    return *_stored(root, entries, (POSTERIOR, STATS) if count else (), count, called), entries
+    return *_arrays_of_groups(root, entries, (POSTERIOR, STATS) if count else (), count, title), entries
 
 
-def read_warm_up(path: Path, called: str) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
+def read_warm_up(path: Path, title: str) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
     """Return the draws of warm-up in a store, and their statistics, as `read_zarr`; empty if it has none."""
-    root, entries = root_of(path, called)
+    root, entries = root_of(path, title)
     groups = f"{WARM_UP}{POSTERIOR}", f"{WARM_UP}{STATS}"
     has_them = groups[0] in entries.get(ARRAYS, root)
     # they are written before the first draws are committed
-    return _stored(root, entries, groups if entries.get("committed") and has_them else (), None, called)
+    return _arrays_of_groups(root, entries, groups if entries.get("committed") and has_them else (), None, title)
 
 
 def is_zarr(path: Path) -> bool:
@@ -57,24 +57,24 @@ def is_zarr(path: Path) -> bool:
     return (path / "zarr.json").is_file()
 
 
-def _stored(
-    root: Any, entries: Mapping[str, Any], groups: tuple[str, ...], count: int | None, called: str
+def _arrays_of_groups(
+    root: Any, entries: Mapping[str, Any], groups: tuple[str, ...], count: int | None, title: str
 ) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
-    stored: list[dict[str, StoredArray]] = []
+    groups_of_arrays: list[dict[str, StoredArray]] = []
     for group in groups:
         try:
             arrays = _in_order(dict(arrays_in(root[group])), entries.get(ARRAYS, {}).get(group, {}))
         except Exception as error:  # of many classes: metadata are parsed here
             raise ValueError(
-                f"{called} is damaged: its group {group} cannot be read ({error}). A zarr.json in that folder is "
+                f"{title} is damaged: its group {group} cannot be read ({error}). A zarr.json in that folder is "
                 f"missing or damaged: restore it from a copy."
             ) from error
-        _check_kinds(arrays, entries, group, called)
+        _check_kinds(arrays, entries, group, title)
         if short := [(name, array.shape[1]) for name, array in arrays.items() if array.shape[1] < (count or 0)]:
-            raise ValueError(f"{called} is damaged: {short[0][0]} has {short[0][1]} of {count} draws.")
+            raise ValueError(f"{title} is damaged: {short[0][0]} has {short[0][1]} of {count} draws.")
         lengths = {name: array.shape[1] if count is None else count for name, array in arrays.items()}
-        stored.append({name: StoredArray(array, lengths[name]) for name, array in arrays.items()})
-    draws, stats = stored or ({}, {})
+        groups_of_arrays.append({name: StoredArray(array, lengths[name]) for name, array in arrays.items()})
+    draws, stats = groups_of_arrays or ({}, {})
     return draws, stats
 
 
@@ -83,21 +83,21 @@ def _in_order(arrays: Mapping[str, Any], order: Mapping[str, Any]) -> dict[str, 
     return {name: arrays[name] for name in [*(n for n in order if n in arrays), *sorted(arrays.keys() - order.keys())]}
 
 
-def _check_kinds(arrays: Mapping[str, Any], entries: Mapping[str, Any], group: str, called: str) -> None:
+def _check_kinds(arrays: Mapping[str, Any], entries: Mapping[str, Any], group: str, title: str) -> None:
     """Raise unless a group has the arrays that the run made in it; earlier releases did not record them."""
     for name, kind in entries.get(ARRAYS, {}).get(group, {}).items():
         if name not in arrays:
             raise ValueError(
-                f"{called} is damaged: its group {group} has lost {name!r}. Restore the folder from a copy."
+                f"{title} is damaged: its group {group} has lost {name!r}. Restore the folder from a copy."
             )
         if (now := kind_of(arrays[name])) != kind:
             raise ValueError(
-                f"{called} is damaged: {name!r} of its group {group} is [type, chains, ...] = {now}, and the run wrote "
+                f"{title} is damaged: {name!r} of its group {group} is [type, chains, ...] = {now}, and the run wrote "
                 f"{kind}. Restore the folder from a copy."
             )
 
 
-def root_of(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
+def root_of(path: Path, title: str) -> tuple[Any, dict[str, Any]]:
     """Return the root of a store, and our entries in it.
 
     Raises:
@@ -105,7 +105,7 @@ def root_of(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
         ValueError: when it is no store of ours, damaged, or written by a later release.
     """
     if not path.exists():
-        raise FileNotFoundError(f"{called} does not exist.")
+        raise FileNotFoundError(f"{title} does not exist.")
     try:
         root = require("zarr").open_group(path, mode="r+", zarr_format=3)
         entries = dict(root.attrs[OURS])
@@ -113,7 +113,7 @@ def root_of(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
         raise
     except Exception as error:  # of many classes: metadata are parsed here
         raise ValueError(
-            f"{called} is not a store of draws, or is damaged ({error}). If a run has made it, restore "
+            f"{title} is not a store of draws, or is damaged ({error}). If a run has made it, restore "
             f"{str(path / 'zarr.json')!r} from a copy."
         ) from error
     match {"committed": 0, ARRAYS: {}, **entries}:
@@ -124,15 +124,15 @@ def root_of(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
         case _:
             version, is_sound = VERSION, False
     if version > VERSION:
-        raise ValueError(f"{called} was written by a later release of Phalanx. Read it with that release.")
+        raise ValueError(f"{title} was written by a later release of Phalanx. Read it with that release.")
     if not is_sound:
         raise ValueError(
-            f"{called} is damaged: its version, its committed draws or its arrays are not those of a store."
+            f"{title} is damaged: its version, its committed draws or its arrays are not those of a store."
         )
     seal = entries.pop(SEAL, None)
     if version > 1 and seal != digest_of(entries):
         raise ValueError(
-            f"{called} is damaged: the entries of its zarr.json, such as the number of committed draws, do not have "
+            f"{title} is damaged: the entries of its zarr.json, such as the number of committed draws, do not have "
             f"the checksum that was written with them. Restore {str(path / 'zarr.json')!r} from a copy. The arrays "
             f"are files of their own: zarr.open_group({str(path)!r})['posterior'] still reads them."
         )
@@ -141,8 +141,8 @@ def root_of(path: Path, called: str) -> tuple[Any, dict[str, Any]]:
 
 def write_entries(root: Any, entries: Mapping[str, Any]) -> None:
     """Write our entries of the root, with their checksum."""
-    written = {**json.loads(json.dumps(dict(entries))), "version": VERSION}
-    root.attrs.update({OURS: {**written, SEAL: digest_of(written)}})
+    all_entries = {**json.loads(json.dumps(dict(entries))), "version": VERSION}
+    root.attrs.update({OURS: {**all_entries, SEAL: digest_of(all_entries)}})
 
 
 def arrays_in(group: Any) -> list[tuple[str, Any]]:

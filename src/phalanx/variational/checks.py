@@ -119,11 +119,13 @@ def check_optimizer(optimizer: object) -> None:
             raise ValueError(_too_fast(optimizer))
         return
     if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
-        given = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
-        called = f"; call it, as in optax.{given}(1e-2)" if callable(optimizer) else ""
+        optimizer_name = (
+            optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
+        )
+        advice = f"; call it, as in optax.{optimizer_name}(1e-2)" if callable(optimizer) else ""
         raise TypeError(
             f"optimizer must be one of optax's, such as optax.adam(1e-2), a rate for the default one, such as 0.05, "
-            f"{LBFGS!r} or {BATCH_AND_MATCH!r}; got {given!r}{called}."
+            f"{LBFGS!r} or {BATCH_AND_MATCH!r}; got {optimizer_name!r}{advice}."
         )
     if (step := _first_step(optimizer)) > FARTHEST:
         raise ValueError(_too_fast(step))
@@ -155,11 +157,11 @@ def check_update(optimizer: optax.GradientTransformationExtraArgs, free: Params)
     try:
         jax.eval_shape(lambda free: optimizer.update(free, optimizer.init(free), free), free)
     except TypeError as error:
-        if (asked := re.search(r"missing \d+ required keyword-only arguments?: (.*)", str(error))) is None:
+        if (match := re.search(r"missing \d+ required keyword-only arguments?: (.*)", str(error))) is None:
             return  # other errors are raised where steps are made
         raise TypeError(
             f"optimizer: phx.fit gives gradients, the optimiser's state and parameters in each step; this one needs "
-            f"{asked[1]} too. Use one such as optax.adam(1e-2); or, with a guide, optimizer={LBFGS!r}, a "
+            f"{match[1]} too. Use one such as optax.adam(1e-2); or, with a guide, optimizer={LBFGS!r}, a "
             f"quasi-Newton method that holds its draws and searches along lines."
         ) from None
 
@@ -194,20 +196,20 @@ def check_fixed(optimizer: object, objective: Objective, pair: Pair) -> None:
     """Raise if `optimizer` holds its draws, but the bound is then not a differentiable function of the parameters."""
     if optimizer != LBFGS or not isinstance(optimizer, str):
         return
-    held = f"optimizer={LBFGS!r} holds its draws"
+    reason = f"optimizer={LBFGS!r} holds its draws"
     by_steps = "use optax.adam(1e-2), or another of optax's"
     if scored := alignment_of(pair).scored:
         raise ValueError(
-            f"Variable {scored[0]!r}: {held}, and those of this variable cannot be differentiated through. Sum it out "
-            f"of the model, give it a continuous guide, or {by_steps}."
+            f"Variable {scored[0]!r}: {reason}, and those of this variable cannot be differentiated through. Sum it "
+            f"out of the model, give it a continuous guide, or {by_steps}."
         )
     if (minibatch := pair.problem.minibatch) is not None:
         raise ValueError(
-            f"{minibatch.argument}: {held}, so that the bound has no noise; other rows in each step would add noise. "
+            f"{minibatch.argument}: {reason}, so that the bound has no noise; other rows in each step would add noise. "
             f"Give all rows at once, or {by_steps}."
         )
     if not objective.is_usual:
-        raise ValueError(f"objective: {held} for the bound, phx.guides.elbo(); for {objective.name} {by_steps}.")
+        raise ValueError(f"objective: {reason} for the bound, phx.guides.elbo(); for {objective.name} {by_steps}.")
 
 
 def check_matching(optimizer: object, objective: Objective, pair: Pair) -> None:
@@ -265,9 +267,9 @@ def check_training(training: object, optimizer: object, num_steps: int, saves: b
     """Raise unless a fit that is watched or saved makes steps of an optimiser."""
     if training is None and not saves:
         return
-    what, done = ("training", "watched") if training is not None else ("checkpoint", "saved")
+    what, verb = ("training", "watched") if training is not None else ("checkpoint", "saved")
     if isinstance(optimizer, str):
-        raise ValueError(f"{what}: a fit with optimizer={optimizer!r} is not {done}; use one of optax's.")
+        raise ValueError(f"{what}: a fit with optimizer={optimizer!r} is not {verb}; use one of optax's.")
     if num_steps == 0:
         raise ValueError(f"{what}: with num_steps=0 there are no steps to watch or save. Leave it out.")
 
@@ -311,9 +313,9 @@ def check_until(until: object) -> None:
         raise ValueError("until: r_hat= and ess= are of draws, but a fit makes steps; give seconds= alone.")
 
 
-def check_learned(learned: Learned, name: str) -> None:
+def check_learned(learned_params: Learned, name: str) -> None:
     """Raise unless guide or model has a parameter."""
-    if not learned.parameters:
+    if not learned_params.parameters:
         raise ValueError(
             f"Neither the guide {name} nor the model has a parameter to learn. Name the parameters, "
             f"as in phx.sample('x', Normal(phx.param('loc', 0.0), phx.param('scale', 1.0, positive))); or "
@@ -357,23 +359,24 @@ def check_init(init: Mapping[str, Any], names: Sequence[str], latents: Sequence[
             if is_number and not np.isfinite(np.asarray(leaf, float)).all():
                 raise ValueError(f"init: the value of {name!r} has numbers that are not finite: {leaf!r}.")
     for latent in latents:
-        given = np.shape(init.get(latent.name, 0.0))
-        last = latent.shape[len(latent.shape) - len(given) :]
-        if len(given) > len(latent.shape) or any(
-            size not in (1, wanted) for size, wanted in zip(given, last, strict=True)
+        shape = np.shape(init.get(latent.name, 0.0))
+        last = latent.shape[len(latent.shape) - len(shape) :]
+        if len(shape) > len(latent.shape) or any(
+            size not in (1, length) for size, length in zip(shape, last, strict=True)
         ):
             raise ValueError(
-                f"init: the value of variable {latent.name!r} has shape {given}, and the variable {latent.shape}."
+                f"init: the value of variable {latent.name!r} has shape {shape}, and the variable {latent.shape}."
             )
     check_inside_simplex(init, latents)
 
 
-def check_found(pair: Pair, given: Mapping[str, Any], num_steps: int) -> None:
+def check_found(pair: Pair, init: Mapping[str, Any], num_steps: int) -> None:
     """Raise if initial values are of parameters that a guide finds itself."""
     if num_steps == 0 or not pair.guide.traits.is_solved:
         return
-    if learned := [name for name in given if name in pair.learned.parameters]:
+    if fixed_by_guide := [name for name in init if name in pair.learned.parameters]:
         raise ValueError(
-            f"init: {learned[0]!r} is a parameter of {pair.guide.name}, which climbs and finds its own. Give values of "
-            f"the model's variables, where the climb begins; or num_steps=0, to keep the parameters as they are."
+            f"init: {fixed_by_guide[0]!r} is a parameter of {pair.guide.name}, which climbs and finds its own. Give "
+            f"values of the model's variables, where the climb begins; or num_steps=0, to keep the parameters as they "
+            f"are."
         )

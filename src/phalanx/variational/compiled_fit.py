@@ -60,14 +60,14 @@ class CompiledFit:
     notices: tuple[str, ...]
 
     @classmethod
-    def of(cls, traced: TracedFit, options: FitOptions) -> CompiledFit:
+    def of(cls, traced_fit: TracedFit, options: FitOptions) -> CompiledFit:
         """Check the values of the data, compile, and compute the first parameters.
 
         Raises:
             ValueError: when data or initial values are not valid; the message names variable or parameter.
         """
-        pair = traced.pair
-        stream = traced.stream
+        pair = traced_fit.pair
+        stream = traced_fit.stream
         problem = pair.problem
         compiler = Compiler(options.matmul_precision, problem.mesh)
         data_checks = DataChecks(pair, compiler)
@@ -76,31 +76,31 @@ class CompiledFit:
         problem.check_finite()
         arrays = problem.place_arrays() if stream is None else stream.begin(problem, data_checks)
         with waiting(options.progress, "compiling"):
-            checked = arrays if stream is None else on_host(problem.arguments)
+            host_arrays = arrays if stream is None else on_host(problem.arguments)
             continues = options.num_steps > 0
             first = FirstParameters.of(pair, compiler, options.seed, arrays, options.init, continues=continues)
             checks.check_found(pair, first.given, options.num_steps)
-            data_checks.begin(checked, once=stream is None)
-            method = _method(traced, options, first.shapes, arrays, compiler)
+            data_checks.begin(host_arrays, once=stream is None)
+            method = _method(traced_fit, options, first.shapes, arrays, compiler)
             values = first.values_from(compiler)
-            data_checks.check(problem.arguments, checked)
+            data_checks.check(problem.arguments, host_arrays)
             loop = Loop(method, method.init(first() if continues else first.as_given()))
             loop.saves = method.saves if isinstance(method, Stochastic) else None
-        return cls(options, method, loop, arrays, values, compiler, (*traced.notices, *unseen))
+        return cls(options, method, loop, arrays, values, compiler, (*traced_fit.notices, *unseen))
 
     def learn(self) -> tuple[FitOutcome, FitError | None]:
         """Run the method; return what it has learned, and the error that has ended it, if one has."""
         loop = self.loop
-        failed = None
+        fit_error = None
         try:
             run_to_end(loop, self.notices, self.options)
         except FitError as error:
-            failed = error
+            fit_error = error
             loop.stopped = None
         outcome = self.method.outcome(loop.state, loop.stopped)
-        if failed is not None and failed.free is not None:
-            outcome = outcome._replace(free=failed.free, last=None)
-        return outcome, failed
+        if fit_error is not None and fit_error.free is not None:
+            outcome = outcome._replace(free=fit_error.free, last=None)
+        return outcome, fit_error
 
 
 def run_to_end(loop: Loop[Any], notices: Sequence[str], options: FitOptions) -> None:
@@ -113,10 +113,10 @@ def run_to_end(loop: Loop[Any], notices: Sequence[str], options: FitOptions) -> 
 
 
 def _method(
-    traced: TracedFit, options: FitOptions, shapes: dict[str, Any], arrays: tuple[Array, ...], compiler: Compiler
+    traced_fit: TracedFit, options: FitOptions, shapes: dict[str, Any], arrays: tuple[Array, ...], compiler: Compiler
 ) -> FitMethod[Any]:
     """Return the method: steps, each with fresh draws, climbs with fixed draws, or no steps."""
-    pair = traced.pair
+    pair = traced_fit.pair
     first_batch = options.init.seen if isinstance(options.init, Fit) else 0
     seed = np.uint32(options.seed)
     if options.num_steps == 0:
@@ -124,8 +124,8 @@ def _method(
     if pair.guide.traits.is_solved:
         return Solved()
     if isinstance(options.optimizer, str) and options.optimizer == checks.LBFGS:
-        held = FixedDraws.of(pair, options.num_particles)
-        return Growing(held, seed, arrays, options.num_steps, options.stops, compiler)
+        fixed_draws = FixedDraws.of(pair, options.num_particles)
+        return Growing(fixed_draws, seed, arrays, options.num_steps, options.stops, compiler)
     if isinstance(options.optimizer, str) and options.optimizer == checks.BATCH_AND_MATCH:
         matching = Steps(pair, options.objective, None, options.num_particles, match_scores)
         settling = Settling.begin(options.num_steps, options.stops, FIRST_MATCHES)
@@ -143,7 +143,7 @@ def _method(
         rate,
         Settling.begin(options.num_steps, options.stops),
         compiler,
-        traced.stream,
+        traced_fit.stream,
         falls,
         options.training,
         options.policy,

@@ -99,8 +99,8 @@ class Drawing:
         def batch(free: Params, seed: Array, numbers: UInt32[Array, "draw"], arrays: Sequence[Array]) -> Drawn:
             return draws_of(self.pair, free, seed, divide(numbers, CHAIN) if divides else numbers, arrays)
 
-        given = self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays
-        return self.compiler(batch, *given, identity=key_of(self.pair, "draws"))
+        arguments = self.free, np.uint32(0), np.zeros(size, np.uint32), self.arrays
+        return self.compiler(batch, *arguments, identity=key_of(self.pair, "draws"))
 
     def numbered(self, seed: int, numbers: np.ndarray) -> Iterator[tuple[Drawn, int]]:
         """Yield the draws of these numbers, in batches on the devices, and how many of each batch are wanted.
@@ -110,8 +110,8 @@ class Drawing:
         check_same("fit.sample, .posterior, .evidence or .verdict")
         for first in range(0, len(numbers), self.batch_size):
             part = numbers[first : first + self.batch_size].astype(np.uint32)
-            filled = np.pad(part, (0, self.batch_size - len(part)), mode="edge")
-            yield self._compiled(self.free, np.uint32(seed), filled, self.arrays), len(part)
+            full_batch = np.pad(part, (0, self.batch_size - len(part)), mode="edge")
+            yield self._compiled(self.free, np.uint32(seed), full_batch, self.arrays), len(part)
 
     def batches(self, seed: int, count: int) -> Iterator[tuple[Drawn, int]]:
         """Yield batches of draws, and how many of each are wanted. A draw depends on its seed and number alone."""
@@ -133,9 +133,9 @@ def _largest_of_draw(whole: TracedProgram) -> int:
 def on_host(batches: Iterator[tuple[Drawn, int]], names: Sequence[str] | None = None) -> Drawn:
     """Return batches of draws as arrays on the host, of the named variables or of all."""
     parts = []
-    for drawn, size in batches:
-        values = {name: v for name, v in drawn.values.items() if names is None or name in names}
-        parts.append(jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], drawn._replace(values=values)))
+    for batch, size in batches:
+        values = {name: v for name, v in batch.values.items() if names is None or name in names}
+        parts.append(jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], batch._replace(values=values)))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
@@ -199,5 +199,5 @@ def change_between(
         middles, widths = zip(*((q[..., 1, :], (q[..., 2, :] - q[..., 0, :]) / SPREAD) for q in (a, b)), strict=True)
         floor = 1e-4 * (1e-4 + np.abs(middles[1]))  # of a guide that draws one value
         width = np.maximum(np.minimum(*widths), floor)
-        moved = np.maximum(np.abs(middles[0] - middles[1]), np.abs(widths[0] - widths[1])) / width
-    return np.asarray(np.max(moved, axis=-1))
+        distances = np.maximum(np.abs(middles[0] - middles[1]), np.abs(widths[0] - widths[1])) / width
+    return np.asarray(np.max(distances, axis=-1))

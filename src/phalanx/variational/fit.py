@@ -174,16 +174,16 @@ def fit(
     return _learn(TracedFit.of(model, guide, data, options), options, began)
 
 
-def _learn(traced: TracedFit, options: FitOptions, began: float) -> Fit:
+def _learn(traced_fit: TracedFit, options: FitOptions, began: float) -> Fit:
     """Compile, learn, and return the fit of a call that began at a time.
 
     Raises:
         FitError: when the loss is no longer finite.
     """
-    compiled = CompiledFit.of(traced, options)
+    compiled = CompiledFit.of(traced_fit, options)
     learning = time.perf_counter()
-    started = datetime.now().isoformat(timespec="seconds")
-    outcome, failed = compiled.learn()
+    start_time = datetime.now().isoformat(timespec="seconds")
+    outcome, fit_error = compiled.learn()
     timing = Timing(
         compile=learning - began,
         warmup=0.0,
@@ -191,26 +191,26 @@ def _learn(traced: TracedFit, options: FitOptions, began: float) -> Fit:
         gradient_evaluations=outcome.gradients,
         compilations=compiled.compiler.count,
     )
-    result = _result(traced, compiled, outcome, timing, started)
-    if failed is not None:
-        failed.fit = result
-        raise failed
+    result = _result(traced_fit, compiled, outcome, timing, start_time)
+    if fit_error is not None:
+        fit_error.fit = result
+        raise fit_error
     return result
 
 
-def _result(traced: TracedFit, compiled: CompiledFit, outcome: FitOutcome, timing: Timing, started: str) -> Fit:
+def _result(traced_fit: TracedFit, compiled: CompiledFit, outcome: FitOutcome, timing: Timing, start_time: str) -> Fit:
     """Return the fit, with the values of the learned parameters."""
-    pair = traced.pair
+    pair = traced_fit.pair
     options = compiled.options
-    interrupted = compiled.loop.stopped is Stop.INTERRUPTED
+    is_interrupted = compiled.loop.stopped is Stop.INTERRUPTED
     record = record_of(
         pair,
         options.objective,
         options.num_steps,
         options.seed,
-        started,
-        interrupted,
-        traced.names,
+        start_time,
+        is_interrupted,
+        traced_fit.names,
         options.matmul_precision,
     )
 

@@ -66,27 +66,27 @@ def posterior_of(
             f"{hint(unknown, available)}"
         )
     reduction = DrawReduction(drawing.compiler, Reductions.of(reducers, names or latents)) if reducers else None
-    stored: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    draws_by_name: dict[str, list[np.ndarray]] = {name: [] for name in names}
     stats: dict[str, list[np.ndarray]] = {"log_density": [], "log_weight": []}
-    for drawn, size in drawing.batches(record.seed, record.num_samples):
+    for batch, size in drawing.batches(record.seed, record.num_samples):
         for name in names:
-            stored[name].append(np.asarray(drawn.values[name])[:size])
+            draws_by_name[name].append(np.asarray(batch.values[name])[:size])
         if reduction is not None:
-            reduction.add(drawn.values, size)
+            reduction.add(batch.values, size)
         if problem.is_streamed:  # the density is of the rows of one batch
             continue
-        log_p, log_q = (np.asarray(part)[:size] for part in (drawn.log_p, drawn.log_q))
+        log_p, log_q = (np.asarray(part)[:size] for part in (batch.log_p, batch.log_q))
         stats["log_density"].append(log_p)
         stats["log_weight"].append(np.zeros_like(log_p) if drawing.resampled else log_p - log_q)
-    reduced, failed = ({}, ()) if reduction is None else reduction.finalize()
+    results, findings_of_reducers = ({}, ()) if reduction is None else reduction.finalize()
     of_fit = [finding._replace(topic=f"fit: {finding.topic}") for finding in verdict.findings]
     seconds = time.perf_counter() - began
     return Posterior(
-        {name: np.concatenate(parts)[None] for name, parts in stored.items()},
+        {name: np.concatenate(parts)[None] for name, parts in draws_by_name.items()},
         {name: np.concatenate(parts)[None] for name, parts in stats.items() if parts},
         Timing(timing.compile, timing.sampling, seconds, timing.gradient_evaluations),
-        replace(record, findings=(*of_fit, *failed), passed=verdict.passed),
-        reduced,
+        replace(record, findings=(*of_fit, *findings_of_reducers), passed=verdict.passed),
+        results,
         target=None if problem.is_streamed else target_of(problem, params),
     )
 
@@ -131,8 +131,8 @@ class DrawReduction:
     def _accumulate(self, values: Mapping[str, Array], size: Array, before: Array) -> PyTree:
         count = len(next(iter(values.values())))
 
-        def one(states: PyTree, drawn: tuple[dict[str, Array], Array]) -> tuple[PyTree, None]:
-            draw, number = drawn
+        def one(states: PyTree, numbered_draw: tuple[dict[str, Array], Array]) -> tuple[PyTree, None]:
+            draw, number = numbered_draw
             chain = {name: value[None] for name, value in draw.items()}  # one chain
             return self._reductions.update(states, chain, (number < size)[None]), None
 

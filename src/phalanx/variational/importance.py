@@ -75,22 +75,22 @@ def importance(
     if not isinstance(proposal, Guide):
         check_program(proposal, "importance: proposal")
     began = time.perf_counter()
-    started = datetime.now().isoformat(timespec="seconds")
+    start_time = datetime.now().isoformat(timespec="seconds")
     pair = pair_of(model, proposal, data, mesh, None, None, init)
     pair.problem.check_same("phx.importance", proposal=pair.guide.name, seed=seed)
     compiler = Compiler()
     arrays = pair.problem.place_arrays()
-    learned = pair.learned  # traces both programs first: errors in a program come before errors in values
+    learned_params = pair.learned  # traces both programs first: errors in a program come before errors in values
     pair.problem.check_function()
     pair.problem.check_finite()
     DataChecks(pair, compiler).check_now(pair.problem.arguments)
     free = FirstParameters.of(pair, compiler, int(seed), arrays, init)()
     empty = np.zeros(0, np.float32)
     return Fit(
-        params=jax.tree.map(np.asarray, dict(learned.constrain(free))),
+        params=jax.tree.map(np.asarray, dict(learned_params.constrain(free))),
         losses=Losses(empty, empty),
         timing=Timing(compile=time.perf_counter() - began, compilations=compiler.count),
-        record=record_of(pair, elbo(), 0, int(seed), started, False, names_for(pair.problem)),
+        record=record_of(pair, elbo(), 0, int(seed), start_time, False, names_for(pair.problem)),
         free=free,
         pair=pair,
         arrays=arrays,

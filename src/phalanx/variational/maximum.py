@@ -146,9 +146,9 @@ def maximize(
         )
     names = [latent.name for latent in problem.latents]
     checks.check_init(dict(init or {}), names, problem.latents)
-    given = {name: arrays_of(name, value) for name, value in (init or {}).items()}
+    start_values = {name: arrays_of(name, value) for name, value in (init or {}).items()}
     arrays = problem.place_arrays()
-    given_to = (np.uint32(seed), arrays, given)
+    given_to = (np.uint32(seed), arrays, start_values)
     compiler = Compiler(matmul_precision)
     size = size_of(problem.latents)
     vector = np.zeros(0)
@@ -156,11 +156,11 @@ def maximize(
     for by_products in (False, True) if size <= MOST_COORDINATES else (True,):
         f = partial(_highest, problem, by_products)
         compiled = compiler(f, *given_to, rarely=size <= MOST_COORDINATES)
-        position, values, log_p, reached, misfits = jax.tree.map(np.asarray, compiled(*given_to))
+        position, values, log_p, is_maximum, misfits = jax.tree.map(np.asarray, compiled(*given_to))
         for name, bad in misfits.items():
             if bad:
                 raise ValueError(misfit_words(name))
-        if reached:
+        if is_maximum:
             unchecked = [UNCHECKED.format(size=size, soft=SOFTEST, products=PRODUCTS)] if by_products else []
             unchecked += [] if is_resolved(log_p) else [UNRESOLVED]
             return Maximum(dict(values), float(log_p), unchecked=" ".join(unchecked))
@@ -179,13 +179,13 @@ class Found(NamedTuple):
     misfits: dict[str, Bool[Array, ""]]
 
 
-def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Sequence[Array], given: Values) -> Found:
+def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Sequence[Array], start_values: Values) -> Found:
     """Return the end of a climb, by products with the Hessian or by the whole of it."""
 
     def find() -> Found:
         data = problem.arguments.join(arrays)
         start = ModelStart(problem, data, random.key(seed))
-        position, misfits = start.best(start.key, {**(problem.whole.start or {}), **given})
+        position, misfits = start.best(start.key, {**(problem.whole.start or {}), **start_values})
         log_density = start.log_density(position, jacobian=False)
         vector, back = flat(position)
         longest = longest_of(problem)
@@ -206,16 +206,16 @@ def _highest(problem: Problem, by_products: bool, seed: Array, arrays: Sequence[
 def _edge_or_kink(density: HostLogDensity, vector: Float[np.ndarray, "coordinate"], log_p: float) -> Maximum:
     """Return the maximum at an edge or a kink, or raise an error with the reason why it does not exist."""
     log_p = log_p if math.isfinite(log_p) else -math.inf
-    begun = log_p if len(vector) > FEW else density.log_density(vector)  # evaluates many positions at once
-    failed = f"maximize: there is no maximum where the climb ended, at a log density of {begun:,.6g}"
+    height = log_p if len(vector) > FEW else density.log_density(vector)  # evaluates many positions at once
+    reason = f"maximize: there is no maximum where the climb ended, at a log density of {height:,.6g}"
     advice = "Give init=, another parameterisation, or ask for the posterior, with phx.mcmc."
-    if len(vector) > FEW or not math.isfinite(begun):
-        raise ValueError(f"{failed}: it still rises, or is not finite. {advice}")
+    if len(vector) > FEW or not math.isfinite(height):
+        raise ValueError(f"{reason}: it still rises, or is not finite. {advice}")
     vector = density.polished(vector)
     signs = density.flat_directions(vector)
     if far := density.runaway(vector, signs):
         raise ValueError(
-            f"{failed}: it does not fall however far {first_few(far, str)} runs away, as coefficients do if classes "
+            f"{reason}: it does not fall however far {first_few(far, str)} runs away, as coefficients do if classes "
             f"can be separated. Give a prior that falls, bounds, or ask for the posterior, with phx.mcmc."
         )
     pushed = vector + PUSHED * signs
@@ -225,7 +225,7 @@ def _edge_or_kink(density: HostLogDensity, vector: Float[np.ndarray, "coordinate
     if edges or not density.is_top(pushed, signs):
         names = first_few(edges or density.rising(vector), str)
         raise ValueError(
-            f"{failed}: it still rises, most along {names}. It may have no maximum, as if the scale of a hierarchy "
+            f"{reason}: it still rises, most along {names}. It may have no maximum, as if the scale of a hierarchy "
             f"goes to zero. {advice}"
         )
     names = density.coordinates

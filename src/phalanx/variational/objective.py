@@ -55,7 +55,7 @@ class Objective:
     is_usual: bool = False
 
 
-def particles(pair: Pair, params: Params, noise: PyTree, data: Values, wanted: Sequence[str]) -> dict[str, Any]:
+def particles(pair: Pair, params: Params, noise: PyTree, data: Values, names: Sequence[str]) -> dict[str, Any]:
     """Return the parts of an objective, for draws from the guide: `(particle,)` each.
 
     Args:
@@ -63,32 +63,32 @@ def particles(pair: Pair, params: Params, noise: PyTree, data: Values, wanted: S
         params: values of the parameters.
         noise: the noise of each draw.
         data: the model's arguments.
-        wanted: names of the parts; see `Objective`.
+        names: names of the parts; see `Objective`.
     """
-    held = lax.stop_gradient(params)
+    fixed_params = lax.stop_gradient(params)
 
     def log_p(at: Params, draw: Mapping[str, Array]) -> Array:
         return jnp.asarray(sum(pair.log_model(at, draw, data).values()))
 
     def one(noise: PyTree) -> dict[str, Any]:
         log_q = None
-        if "log_q_drawn" in wanted or "log_q_path" in wanted:
-            draw, log_q = pair.draw_weighted(params, noise, data, held="log_q_drawn" not in wanted)
+        if "log_q_drawn" in names or "log_q_path" in names:
+            draw, log_q = pair.draw_weighted(params, noise, data, is_constant="log_q_drawn" not in names)
         else:
             draw = pair.draw(params, noise, data)
-        fixed = lax.stop_gradient(draw)
+        fixed_draw = lax.stop_gradient(draw)
         parts = {
             "log_p": lambda: log_p(params, draw),
-            "log_p_path": lambda: log_p(held, draw),
-            "log_p_fixed": lambda: log_p(params, fixed),
+            "log_p_path": lambda: log_p(fixed_params, draw),
+            "log_p_fixed": lambda: log_p(params, fixed_draw),
             "log_q_drawn": lambda: log_q,
             "log_q": lambda: pair.log_guide(params, draw, data),
             "log_q_path": lambda: log_q,
-            "log_q_fixed": lambda: pair.log_guide(params, fixed, data),
+            "log_q_fixed": lambda: pair.log_guide(params, fixed_draw, data),
             "score": lambda: log_score(pair, params, draw, data),
             "draws": lambda: draw,
         }
-        return {name: parts[name]() for name in wanted}
+        return {name: parts[name]() for name in names}
 
     return pair.problem.alone(lambda: _map_particles(one, noise))
 

@@ -105,10 +105,10 @@ class FitOptions:
 
     def in_words(self, num_rows: int | None) -> dict[str, Any]:
         """Return what all processes of a fit must share, given the number of rows of all batches."""
-        named = self.optimizer is None or isinstance(self.optimizer, str | float)
-        shared = ("num_steps", "num_particles", "batch_size", "seed", "until", "checkpoint", "matmul_precision")
+        is_recorded = self.optimizer is None or isinstance(self.optimizer, str | float)
+        names = ("num_steps", "num_particles", "batch_size", "seed", "until", "checkpoint", "matmul_precision")
         return {
-            **{name: getattr(self, name) for name in shared},
+            **{name: getattr(self, name) for name in names},
             "num_rows": num_rows,
-            "optimizer": self.optimizer if named else type(self.optimizer).__name__,
+            "optimizer": self.optimizer if is_recorded else type(self.optimizer).__name__,
         }

@@ -92,7 +92,7 @@ class PageOfFit(NamedTuple):
         """Write the page; see `Fit.report`."""
         record = self.record
         timing = self.timing
-        drawn = {
+        figures_by_title = {
             "Importance weights": [] if self.judged is None else [weight_figure(self.judged[0])],
             "Weighted marginals": (
                 [] if self.judged is None else marginal_figure(self.judged[1], self.judged[0], record.labels)
@@ -122,7 +122,7 @@ class PageOfFit(NamedTuple):
                 *self._of_draws(names, beside),
                 *(
                     section(title, _NOTES[title], {f"{title} {number}": one for number, one in enumerate(figures)})
-                    for title, figures in drawn.items()
+                    for title, figures in figures_by_title.items()
                     if figures
                 ),
                 *(section_of_users(title, figure) for title, figure in figures.items()),
@@ -162,8 +162,8 @@ def bound_figure(elbo: np.ndarray) -> Figure | None:
     running = (totals[width:] - totals[:-width]) / width
     figure = new_figure(PANEL, 2.4)
     axes = figure.subplots()
-    shown = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).astype(int))
-    axes.plot(steps[shown], values[shown], color=MUTED, linewidth=0.5, alpha=0.6, label="each step")
+    step_numbers = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).astype(int))
+    axes.plot(steps[step_numbers], values[step_numbers], color=MUTED, linewidth=0.5, alpha=0.6, label="each step")
     running, ends = running[:: -(-len(running) // POINTS)], steps[width - 1 :: -(-len(running) // POINTS)]
     axes.plot(ends, running, color=ACCENT, linewidth=1.6, label=f"mean of {width:,} steps")
     low, high = np.quantile(values[len(values) // 4 :], [0.001, 1.0])
@@ -203,10 +203,12 @@ def marginal_figure(values: Mapping[str, np.ndarray], weights: Weights, labels: 
             element_names(name, draws.shape[1:], labels), draws.reshape(len(draws), -1).T, strict=True
         )
     }
-    return [panel(_weighted, moment.name, columns[moment.name].astype(np.float64), normalized) for moment in largest]
+    return [
+        panel(_draw_weighted, moment.name, columns[moment.name].astype(np.float64), normalized) for moment in largest
+    ]
 
 
-def _weighted(axes: Axes, name: str, draws: np.ndarray, normalized: np.ndarray) -> None:
+def _draw_weighted(axes: Axes, name: str, draws: np.ndarray, normalized: np.ndarray) -> None:
     """Draw the histogram of an element, and that of its weighted draws."""
     low, high = np.quantile(draws, [0.001, 0.999])
     edges = bin_edges(low, high, len(draws) // 4)

@@ -136,17 +136,17 @@ class Problem(ModelOnMesh):
 
     @cached_property
     def _whole(self) -> tuple[TracedProgram, dict[str, Parameter], dict[str, Any]]:
-        met: dict[str, tuple[Parameter, Any]] = {}
+        initial_params: dict[str, tuple[Parameter, Any]] = {}
 
         @wraps(self.program)
         def started(**data: Any) -> PyTree:
-            return initialized(self.program, random.key(0), met)(**data)
+            return initialized(self.program, random.key(0), initial_params)(**data)
 
         whole = TracedProgram.of_whole(started, self.arguments, self.sizes, checking=True)
         check_labels(whole, self.arguments)
-        parameters = {name: parameter for name, (parameter, _) in met.items()}
-        types = {name: jax.tree.map(jax.typeof, value) for name, (_, value) in met.items()}
-        met.clear()  # the program, which outlives its trace, would keep tracers
+        parameters = {name: parameter for name, (parameter, _) in initial_params.items()}
+        types = {name: jax.tree.map(jax.typeof, value) for name, (_, value) in initial_params.items()}
+        initial_params.clear()  # the program, which outlives its trace, would keep tracers
         return whole, parameters, types
 
     @cached_property

@@ -70,17 +70,18 @@ def reparameterize(model: Program, fit: Fit) -> Program:
     pair = _pair_of(model, fit)
     problem = pair.problem
     latents = pair.problem.latents
-    learned = {name: value for name, value in fit.params.items() if name not in problem.parameters}
-    push = pair.guide.transport(learned, latents)
+    guide_params = {name: value for name, value in fit.params.items() if name not in problem.parameters}
+    push = pair.guide.transport(guide_params, latents)
     size = size_of(globals_of(latents))
     if not globals_of(latents):
         raise ValueError(
             f"reparameterize: all variables of the model, {', '.join(v.name for v in latents)}, have a row for each "
             f"row of sharded data, so there is no variable to reparameterize."
         )
-    if taken := {NOISE, TRANSPORT} & problem.whole.variables.keys():
+    if reserved_names := {NOISE, TRANSPORT} & problem.whole.variables.keys():
         raise ValueError(
-            f"reparameterize: the model has a variable {min(taken)!r}, the name of {_called(min(taken))}; rename it."
+            f"reparameterize: the model has a variable {min(reserved_names)!r}, the name of "
+            f"{_noun_of(min(reserved_names))}; rename it."
         )
     stay = {latent.name for latent in locals_of(latents)}
     inside = with_parameters(model, {name: fit.params[name] for name in problem.parameters})
@@ -94,7 +95,7 @@ def reparameterize(model: Program, fit: Fit) -> Program:
         def place(variable: RandomVariable, forward: Forward) -> RandomVariable:
             if variable.is_given or variable.distribution is None or variable.name in stay:
                 return forward(variable)
-            value, density = _placed(variable, position)
+            value, density = _place_variable(variable, position)
             terms.append(density)
             return replace(variable, distribution=None, value=deterministic(variable.name, value), observed=True)
 
@@ -107,7 +108,7 @@ def reparameterize(model: Program, fit: Fit) -> Program:
     return reparameterized
 
 
-def _placed(variable: RandomVariable, position: Mapping[str, Array]) -> tuple[Array, Array]:
+def _place_variable(variable: RandomVariable, position: Mapping[str, Array]) -> tuple[Array, Array]:
     """Return the value of a latent variable, and its log density on the unconstrained scale."""
     transform = transform_of(variable)
     free = _of(position, variable, transform)
@@ -153,5 +154,5 @@ def _pair_of(model: object, fit: object) -> Pair:
     return fit.pair
 
 
-def _called(name: str) -> str:
+def _noun_of(name: str) -> str:
     return "the standard normals" if name == NOISE else "the factor that corrects their density"

@@ -289,10 +289,10 @@ class Fit(Pickled):
         if self.pair is None and "verdict" in self.from_file:
             return self.from_file["verdict"]
         check_number(num_draws)
-        ended: dict[str, Any] = {"settled": self.unsettled, "steps": self.steps, "failed": self.failed}
+        end: dict[str, Any] = {"end_problem": self.unsettled, "steps": self.steps, "num_failed": self.failed}
         if self.pair and not self.pair.guide.traits.has_draws:
-            return judge_likelihood(**ended)
-        return self._weighted_draws.verdict(num_draws, **ended, resampled=self._is_resampled)
+            return judge_likelihood(**end)
+        return self._weighted_draws.verdict(num_draws, **end, is_resampled=self._is_resampled)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write everything but model and guide to one file, or leave the file as it was.
@@ -311,8 +311,8 @@ class Fit(Pickled):
         file = file_to_save(path, "fit.npz", of_draws)
         verdict = self.verdict()
         findings = [tuple(finding) for finding in verdict.findings]
-        passed = list(verdict.passed)
-        plain = {"good": verdict.good, "headline": verdict.headline, "findings": findings, "passed": passed}
+        checks_passed = list(verdict.passed)
+        plain = {"good": verdict.good, "headline": verdict.headline, "findings": findings, "passed": checks_passed}
         parts = {
             "params": self.params,
             "losses": dict(self.losses._asdict()),
@@ -375,9 +375,9 @@ class Fit(Pickled):
         file = file_to_write("report", path, "fit.html")
         page = PageOfFit(self.record, self.timing, self.steps, self.losses.elbo, self.verdict())
         if self.pair is not None:
-            judged = self._weighted_draws.weighted()
-            posterior = self.posterior(shown_draws(judged[1]))
-            page = page._replace(posterior=posterior, judged=judged, evidence=self.evidence())
+            weighted_draws = self._weighted_draws.weighted()
+            posterior = self.posterior(shown_draws(weighted_draws[1]))
+            page = page._replace(posterior=posterior, judged=weighted_draws, evidence=self.evidence())
         return page.write(file, names, beside, figures or {})
 
     def starts(self, num_chains: int, seed: int) -> dict[str, np.ndarray]:

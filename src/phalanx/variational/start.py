@@ -89,10 +89,10 @@ class FirstParameters:
         continues: bool = False,
     ) -> FirstParameters:
         """Check the user's `init`, and start to compile; a fit that `continues` another begins at its last step."""
-        given = init_of(init, pair, continues)
+        init_values = init_of(init, pair, continues)
 
         first = partial(first_values, pair)
-        arguments = (np.uint32(seed), arrays, given)
+        arguments = (np.uint32(seed), arrays, init_values)
 
         def laid_out(shapes: tuple[Any, ...]) -> tuple[Any, ...]:
             free, *flags = shapes
@@ -116,10 +116,10 @@ class FirstParameters:
 
     def values_from(self, compiler: Compiler) -> Callable[[Params], dict[str, Any]]:
         """Return the function from points of the real line to the parameters' values; it compiles in the background."""
-        learned = self.pair.learned
-        layout = learned.shardings(self.pair.problem.mesh, self.shapes)
+        learned_params = self.pair.learned
+        layout = learned_params.shardings(self.pair.problem.mesh, self.shapes)
         free = jax.tree.map(lambda leaf, where: leaf.update(sharding=where), self.shapes, layout)
-        program = compiler(learned.constrain, free, rarely=True, identity=key_of(self.pair, "values"))
+        program = compiler(learned_params.constrain, free, rarely=True, identity=key_of(self.pair, "values"))
         return lambda free: program(all_to_devices(free, layout))
 
     def __call__(self) -> dict[str, Any]:
@@ -135,18 +135,18 @@ class FirstParameters:
     def as_given(self) -> dict[str, Any]:
         """Return the parameters, the user's unchanged, even for a guide that finds its own."""
         free = self()
-        named = self.pair.learned.only(self.given)
-        kept = named.free({name: self.given[name] for name in named.parameters})
-        return {**free, **{name: all_to_devices(value, _layout(free[name])) for name, value in kept.items()}}
+        learned_params = self.pair.learned.only(self.given)
+        user_parameters = learned_params.free({name: self.given[name] for name in learned_params.parameters})
+        return {**free, **{name: all_to_devices(value, _layout(free[name])) for name, value in user_parameters.items()}}
 
 
-def first_values(pair: Pair, seed: Array, arrays: Sequence[Array], given: Params) -> tuple[Params, Misfits, Misfits]:
+def first_values(pair: Pair, seed: Array, arrays: Sequence[Array], init: Params) -> tuple[Params, Misfits, Misfits]:
     """Return the initial parameters on the real line, and flags of given values that do not fit."""
     key = random.fold_in(random.key(seed), 0x696E6974)
     data = pair.problem.arguments.join(arrays)
-    begun = pair.problem.alone(lambda: begin(pair, key, data, given))
-    free = pair.learned.free(begun.values)
-    return free, pair.learned.misfits(begun.values, free), begun.misfits
+    start_params = pair.problem.alone(lambda: begin(pair, key, data, init))
+    free = pair.learned.free(start_params.values)
+    return free, pair.learned.misfits(start_params.values, free), start_params.misfits
 
 
 def check_misfits(*flags: Misfits, sets: int = 1) -> dict[int, str]:

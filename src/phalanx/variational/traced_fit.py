@@ -62,8 +62,8 @@ class TracedFit:
         if left_out and not pair.problem.whole.observes:
             check_outcome_named(model, left_out)
         check_not_traced(data)
-        shared = {"guide": pair.guide.name, "the text of the guide": source_of(guide), **options.in_words(num_rows)}
-        pair.problem.check_same("phx.fit", **shared)
+        words = {"guide": pair.guide.name, "the text of the guide": source_of(guide), **options.in_words(num_rows)}
+        pair.problem.check_same("phx.fit", **words)
         checks.check_particles(options.num_particles, pair)
         checks.check_steps_to_save(options.policy, pair)
         checks.check_learned(pair.learned, pair.guide.name)

@@ -82,7 +82,7 @@ class _Unbounded(NamedTuple):
     check: ValueCheck
 
 
-def _unbounded(program: ClosedJaxpr, sources: Mapping[Var, str], checks: ValueChecks) -> Iterator[_Unbounded]:
+def _find_unbounded(program: ClosedJaxpr, sources: Mapping[Var, str], checks: ValueChecks) -> Iterator[_Unbounded]:
     """Yield the parameters that are a value on the real line itself, up to a constant factor.
 
     Args:
@@ -142,10 +142,10 @@ def _check_parameters(
         return problem.alone(lambda: value_checks_of(run(params, problem.arguments.layout.join(arrays))))
 
     values = jax.eval_shape(lambda: {name: p.start(name, random.key(0)) for name, p in parameters.items()})
-    traced, checks = jax.make_jaxpr(look, return_shape=True)(values, problem.arguments.whole_shapes())
+    program, checks = jax.make_jaxpr(look, return_shape=True)(values, problem.arguments.whole_shapes())
     names = [name for name in sorted(values) for _ in jax.tree.leaves(values[name])]
-    sources = {v: name for v, name in zip(traced.jaxpr.invars, names, strict=False) if name in real}
-    for scale in _unbounded(traced, sources, checks):
+    sources = {v: name for v, name in zip(program.jaxpr.invars, names, strict=False) if name in real}
+    for scale in _find_unbounded(program, sources, checks):
         constraint = NAMES.get(scale.check.allowed, "interval")
         raise ValueError(
             f"{_sentence(scale, where)} the parameter {scale.source!r}, which has no constraint. Give it one, as in "
@@ -156,7 +156,7 @@ def _check_parameters(
 def _check_latents(problem: Problem) -> None:
     whole = problem.whole
     sources = dict(zip(whole.at_zero.jaxpr.outvars, sorted(whole.position), strict=False))
-    for scale in _unbounded(whole.at_zero, sources, whole.checks):
+    for scale in _find_unbounded(whole.at_zero, sources, whole.checks):
         if _invalid_in_prior(problem, scale) > RARE:
             kind = kind_of(whole.variables[scale.source].distribution)
             raise ValueError(

@@ -184,7 +184,7 @@ def test_rows_are_divided_by_the_values_of_a_column(sizes, seed):
     x = random.normal(size=len(subject))
     sets = DataSets.of(line, {"subject": subject, "x": x, "y": -x}, "subject")
     for number, name in enumerate(sets.names):
-        one = sets.one(number, padded=False)
+        one = sets.one(number, with_padding=False)
         np.testing.assert_allclose(one["x"], x[subject == name], rtol=1e-6)
         np.testing.assert_array_equal(one["y"], -one["x"])
 
@@ -192,8 +192,8 @@ def test_rows_are_divided_by_the_values_of_a_column(sizes, seed):
 def test_codes_of_levels_and_columns_are_those_of_the_whole_table():
     data = pd.DataFrame({"subject": [1, 1, 2], "site": pd.Categorical(["west", "east", "west"])})
     sets = DataSets.of(lambda site: None, data, "subject")
-    assert list(sets.one(1, padded=False)["site"]) == ["west"]
-    assert list(sets.one(1, padded=False)["site"].cat.categories) == ["east", "west"]
+    assert list(sets.one(1, with_padding=False)["site"]) == ["west"]
+    assert list(sets.one(1, with_padding=False)["site"].cat.categories) == ["east", "west"]
 
 
 def mean_of_rows(x, y):

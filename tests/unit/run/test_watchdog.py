@@ -32,7 +32,7 @@ class Clocks:
 
     def __init__(self) -> None:
         self.heard, self.now, self.used = Heard(), 0.0, 0.0
-        self.dog = Watchdog(self.heard, clock=lambda: self.now, used=lambda: self.used)
+        self.dog = Watchdog(self.heard, clock=lambda: self.now, cpu_clock=lambda: self.used)
 
     def pass_time(self, seconds: float, busy: bool) -> None:
         for _ in range(int(seconds / 15)):

@@ -129,7 +129,7 @@ def test_findings_and_pictures_name_entries_as_tables_do():
     values = {"x": np.random.default_rng(0).normal(size=(4000, 2))}
     weights = Weights(0.5 * values["x"][:, 1], smooth(0.5 * values["x"][:, 1]))
     labels = fit.record.labels
-    assert "x[west] by" in str(judge_fit(weights, values, settled="", steps=0, failed=0, labels=labels))
+    assert "x[west] by" in str(judge_fit(weights, values, end_problem="", steps=0, num_failed=0, labels=labels))
     titles = [figure.axes[0].get_title(loc="left") for figure in marginal_figure(values, weights, labels)]
     assert titles == ["x[west]", "x[east]"]
 
@@ -146,9 +146,9 @@ def test_fit_that_only_has_not_settled_is_usable():
     rng = np.random.default_rng(0)
     weights = Weights(np.zeros(4000), smooth(np.zeros(4000)))
     values = {"x": rng.normal(size=(4000, 3))}
-    verdict = judge_fit(weights, values, settled="The guide still changes.", steps=10, failed=0)
+    verdict = judge_fit(weights, values, end_problem="The guide still changes.", steps=10, num_failed=0)
     assert verdict.grade == "usable" and not verdict.good and "Usable" in verdict.headline
-    assert judge_fit(weights, values, settled="", steps=10, failed=5).grade == "not good"
+    assert judge_fit(weights, values, end_problem="", steps=10, num_failed=5).grade == "not good"
 
 
 def test_noise_of_many_quantities_is_no_finding():
@@ -177,5 +177,5 @@ def test_ratios_of_moved_draws_are_called_bounds():
     """Moves carry draws only a part of the way: a guide with 0.03 of the posterior's width may show as 0.13 of it."""
     narrow, wide = (Moment(name, 0.0, 0.01, ratio, 0.01) for name, ratio in (("mu", 0.13), ("tau", 1.8)))
     compared = Compared.of([narrow, wide])
-    assert compared.sd_words(moved=True) == "mu has at most 0.13 of it, tau has at least 1.80 of it"
-    assert compared.sd_words(moved=False) == "mu has 0.13 of it, tau has 1.80 of it"
+    assert compared.sd_words(from_moves=True) == "mu has at most 0.13 of it, tau has at least 1.80 of it"
+    assert compared.sd_words(from_moves=False) == "mu has 0.13 of it, tau has 1.80 of it"

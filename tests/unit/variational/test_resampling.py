@@ -53,9 +53,9 @@ def test_the_verdict_looks_at_the_error_of_weighted_means():
     values = {"x": rng.normal(size=4000)}
     log = 0.5 * values["x"]  # moves the mean by half of a standard deviation
     weights = Weights(log, smooth(log))
-    told = {"settled": "", "steps": 0, "failed": 0}
+    told = {"end_problem": "", "steps": 0, "num_failed": 0}
     assert "means off" in [f.topic for f in judge_fit(weights, values, **told).findings]
-    assert judge_fit(weights, values, resampled=True, **told).good
+    assert judge_fit(weights, values, is_resampled=True, **told).good
     few = Weights(log[:200], smooth(log[:200]))
-    assert not judge_fit(few, {"x": values["x"][:200]}, resampled=True, **told).good
+    assert not judge_fit(few, {"x": values["x"][:200]}, is_resampled=True, **told).good
     assert jnp.isfinite(weights.normalized).all()

@@ -46,7 +46,7 @@ def test_the_density_along_the_path_is_that_of_the_draw():
     params, key = {"loc": jnp.array([1.0, -2.0, 0.5]), "scale_tril": tril}, jax.random.key(3)
 
     def along(params):
-        return pair.draw_weighted(params, pair.noise(key), {}, held=True)
+        return pair.draw_weighted(params, pair.noise(key), {}, is_constant=True)
 
     def plain(params):
         draw = pair.draw(params, pair.noise(key), {})

@@ -95,7 +95,7 @@ def coded(name: str, column: Any, impute: bool = False) -> Any:
     import pandas  # as slow to import as all of Phalanx
 
     missing = np.asarray(pandas.isna(column))
-    numbers = np.array([not lost and is_number(cell) for cell, lost in zip(column, missing, strict=True)])
+    numbers = np.array([not is_missing and is_number(cell) for cell, is_missing in zip(column, missing, strict=True)])
     if numbers.any() and not (numbers | missing).all():
         _refuse_cell(name, column, int(np.argmax(~numbers & ~missing)), int(np.argmax(numbers)))
     if numbers.any() and isinstance(column[first := int(np.argmax(numbers))], str):

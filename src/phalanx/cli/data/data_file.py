@@ -74,7 +74,7 @@ def _read_csv(path: Path) -> dict[str, Any]:
         raise ValueError(f"--data {path}: there are no rows under the line of names.")
     columns = {str(name): table[name].to_numpy() for name in table.columns}
     _check_large(path, columns)
-    return {name.strip(): _stripped(column) for name, column in columns.items()}
+    return {name.strip(): _strip_spaces(column) for name, column in columns.items()}
 
 
 def _table(path: Path, **options: Any) -> Any:
@@ -98,7 +98,7 @@ def _check_large(path: Path, columns: dict[str, np.ndarray]) -> None:
                 raise ValueError(f"--data {path}{at_line(path, (name, error.row))}: {error}")
 
 
-def _stripped(column: np.ndarray) -> np.ndarray:
+def _strip_spaces(column: np.ndarray) -> np.ndarray:
     """Return a column of words without surrounding spaces, which would make categories differ invisibly."""
     if column.dtype != object:
         return column

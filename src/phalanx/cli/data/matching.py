@@ -37,19 +37,21 @@ def match_data(model: Callable[..., Any], data: Mapping[str, Any], *, impute: bo
     """
     parameters = inspect.signature(model).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        wanted = list(data)
+        names = list(data)
     else:
-        wanted = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if missing := [name for name in needed if name not in data]:
+        names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    required_names = [
+        p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if missing := [name for name in required_names if name not in data]:
         has = f"the data have only {', '.join(data)}" if data else "there are no data: name a file of them with --data"
-        asked = f"{getattr(model, '__name__', 'the model')}{inspect.signature(model)}"
-        raise ValueError(f"{asked} asks for {', '.join(missing)}, and {has}.{hint(missing, data)}")
-    arguments = {name: _coded(name, data, impute) for name in wanted if name in data}
+        signature = f"{getattr(model, '__name__', 'the model')}{inspect.signature(model)}"
+        raise ValueError(f"{signature} asks for {', '.join(missing)}, and {has}.{hint(missing, data)}")
+    arguments = {name: _code_column(name, data, impute) for name in names if name in data}
     return Matched(arguments, [name for name in data if name not in arguments])
 
 
-def _coded(name: str, data: Mapping[str, Any], impute: bool) -> Any:
+def _code_column(name: str, data: Mapping[str, Any], impute: bool) -> Any:
     try:
         return coded(name, data[name], impute)
     except CellError as error:
@@ -75,5 +77,5 @@ def shard_rows(arguments: Mapping[str, Any], mesh: Mesh) -> tuple[dict[str, Any]
     rows = {name: np.shape(value)[0] for name, value in arguments.items() if np.ndim(value) > 0}
     if not rows:
         raise ValueError("--data-shards: the data contain no array whose rows could be sharded over devices.")
-    sharded = [name for name, count in rows.items() if count == max(rows.values())]
-    return {**arguments, **shard({name: arguments[name] for name in sharded}, mesh)}, sharded
+    longest = [name for name, count in rows.items() if count == max(rows.values())]
+    return {**arguments, **shard({name: arguments[name] for name in longest}, mesh)}, longest

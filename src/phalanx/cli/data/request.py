@@ -45,11 +45,11 @@ class Request(NamedTuple):
         _check_outcome(program, matched)
         arguments = matched.arguments
         mesh = None
-        sharded = []
+        sharded_names = []
         if data_shards is not None:
             mesh = mesh_with(data_shards)
-            arguments, sharded = shard_rows(arguments, mesh)
-        return cls(arguments, mesh, _introduce(paths, arguments, sharded, matched.left_out))
+            arguments, sharded_names = shard_rows(arguments, mesh)
+        return cls(arguments, mesh, _introduce(paths, arguments, sharded_names, matched.left_out))
 
     def introduce(self, model: str, quiet: bool) -> None:
         """Print the introduction below the name of the model's file, unless the command is quiet."""
@@ -109,12 +109,12 @@ def _check_outcome(program: Callable[..., Any], matched: Matched) -> None:
 
 
 def _introduce(
-    paths: Sequence[Path], arguments: Mapping[str, Any], sharded: Sequence[str], left_out: Sequence[str]
+    paths: Sequence[Path], arguments: Mapping[str, Any], sharded_names: Sequence[str], left_out: Sequence[str]
 ) -> list[str]:
-    shown = ", ".join(_describe(name, value) for name, value in arguments.items())
-    lines = [f"data: {', '.join(map(str, paths))}: {shown or 'no argument of the model'}"] if paths else []
-    if sharded:
-        lines.append(f"sharded over devices: the rows of {', '.join(sharded)}")
+    text = ", ".join(_describe(name, value) for name, value in arguments.items())
+    lines = [f"data: {', '.join(map(str, paths))}: {text or 'no argument of the model'}"] if paths else []
+    if sharded_names:
+        lines.append(f"sharded over devices: the rows of {', '.join(sharded_names)}")
     if left_out:
         lines.append(f"left out, since the model does not ask for it: {', '.join(left_out)}")
     for name, value in arguments.items():

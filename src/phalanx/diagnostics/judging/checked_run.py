@@ -97,8 +97,8 @@ class CheckedRun:
         suspects = self.r_hats >= HIGH_RHAT
         groups = self.superchains if self.is_nested else 0
         for rows, values in self._blocks() if suspects.any() else ():
-            wanted = suspects[rows]
-            chances[rows[wanted]] = measure(lambda elements: elements.agreement(groups), values[:, :, wanted])
+            is_suspect = suspects[rows]
+            chances[rows[is_suspect]] = measure(lambda elements: elements.agreement(groups), values[:, :, is_suspect])
         return chances
 
     @cached_property
@@ -108,14 +108,14 @@ class CheckedRun:
         sizes = self.table["ess_tail"].to_numpy()
         heavy = np.isfinite(sizes) & np.isnan(self.table["sd"].to_numpy())
         for rows, values in self._blocks() if heavy.any() else ():
-            wanted = heavy[rows]
-            if wanted.any():
-                chosen = sizes[rows[wanted]]
-                shapes[rows[wanted]] = [
+            is_heavy = heavy[rows]
+            if is_heavy.any():
+                heavy_sizes = sizes[rows[is_heavy]]
+                shapes[rows[is_heavy]] = [
                     measure(
                         lambda elements, size=size: elements.heavy_shapes(np.array([size])), values[:, :, [number]]
                     )[0]
-                    for number, size in zip(np.flatnonzero(wanted), chosen, strict=True)
+                    for number, size in zip(np.flatnonzero(is_heavy), heavy_sizes, strict=True)
                 ]
         return shapes
 
@@ -223,5 +223,5 @@ def format_rhat(value: float, bound: float = 1.01) -> str:
     """Return R-hat with three decimals, or as many as show on which side of the bound it is."""
     if value >= 100:  # chains that stand still
         return "over 100"
-    written = (f"{value:.{digits}f}" for digits in range(_DECIMALS, 8))
-    return next((text for text in written if value == bound or float(text) != bound), f"{value:.8g}")
+    texts = (f"{value:.{digits}f}" for digits in range(_DECIMALS, 8))
+    return next((text for text in texts if value == bound or float(text) != bound), f"{value:.8g}")

@@ -224,21 +224,23 @@ def check_ess(run: CheckedRun) -> Finding | str | None:
     values = run.least_ess
     if np.isnan(values).all():
         return None
-    needed = least_ess(run.num_chains)
+    min_draws = least_ess(run.num_chains)
     least = np.nanmin(values)
-    low = values < needed
+    low = values < min_draws
     if not low.any():
         return f"There are enough draws: every quantity has {least:,.0f} effective ones or more, in bulk and tails."
     rows = np.flatnonzero(low)[np.argsort(values[low])]
     problem = (
-        f"{_of_quantities(low, 'has', 'have')} fewer than {needed} effective draws: "
+        f"{_of_quantities(low, 'has', 'have')} fewer than {min_draws} effective draws: "
         f"{_figures(run.table, rows, values, '{:,.0f}'.format)}."
     )
     if run.separation:
         return Finding("low ESS", problem, BRING_CHAINS_TOGETHER if run.switching is None else ORDERED)
-    times = f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws"
-    advice = f"{times} (num_samples)" if least >= 0.1 * needed else f"another parametrisation; with this one, {times}"
-    if least < USABLE_FRACTION * needed:
+    times = f"{np.ceil(min_draws / max(least, 1)):,.0f} times as many draws"
+    advice = (
+        f"{times} (num_samples)" if least >= 0.1 * min_draws else f"another parametrisation; with this one, {times}"
+    )
+    if least < USABLE_FRACTION * min_draws:
         return Finding("low ESS", problem, advice)
     problem = f"{problem} Estimates are rough: a mean is off by a standard error of {1 / np.sqrt(least):.0%} of the sd."
     return Finding("low ESS", problem, advice, "usable")
@@ -264,12 +266,14 @@ def check_divergences(run: CheckedRun) -> Finding | str | None:
 
 def check_tree_depth(run: CheckedRun) -> Finding | str | None:
     """Check that trajectories ended by themselves."""
-    reached = run.stats.get("reached_max_depth")
-    if reached is None:
+    at_max_depth = run.stats.get("reached_max_depth")
+    if at_max_depth is None:
         return None
-    if reached.mean() < FULL_TREES:
+    if at_max_depth.mean() < FULL_TREES:
         return "Trajectories ended by themselves, below the largest tree depth."
-    problem = f"Trajectories were cut off at the largest tree depth in {_fraction_of(reached)}: the chains move slowly."
+    problem = (
+        f"Trajectories were cut off at the largest tree depth in {_fraction_of(at_max_depth)}: the chains move slowly."
+    )
     advice = (
         "a larger max_depth, variables of one scale, or a metric with their correlations; if the scales are equal and "
         "there are no correlations, a step_size a few percent smaller"
@@ -386,8 +390,8 @@ def _fraction_of(draws: np.ndarray) -> str:
     return f"{draws.mean():.1%} of the draws, in {which(np.asarray(draws.any(axis=1)), 'chain')}"
 
 
-def _figures(table: DataFrame, rows: np.ndarray, values: np.ndarray, written: Callable[[float], str]) -> str:
-    return first_few(rows, lambda row: f"{table.index[row]} {written(float(values[row]))}")
+def _figures(table: DataFrame, rows: np.ndarray, values: np.ndarray, as_text: Callable[[float], str]) -> str:
+    return first_few(rows, lambda row: f"{table.index[row]} {as_text(float(values[row]))}")
 
 
 def gathers(diverging: np.ndarray, columns: Iterable[tuple[str, np.ndarray]]) -> str | None:

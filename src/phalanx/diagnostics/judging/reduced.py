@@ -58,31 +58,31 @@ def judge_reduced(
         >>> judge_reduced(reduced, {"r": "r_hat"}, num_chains=4, divergences=0, acceptance_rate=0.8).good
         False
     """
-    r_hats, sizes = (_figures(reduced, statistics, wanted, labels) for wanted in ("r_hat", "ess"))
+    r_hats, sizes = (_figures(reduced, statistics, statistic, labels) for statistic in ("r_hat", "ess"))
     results = [
-        _asked(r_hats, sizes),
-        _known(r_hats, sizes, num_chains, constant),
+        _find_lacking(r_hats, sizes),
+        _judge_undefined(r_hats, sizes, num_chains, constant),
         _rhats(r_hats),
         _divergences(divergences),
         _sizes(sizes, least_ess(num_chains)),
-        _accepted(acceptance_rate),
+        _judge_acceptance(acceptance_rate),
     ]
     wrong = (*findings, *(result for result in results if isinstance(result, Finding)))
     right = (*passed, *(result for result in results if isinstance(result, str)))
     if wrong:
         return judged(wrong, right)
-    worst = max(_read(r_hats).values())
-    least = min(_read(sizes).values())
+    worst = max(_known_figures(r_hats).values())
+    least = min(_known_figures(sizes).values())
     text = f"R-hat is {format_rhat(worst)} or less, and there are {least:,.0f} effective draws or more"
     return judged((), right, good=text)
 
 
 def _figures(
-    reduced: Mapping[str, Any], statistics: Mapping[str, str], wanted: str, labels: Names | None
+    results: Mapping[str, Any], statistics: Mapping[str, str], searched_statistic: str, labels: Names | None
 ) -> Figures | None:
     """Return the figures of all reducers of a statistic; None where there is no reducer of it."""
-    names = [name for name, statistic in statistics.items() if statistic == wanted and name in reduced]
-    all_figures = (named_elements(reducer, reduced[reducer], labels) for reducer in names)
+    names = [name for name, statistic in statistics.items() if statistic == searched_statistic and name in results]
+    all_figures = (named_elements(reducer, results[reducer], labels) for reducer in names)
     return {name: value for figures in all_figures for name, value in figures} if names else None
 
 
@@ -95,44 +95,46 @@ def named_elements(reducer: str, result: Any, labels: Names | None = None) -> It
         yield from zip(element_names(name, values.shape, labels), map(float, values.flat), strict=True)
 
 
-def _read(figures: Figures | None) -> Figures:
+def _known_figures(figures: Figures | None) -> Figures:
     return {name: value for name, value in (figures or {}).items() if not np.isnan(value)}
 
 
-def _asked(r_hats: Figures | None, sizes: Figures | None) -> Finding | None:
+def _find_lacking(r_hats: Figures | None, sizes: Figures | None) -> Finding | None:
     lacking = [call for call, figures in (("rhat()", r_hats), ("ess()", sizes)) if figures is None]
     if not lacking:
         return None
-    wanted = " and ".join(f"phx.reducers.{call}" for call in lacking)
+    calls = " and ".join(f"phx.reducers.{call}" for call in lacking)
     run = "neither rhat() nor ess() is" if len(lacking) == 2 else f"{lacking[0]} is not"
     problem = f"No draw was stored, and {run} among the reducers: the convergence of the chains is unknown."
-    return Finding("not measured", problem, f"reducers= with {wanted}, or keep a variable")
+    return Finding("not measured", problem, f"reducers= with {calls}, or keep a variable")
 
 
-def _known(
+def _judge_undefined(
     r_hats: Figures | None, sizes: Figures | None, num_chains: int, constant: Sequence[str]
 ) -> Finding | str | None:
     """Return a finding about undefined statistics, or a sentence about constant elements."""
     if r_hats is not None and num_chains == 1:
         return Finding("one chain", "There is one chain, and R-hat compares chains.", "num_chains=4 or more")
-    asked = [figures for figures in (r_hats, sizes) if figures is not None]
-    for figures in asked:
-        if not _read(figures):
+    given_figures = [figures for figures in (r_hats, sizes) if figures is not None]
+    for figures in given_figures:
+        if not _known_figures(figures):
             problem = "R-hat or ESS is NaN for every quantity: draws are constant, not finite, or too few."
             return Finding("not known", problem, "more draws (num_samples), or to find an overflow in the model")
-    unknown = sorted({name for figures in asked for name, value in figures.items() if np.isnan(value)})
+    unknown = sorted({name for figures in given_figures for name, value in figures.items() if np.isnan(value)})
     constants = [name for name in unknown if name in constant]
     unknown = [name for name in unknown if name not in constant]
     if not unknown:
         return (
-            f"{count(len(constants), 'quantity')} constant, and left out: {_listed(constants)}." if constants else None
+            f"{count(len(constants), 'quantity')} constant, and left out: {_list_items(constants)}."
+            if constants
+            else None
         )
-    problem = f"R-hat or ESS is NaN for {_listed(unknown)}: constant, not finite, or of too few draws."
+    problem = f"R-hat or ESS is NaN for {_list_items(unknown)}: constant, not finite, or of too few draws."
     return Finding("not known", problem, "to keep these, or to reduce only their varying elements with phx.reduce")
 
 
 def _rhats(r_hats: Figures | None) -> Finding | str | None:
-    figures = _read(r_hats)
+    figures = _known_figures(r_hats)
     high = {name: value for name, value in figures.items() if not value < HIGH_RHAT}
     if not figures:
         return None
@@ -143,14 +145,14 @@ def _rhats(r_hats: Figures | None) -> Finding | str | None:
     worst = sorted(high, key=high.__getitem__, reverse=True)
     problem = (
         f"The chains do not agree: {len(high):,} of {count(len(figures), 'quantity')} with an R-hat of {HIGH_RHAT} or "
-        f"more: {_listed([f'{name} {format_rhat(high[name])}' for name in worst])}."
+        f"more: {_list_items([f'{name} {format_rhat(high[name])}' for name in worst])}."
     )
     return Finding("high R-hat", problem, "a longer warm-up and more draws; or another parametrisation")
 
 
-def _sizes(ess: Figures | None, needed: int) -> Finding | str | None:
-    figures = _read(ess)
-    low = {name: value for name, value in figures.items() if value < needed}
+def _sizes(ess: Figures | None, min_draws: int) -> Finding | str | None:
+    figures = _known_figures(ess)
+    low = {name: value for name, value in figures.items() if value < min_draws}
     if not figures:
         return None
     least = min(figures.values())
@@ -158,10 +160,10 @@ def _sizes(ess: Figures | None, needed: int) -> Finding | str | None:
         return f"There are enough draws: every quantity has {least:,.0f} effective ones or more."
     worst = sorted(low, key=low.__getitem__)
     problem = (
-        f"{len(low):,} of {count(len(figures), 'quantity')} with fewer than {needed} effective draws: "
-        f"{_listed([f'{name} {low[name]:,.0f}' for name in worst])}."
+        f"{len(low):,} of {count(len(figures), 'quantity')} with fewer than {min_draws} effective draws: "
+        f"{_list_items([f'{name} {low[name]:,.0f}' for name in worst])}."
     )
-    return Finding("low ESS", problem, f"{np.ceil(needed / max(least, 1)):,.0f} times as many draws (num_samples)")
+    return Finding("low ESS", problem, f"{np.ceil(min_draws / max(least, 1)):,.0f} times as many draws (num_samples)")
 
 
 def _divergences(number: int) -> Finding | str:
@@ -174,13 +176,13 @@ def _divergences(number: int) -> Finding | str:
     return Finding("divergences", problem, SMALLER_STEPS)
 
 
-def _accepted(rate: float | None) -> Finding | None:
+def _judge_acceptance(rate: float | None) -> Finding | None:
     if rate is None or not rate < LOW_ACCEPTANCE:  # NaN for kernels without a Metropolis decision
         return None
     problem = f"Hardly a proposal is accepted ({rate:.1%})."
     return Finding("low acceptance", problem, "a smaller step_size, or a longer warm-up to tune it in")
 
 
-def _listed(items: Sequence[str]) -> str:
-    left = len(items) - NAMED
-    return ", ".join(items[:NAMED]) + (f" and {left:,} more" if left > 0 else "")
+def _list_items(items: Sequence[str]) -> str:
+    num_left = len(items) - NAMED
+    return ", ".join(items[:NAMED]) + (f" and {num_left:,} more" if num_left > 0 else "")

@@ -53,14 +53,14 @@ def separated_chains(
 
 
 def _elements(
-    draws: Mapping[str, np.ndarray], wanted: list[str], labels: Names | None
+    draws: Mapping[str, np.ndarray], elements: list[str], labels: Names | None
 ) -> Iterator[tuple[str, np.ndarray]]:
     for variable, values in draws.items():
-        if not any(name == variable or name.startswith(f"{variable}[") for name in wanted):
+        if not any(name == variable or name.startswith(f"{variable}[") for name in elements):
             continue
         flat = values.reshape(*values.shape[:2], -1)
         for number, name in enumerate(element_names(variable, values.shape[2:], labels)):
-            if name in wanted:
+            if name in elements:
                 yield name, flat[:, :, number].astype(np.float64)
 
 
@@ -86,7 +86,7 @@ def _sentence(name: str, values: np.ndarray, groups: list[np.ndarray]) -> str:
         f"near {middle:.3g} in {_chains(group)}"
         for group, middle in sorted(zip(groups, middles, strict=True), key=lambda pair: (-len(pair[0]), pair[1]))
     ]
-    return f"The chains sit in different places: {name} is {first_few(clauses, joined='; ')}."
+    return f"The chains sit in different places: {name} is {first_few(clauses, separator='; ')}."
 
 
 def _chains(group: np.ndarray) -> str:
@@ -139,20 +139,20 @@ def switching_of(disagreeing: Sequence[DisagreeingVariable], log_density: np.nda
             return None
     sizes = [{size for size in one.means.shape[1:] if 2 <= size <= MOST_ENTRIES} for one in disagreeing]
     for size in sorted(set.intersection(*sizes) if sizes else ()):
-        scaled = [(one.means / np.maximum(np.median(one.sds), np.finfo(float).tiny)) for one in disagreeing]
-        orders = [_order(scaled, chain, size) for chain in range(len(disagreeing[0].means))]
-        changed = [chain for chain, order in enumerate(orders) if (order != np.arange(size)).any()]
-        if changed and all(_is_same(scaled, chain, order) for chain, order in enumerate(orders)):
-            return Switching(tuple(one.name for one in disagreeing), size, tuple(changed))
+        standard_means = [(one.means / np.maximum(np.median(one.sds), np.finfo(float).tiny)) for one in disagreeing]
+        orders = [_order(standard_means, chain, size) for chain in range(len(disagreeing[0].means))]
+        switching_chains = [chain for chain, order in enumerate(orders) if (order != np.arange(size)).any()]
+        if switching_chains and all(_is_same(standard_means, chain, order) for chain, order in enumerate(orders)):
+            return Switching(tuple(one.name for one in disagreeing), size, tuple(switching_chains))
     return None
 
 
-def _order(scaled: Sequence[np.ndarray], chain: int, size: int) -> np.ndarray:
+def _order(standard_means: Sequence[np.ndarray], chain: int, size: int) -> np.ndarray:
     """Return the order of a chain's entries that brings them closest to those of chain 0."""
     from scipy.optimize import linear_sum_assignment  # slow to import
 
     cost = np.zeros((size, size))
-    for values in scaled:
+    for values in standard_means:
         axes = [axis for axis in range(values.ndim - 1) if values.shape[axis + 1] == size]
         # of a matrix of the size twice, rows and columns have one order: their own entries are compared in any order
         first, other = (_profiles(values[number], axes) for number in (0, chain))
@@ -171,16 +171,16 @@ def _profiles(values: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     return np.concatenate([*sides, diagonal], axis=1)
 
 
-def _is_same(scaled: Sequence[np.ndarray], chain: int, order: np.ndarray) -> bool:
+def _is_same(standard_means: Sequence[np.ndarray], chain: int, order: np.ndarray) -> bool:
     """Return True if the order brings a chain to the place of chain 0, and no order would not if it changes any."""
     before = []
     after = []
-    for values in scaled:
-        ordered = values[chain]
-        for axis, size in enumerate(ordered.shape):
+    for values in standard_means:
+        entries = values[chain]
+        for axis, size in enumerate(entries.shape):
             if size == len(order):
-                ordered = np.take(ordered, order, axis=axis)
+                entries = np.take(entries, order, axis=axis)
         before.append(np.abs(values[chain] - values[0]).max())
-        after.append(np.abs(ordered - values[0]).max())
+        after.append(np.abs(entries - values[0]).max())
     changes = bool((order != np.arange(len(order))).any())
     return max(after) <= CLOSE and (not changes or max(before) >= APART)

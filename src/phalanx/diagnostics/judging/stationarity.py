@@ -46,15 +46,15 @@ class Shifts:
         chances = 2 * stdtr(self.num_chains - 1, -np.abs(self.t))
         is_chance = np.isfinite(chances)
         least = np.where(is_chance, chances, 1.0).min(axis=1)
-        moved = np.flatnonzero(least < FALSE_ALARMS / max(int(is_chance.sum()), 1))
-        if not len(moved):
+        moved_elements = np.flatnonzero(least < FALSE_ALARMS / max(int(is_chance.sum()), 1))
+        if not len(moved_elements):
             return None
-        moved = moved[np.argsort(-np.nanmax(np.abs(self.t[moved]), axis=1), kind="stable")]
+        moved_elements = moved_elements[np.argsort(-np.nanmax(np.abs(self.t[moved_elements]), axis=1), kind="stable")]
         problem = (
             f"The chains have not arrived at the posterior: all of them drift together, and groups that agree do not "
-            f"show it. Since an early part of the last adaptation window, {len(moved):,} of "
+            f"show it. Since an early part of the last adaptation window, {len(moved_elements):,} of "
             f"{count(len(self.names), 'quantity')} moved by more than chance explains (means of all chains, then and "
-            f"now: {first_few(moved, self._means)})."
+            f"now: {first_few(moved_elements, self._means)})."
         )
         return Finding("not stationary", problem, ADVICE)
 

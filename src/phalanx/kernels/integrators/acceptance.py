@@ -70,6 +70,6 @@ def decide(
         ([[1.0, 0.0]], [True, False])
     """
     error = broken_down(error)
-    accepted, rate, _ = metropolis(uniform, -error)
-    info = Info(rate, error > DIVERGENCE_THRESHOLD, jnp.asarray(num_steps), energy + jnp.where(accepted, error, 0.0))
-    return choose(accepted, proposal, at), info
+    is_accepted, rate, _ = metropolis(uniform, -error)
+    info = Info(rate, error > DIVERGENCE_THRESHOLD, jnp.asarray(num_steps), energy + jnp.where(is_accepted, error, 0.0))
+    return choose(is_accepted, proposal, at), info

@@ -56,8 +56,8 @@ class Ends(NamedTuple):
     def put(self, where: Bool[Array, "levels lanes"], end: PhasePoint) -> Ends:
         """Overwrite the points of some levels with a point of every lane."""
 
-        def choose_new(now: Vector, kept: Vector) -> Vector:
-            return jax.tree.map(lambda x, old: jnp.where(where[:, None], x[None], old), now, kept)
+        def choose_new(now: Vector, old_points: Vector) -> Vector:
+            return jax.tree.map(lambda x, old: jnp.where(where[:, None], x[None], old), now, old_points)
 
         return Ends(choose_new(end.position, self.position), choose_new(end.momentum, self.momentum))
 
@@ -84,9 +84,9 @@ class Checkpoints(NamedTuple):
 
     def with_leaf(self, leaf: Int[Array, "lanes"], end: PhasePoint) -> Checkpoints:
         """Keep the leaf: if even, as a start of subtrees; if odd, as the end of the largest half that ends here."""
-        odd, last, ended = _places(leaf)
+        odd, last, num_ended = _places(leaf)
         starts = ~odd & (_numbers(self.starts) == last)
-        halves = _numbers(self.halves) == ended - 1
+        halves = _numbers(self.halves) == num_ended - 1
         return Checkpoints(self.starts.put(starts, end), self.halves.put(halves, end))
 
     def turning(
@@ -100,27 +100,27 @@ class Checkpoints(NamedTuple):
 
         `starts` and `halves` are the inner products of their `spans` to this leaf, before it is kept.
         """
-        odd, last, ended = _places(leaf)
+        odd, last, num_ended = _places(leaf)
         level = _numbers(self.starts)
-        ends = odd & (level <= last) & (level > last - ended)
+        ends = odd & (level <= last) & (level > last - num_ended)
         # an even leaf starts the second half of a subtree of up to 16 leaves if it is no multiple of 16
         joins = ~odd & (level == last - 1) & (leaf & (2 ** (CROSS_CHECK_LEVELS + 1) - 1) != 0)[None]
-        second = ended >= _numbers(self.halves) + 2
+        second = num_ended >= _numbers(self.halves) + 2
         return ((ends | joins) & u_turn(*starts, direction[None])).any(0) | (
             second & u_turn(*halves, direction[None])
         ).any(0)
 
 
-def _numbers(kept: Ends) -> Int[Array, "kept 1"]:
+def _numbers(ends: Ends) -> Int[Array, "kept 1"]:
     """Return the numbers of the points that are kept."""
-    return jnp.arange(kept.position.parts[0].shape[0])[:, None]
+    return jnp.arange(ends.position.parts[0].shape[0])[:, None]
 
 
 def _places(leaf: Int[Array, "lanes"]) -> tuple[Bool[Array, "1 lanes"], Int[Array, "1 lanes"], Int[Array, "1 lanes"]]:
     """Return whether a leaf is odd, the level of the latest start of a subtree, and how many subtrees end here."""
     # an odd leaf ends as many subtrees as its number has trailing ones
-    ended = lax.population_count((leaf ^ (leaf + 1)) >> 1)
-    return (leaf & 1 == 1)[None], lax.population_count(leaf >> 1)[None], ended[None]
+    num_ended = lax.population_count((leaf ^ (leaf + 1)) >> 1)
+    return (leaf & 1 == 1)[None], lax.population_count(leaf >> 1)[None], num_ended[None]
 
 
 def u_turn(

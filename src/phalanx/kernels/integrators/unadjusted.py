@@ -121,8 +121,8 @@ def _factor(
     # a mean of logarithms is that of most lanes: one that breaks down does not stop all others
     logarithm = jnp.log(jnp.clip(variance, LEAST_VARIANCE, MOST_VARIANCE)) - LOG_OF_SQUARE
     apart = at.position - middle
-    seen = breaks.astype(error.dtype), logarithm, apart, at.gradient, apart * at.gradient
-    (broken,), (logarithm,), apart, gradient, product = target.mean_over_chains(seen)
+    summands = breaks.astype(error.dtype), logarithm, apart, at.gradient, apart * at.gradient
+    (broken,), (logarithm,), apart, gradient, product = target.mean_over_chains(summands)
     # the square of 1 + balance, multiplied out: coordinates of padded rows have gradients of zero, and no part in it
     balance = product - apart * gradient
     ones = jax.tree.map(jnp.ones_like, balance)

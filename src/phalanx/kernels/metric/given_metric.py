@@ -48,7 +48,7 @@ def given_metric(kernel: str, inverse_mass_matrix: Mapping[str, ArrayLike] | Arr
     return GivenMetric({}, matrix)
 
 
-def metric_on(given: GivenMetric, target: Target) -> LowRankMetric:
+def metric_on(metric: GivenMetric, target: Target) -> LowRankMetric:
     """Return a given metric as compiled blocks take it; padded rows do not move, so their mass does not matter.
 
     Raises:
@@ -62,24 +62,24 @@ def metric_on(given: GivenMetric, target: Target) -> LowRankMetric:
     directions = np.zeros((size, 0))
     along = np.zeros(0)
     outside = 1.0
-    if given.covariance is None:
-        if (given_shapes := {name: value.shape for name, value in given.variances.items()}) != shapes:
+    if metric.covariance is None:
+        if (given_shapes := {name: value.shape for name, value in metric.variances.items()}) != shapes:
             raise ValueError(
                 f"inverse_mass_matrix: variances were given for {given_shapes}, but the model's unconstrained "
                 f"variables are {shapes}."
             )
-        variances = given.variances
+        variances = metric.variances
     else:
-        if len(given.covariance) != size:
+        if len(metric.covariance) != size:
             raise ValueError(
-                f"inverse_mass_matrix: a matrix of shape {given.covariance.shape} was given, but the model has {size} "
+                f"inverse_mass_matrix: a matrix of shape {metric.covariance.shape} was given, but the model has {size} "
                 f"unconstrained global coordinates ({', '.join(sorted(shapes))})."
             )
-        (along, directions), outside = np.linalg.eigh(given.covariance), 0.0
+        (along, directions), outside = np.linalg.eigh(metric.covariance), 0.0
     return LowRankMetric(
         tuple(part.astype(dtype) for part in layout.of_whole(variances).parts),
         directions.astype(dtype),
         along.astype(dtype),
         np.asarray(outside, dtype),
-        np.asarray(given.covariance is not None),
+        np.asarray(metric.covariance is not None),
     )

@@ -97,8 +97,8 @@ class LaneMetric(NamedTuple):
             return outside * first + _product(self.directions, factors[:, None] * _product(self.directions.T, first))
 
         first, *others = vector.parts
-        used = self.correlated if where is None else self.correlated & where.any()
-        return Vector((lax.cond(used, correlated, lambda first: first, first), *others), vector.layout)
+        is_correlated = self.correlated if where is None else self.correlated & where.any()
+        return Vector((lax.cond(is_correlated, correlated, lambda first: first, first), *others), vector.layout)
 
 
 def _product(matrix: Float[Array, "rows inner"], columns: Float[Array, "inner lanes"]) -> Float[Array, "rows lanes"]:

@@ -76,9 +76,9 @@ class KernelAdapter:
         target.count_coordinates()
         if "metric" in tuning._fields:
             tuning = tuning._replace(metric=LaneMetric.of(tuning.metric, target))
-        new, done, info = self.machine.step(now, active, keys, target, tuning)
+        new, has_ended, info = self.machine.step(now, active, keys, target, tuning)
         new = jax.tree.map(lambda leaf, before: jnp.asarray(leaf, before.dtype), new, now)
-        return new, done, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (target.count,)), info)
+        return new, has_ended, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (target.count,)), info)
 
     def snapshot(self, now: LaneState) -> Snapshot:
         """Return the starts of the current draws. A resumed lane repeats its trajectory from there."""

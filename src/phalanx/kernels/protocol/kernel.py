@@ -199,7 +199,7 @@ class Kernel:
 
     def on(self, target: Target) -> Kernel:
         """Return the kernel with a metric that the user has given laid out for this target."""
-        given = getattr(self.tuning, "metric", None)
-        if not isinstance(given, GivenMetric):
+        given_metric = getattr(self.tuning, "metric", None)
+        if not isinstance(given_metric, GivenMetric):
             return self
-        return replace(self, tuning=self.tuning._replace(metric=metric_on(given, target)))
+        return replace(self, tuning=self.tuning._replace(metric=metric_on(given_metric, target)))

@@ -153,8 +153,8 @@ class LaneTarget:
         """The arrays of which each lane has its own, with lanes first."""
         return {number: jnp.moveaxis(array, -1, 0) for number, array in self.per_lane_data.items()}
 
-    def _with_vector(self, evaluated: tuple[Total, ByVariable]) -> tuple[Total, Vector]:
-        return evaluated[0], self.layout.vector(evaluated[1])
+    def _with_vector(self, total_and_gradient: tuple[Total, ByVariable]) -> tuple[Total, Vector]:
+        return total_and_gradient[0], self.layout.vector(total_and_gradient[1])
 
     def _of_all(self, one: Callable[[Density, ByVariable], Any], position: Vector) -> PyTree:
         """Return a function of one lane's density and position, evaluated for all lanes."""

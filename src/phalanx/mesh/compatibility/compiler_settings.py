@@ -41,13 +41,13 @@ def _flags() -> str:
     return " ".join(DEVICES.sub("", os.environ.get("XLA_FLAGS", "")).split())
 
 
-def warn_of_other_settings(called: str, there: Mapping[str, str]) -> None:
+def warn_of_other_settings(title: str, there: Mapping[str, str]) -> None:
     """Warn if a run was compiled under other settings than those of this process; older releases recorded none."""
     here = compiler_settings() if there else {}
     if differs := [name for name, value in here.items() if there.get(name) != value]:
         values = "; ".join(f"{name} is {there.get(name)!r} there, and {here[name]!r} here" for name in differs)
         warn(
-            f"{called} was compiled otherwise: {values}. Programs then round differently: what follows is as correct, "
+            f"{title} was compiled otherwise: {values}. Programs then round differently: what follows is as correct, "
             f"but not bit for bit what would have followed there.{WAY_OUT if 'XLA_FLAGS' in differs else ''}",
             stacklevel=3,
         )

@@ -173,11 +173,11 @@ _unknown: set[str] = set()
 _one_at_a_time = threading.RLock()
 
 
-def compile_with(lowered: Lowered, options: Options) -> Compiled:
+def compile_with(program: Lowered, options: Options) -> Compiled:
     """Return a compiled program; options that this XLA does not know are left out."""
     while True:
         try:
-            return lowered.compile({name: value for name, value in options.items() if name not in _unknown})
+            return program.compile({name: value for name, value in options.items() if name not in _unknown})
         except Exception as error:
             match = re.search(r"such compile option: '(\w+)'", str(error))
             if match is None or match[1] in _unknown or match[1] not in options:
@@ -189,11 +189,11 @@ def stored(program: Compiled) -> tuple[bytes, PyTree, PyTree]:
     """Return an executable as bytes, and trees of the structures of its arguments and results."""
     if (serialize := find(STORE)) is None:
         raise NotImplementedError(NAMES[STORE])
-    content, given, out_tree = serialize(program)
+    content, in_tree, out_tree = serialize(program)
     # structures with nodes of other libraries cannot be pickled, but trees of that structure can
     return (
         content,
-        jax.tree.unflatten(given, [0] * given.num_leaves),
+        jax.tree.unflatten(in_tree, [0] * in_tree.num_leaves),
         jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves),
     )
 
@@ -202,22 +202,22 @@ def loaded(program: tuple[bytes, Any, Any], devices: Sequence[Any]) -> Any:
     """Return the executable that `stored` wrote, on the devices that it was compiled for."""
     if (load := find(LOAD)) is None:
         raise NotImplementedError(NAMES[LOAD])
-    content, given, out_tree = program
+    content, in_tree, out_tree = program
     if (initialize := find(LAPACK)) is not None:  # JAX does when it lowers a call; without, the program would crash
         initialize()
-    return load(content, jax.tree.structure(given), jax.tree.structure(out_tree), execution_devices=devices)
+    return load(content, jax.tree.structure(in_tree), jax.tree.structure(out_tree), execution_devices=devices)
 
 
 @cache
 def read_cache_within(context: Callable[[], AbstractContextManager[None]]) -> None:
     """Make JAX read every program of its persistent cache within a context, in all threads of this process."""
-    if (read := find(CACHE_READ)) is None:
+    if (read_entry := find(CACHE_READ)) is None:
         return
 
-    @wraps(read)
+    @wraps(read_entry)
     def reading(*args: Any, **options: Any) -> Any:
         with context():
-            return read(*args, **options)
+            return read_entry(*args, **options)
 
     module, _, name = CACHE_READ.rpartition(".")
     setattr(import_module(module), name, reading)
@@ -297,8 +297,8 @@ def define(primitive: Primitive, evaluate: Any, derivative: Any, transpose: Any,
         return derivative(primals, [instantiate(tangent) for tangent in tangents], **parameters)
 
     def of_cotangents(cotangents: Any, *operands: Any, count: int, **parameters: Any) -> Any:
-        given = [instantiate(cotangent) for cotangent in cotangents]
-        return [*[None] * count, *transpose(given, operands[:count], **parameters)]
+        arrays = [instantiate(cotangent) for cotangent in cotangents]
+        return [*[None] * count, *transpose(arrays, operands[:count], **parameters)]
 
     def of_batch(operands: Any, dims: Any, **parameters: Any) -> Any:
         static_dims = [None if dim is None or not isinstance(dim, int) else dim for dim in dims]
@@ -318,8 +318,8 @@ def live(trace: ClosedJaxpr) -> ClosedJaxpr | None:
     """Return the part of a trace that its outputs need; None if this JAX cannot determine it."""
     if (dce := find(LIVE)) is None:
         return None
-    needed, _ = dce(trace.jaxpr, [True] * len(trace.jaxpr.outvars), instantiate=True)
-    return ClosedJaxpr(needed, trace.consts)
+    small_jaxpr, _ = dce(trace.jaxpr, [True] * len(trace.jaxpr.outvars), instantiate=True)
+    return ClosedJaxpr(small_jaxpr, trace.consts)
 
 
 def bind(primitive: Primitive, arrays: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:

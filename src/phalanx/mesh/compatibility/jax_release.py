@@ -61,8 +61,8 @@ def refusal(version: str, platform: str, python: tuple[int, int]) -> str | None:
     if fault is None:
         return None
     good = TESTED[max(least for least in TESTED if least <= max(python, min(TESTED)))]
-    wanted = " ".join(f"'{requirement}'" for requirement in good.split())
+    requirements = " ".join(f"'{requirement}'" for requirement in good.split())
     return (
-        f"jaxlib {version} {fault}. Install another release: pip install {wanted}. To run with it nevertheless, set "
-        f"the environment variable {VARIABLE}={Workaround.REFUSED_RELEASES.value}."
+        f"jaxlib {version} {fault}. Install another release: pip install {requirements}. To run with it nevertheless, "
+        f"set the environment variable {VARIABLE}={Workaround.REFUSED_RELEASES.value}."
     )

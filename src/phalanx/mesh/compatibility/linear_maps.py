@@ -24,19 +24,19 @@ Map = Callable[[PyTree, PyTree], PyTree]
 """`f(given, x)`, linear in the tree `x`."""
 
 
-def linear_map(forward: Map, backward: Map, given: PyTree, x: PyTree, is_symmetric: bool = False) -> PyTree:
-    """Return `forward(given, x)`, whose transpose in `x` is `backward(given, y)`.
+def linear_map(forward: Map, backward: Map, residual_tree: PyTree, x: PyTree, is_symmetric: bool = False) -> PyTree:
+    """Return `forward(residual_tree, x)`, whose transpose in `x` is `backward(residual_tree, y)`.
 
     Args:
         forward: a linear function of `x`.
         backward: its transpose, a linear function of results.
-        given: a tree of arrays that both depend on.
+        residual_tree: a tree of arrays that both depend on.
         x: a tree of arrays.
-        is_symmetric: True if `forward(given, x)` is `forward(x, given)`.
+        is_symmetric: True if `forward(a, x)` is `forward(x, a)`.
     """
-    residuals, of_given = jax.tree.flatten(given)
+    residuals, of_given = jax.tree.flatten(residual_tree)
     operands, of_x = jax.tree.flatten(x)
-    of_result = jax.tree.structure(jax.eval_shape(forward, given, x))
+    of_result = jax.tree.structure(jax.eval_shape(forward, residual_tree, x))
 
     def flat_forward(residuals: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
         return jax.tree.leaves(forward(of_given.unflatten(residuals), of_x.unflatten(operands)))
@@ -100,8 +100,8 @@ def _by_residuals(
 
     def of_real(some: list[Array]) -> list[Array]:
         following = iter(some)
-        given = [next(following) if real else x for real, x in zip(is_real, residuals, strict=True)]
-        return forward(given, operands)
+        all_residuals = [next(following) if real else x for real, x in zip(is_real, residuals, strict=True)]
+        return forward(all_residuals, operands)
 
     return jax.jvp(of_real, ([x for x, _ in pairs],), ([t for _, t in pairs],))[1]
 
@@ -130,6 +130,6 @@ def _batch(
     operands = [leading(*pair) for pair in zip(arrays[count:], dims[count:], strict=True)]
 
     def mapped(one: Any) -> Callable[..., list[Array]]:
-        return lambda given, x: jax.vmap(one, in_axes=(of_residuals, 0))(list(given), list(x))
+        return lambda residual_list, x: jax.vmap(one, in_axes=(of_residuals, 0))(list(residual_list), list(x))
 
     return _bind(residuals, operands, mapped(forward), mapped(backward), is_symmetric)

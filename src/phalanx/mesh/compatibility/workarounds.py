@@ -84,13 +84,13 @@ class Workaround(Enum):
 
 @cache
 def _turned_off() -> frozenset[Workaround]:
-    said = [name.strip() for name in os.environ.get(VARIABLE, "").lower().split(",") if name.strip()]
-    if said == ["off"]:
+    names = [name.strip() for name in os.environ.get(VARIABLE, "").lower().split(",") if name.strip()]
+    if names == ["off"]:
         return frozenset(Workaround)
     by_name = {workaround.value: workaround for workaround in Workaround}
-    if strange := [name for name in said if name not in by_name]:
+    if strange := [name for name in names if name not in by_name]:
         raise ValueError(
             f"{VARIABLE} has an unknown name: {', '.join(map(repr, strange))}. Set it to 'off', or to names from "
             f"{', '.join(by_name)}, separated by commas."
         )
-    return frozenset(by_name[name] for name in said)
+    return frozenset(by_name[name] for name in names)

@@ -17,14 +17,14 @@ def matrix_product(
 ) -> Plan | None:
     """Multiply each device's rows of the larger sharded operand with what matches them of the other."""
     (contracted_left, contracted_right), (batch_left, batch_right) = equation.params["dimension_numbers"]
-    left, right = operands
+    left_operand, right = operands
     at_left, at_right = placements
     if not is_sharded(at_left) and not is_sharded(at_right):  # a product is linear in each of its factors
         is_linear = list(placements).count(PARTIAL) == 1
         return Plan(placements if is_linear else [REPLICATED, PARTIAL], [PARTIAL])
-    free_left = [dim for dim in range(len(left.shape)) if dim not in (*contracted_left, *batch_left)]
+    free_left = [dim for dim in range(len(left_operand.shape)) if dim not in (*contracted_left, *batch_left)]
     free_right = [dim for dim in range(len(right.shape)) if dim not in (*contracted_right, *batch_right)]
-    if is_sharded(at_left) and (not is_sharded(at_right) or left.nbytes >= right.nbytes):
+    if is_sharded(at_left) and (not is_sharded(at_right) or left_operand.nbytes >= right.nbytes):
         if at_left in batch_left:
             number = batch_left.index(at_left)
             return Plan([at_left, batch_right[number]], [number])
@@ -42,8 +42,8 @@ def matrix_product(
 
 def _contraction(operands: Sequence[PlacedValue], dim_left: int, dim_right: int) -> Plan:
     """Return the plan of a product over rows, with a mask on the smaller operand: the other's padding is finite."""
-    left, right = operands
-    mask = Mask(0, dim_left) if left.nbytes <= right.nbytes else Mask(1, dim_right)
+    left_operand, right = operands
+    mask = Mask(0, dim_left) if left_operand.nbytes <= right.nbytes else Mask(1, dim_right)
     return Plan([dim_left, dim_right], [PARTIAL], [mask])
 
 

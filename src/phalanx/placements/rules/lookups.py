@@ -89,10 +89,10 @@ class _WhereRowsAre:
         return values.reshape(shape)
 
 
-def _fill_of(given: Any, dtype: Any) -> Any:
+def _fill_of(fill_value: Any, dtype: Any) -> Any:
     """Return the number that JAX fills in for indices outside of a table."""
-    if given is not None:
-        return given
+    if fill_value is not None:
+        return fill_value
     if is_inexact(dtype):
         return jnp.nan
     limits = jnp.iinfo(dtype)

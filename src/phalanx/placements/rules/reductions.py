@@ -31,7 +31,7 @@ def reduction(
         return Plan([PARTIAL], [PARTIAL]) if name == "reduce_sum" else None
     assert is_sharded(dim)
     if dim not in axes:
-        return Plan([dim], [dim - sum(reduced < dim for reduced in axes)])
+        return Plan([dim], [dim - sum(reduced_dim < dim for reduced_dim in axes)])
     if name == "reduce_sum":
         return Plan([dim], [PARTIAL], [Mask(0, dim)])
     return _exchange(axis, equation, operands[0], dim)

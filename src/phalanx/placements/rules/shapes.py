@@ -142,8 +142,8 @@ def slices(
     start = params["start_indices"][dim]
     end = params["limit_indices"][dim]
     strides = params["strides"] or (1,) * len(operand.shape)
-    kept = aval_of(equation.outvars[0]).shape[dim]
-    if kept == count:
+    num_rows = aval_of(equation.outvars[0]).shape[dim]
+    if num_rows == count:
         return Plan([dim], [dim])
 
     def others(array: Array) -> Array:
@@ -154,12 +154,12 @@ def slices(
         limits[dim] = array.shape[dim]
         return lax.slice(array, starts, limits, steps)
 
-    if 2 * kept <= count and operand.dtype != bool:
+    if 2 * num_rows <= count and operand.dtype != bool:
         numbers = np.arange(start, end, strides[dim], dtype=np.int32)
         return Plan([dim], [PARTIAL], local=lambda x: [rows_by_number(axis, others(x), dim, count, numbers)])
     if strides[dim] != 1 or operand.dtype == bool:
         return None
-    shift = _Shift(axis, dim, count, kept, start)
+    shift = _Shift(axis, dim, count, num_rows, start)
     return Plan([dim], [dim], local=lambda x: [shift(others(x))]) if shift.is_short else None
 
 
@@ -187,14 +187,14 @@ class _Shift:
     Device i had rows i * a to (i + 1) * a and gets rows start + i * b to start + (i + 1) * b.
     """
 
-    def __init__(self, axis: MeshAxis, dim: int, count: int, kept: int, start: int) -> None:
+    def __init__(self, axis: MeshAxis, dim: int, count: int, num_rows: int, start: int) -> None:
         self.axis = axis
         self.dim = dim
         self.count = count
-        self.kept = kept
+        self.kept = num_rows
         self.start = start
         self.before = axis.rows(count)
-        self.after = axis.rows(kept)
+        self.after = axis.rows(num_rows)
         offsets = [start + device * (self.after - self.before) for device in (0, axis.size - 1)]
         missing_before = -min(offsets)
         missing_after = max(offsets) + self.after - self.before
@@ -239,18 +239,18 @@ def pad(
     if (low, high, interior) == (0, 0, 0):
         return Plan([dim, REPLICATED], [dim])
     count = operands[0].shape[dim]
-    padded = aval_of(equation.outvars[0]).shape[dim]
+    num_rows = aval_of(equation.outvars[0]).shape[dim]
     if interior or low < 0 or high < 0 or operands[0].dtype == bool or not count:
         return None
-    shift = _Shift(axis, dim, count, padded, -low)
+    shift = _Shift(axis, dim, count, num_rows, -low)
     if not shift.is_short:
         return None
 
     def local(array: Array, fill: Array) -> list[Array]:
         array = lax.pad(array, fill, [(0, 0, 0) if each == dim else c for each, c in enumerate(config)])
-        moved = shift(array)
-        number = axis.row_numbers(moved.shape, dim, padded) - low
-        return [axis.repeat_last(jnp.where((number >= 0) & (number < count), moved, fill), dim, padded)]
+        shifted_array = shift(array)
+        number = axis.row_numbers(shifted_array.shape, dim, num_rows) - low
+        return [axis.repeat_last(jnp.where((number >= 0) & (number < count), shifted_array, fill), dim, num_rows)]
 
     return Plan([dim, REPLICATED], [dim], local=local)
 
@@ -267,14 +267,14 @@ def dynamic_slice(
     if not is_sharded(dim):
         return Plan([dim, *starts], [dim])
     count = operand.shape[dim]
-    kept = sizes[dim]
-    if kept == count:  # the only start is the first row
+    num_rows = sizes[dim]
+    if num_rows == count:  # the only start is the first row
         return Plan([dim, *starts], [dim])
-    if 2 * kept > count or operand.dtype == bool or axis.is_in_loop:  # a loop over rows would send each by itself
+    if 2 * num_rows > count or operand.dtype == bool or axis.is_in_loop:  # a loop over rows would send each by itself
         return None
 
     def local(array: Array, *at: Array) -> list[Array]:
-        numbers = jnp.clip(at[dim], 0, count - kept) + jnp.arange(kept, dtype=at[dim].dtype)
+        numbers = jnp.clip(at[dim], 0, count - num_rows) + jnp.arange(num_rows, dtype=at[dim].dtype)
         rows = rows_by_number(axis, array, dim, count, numbers)
         begin = [jnp.zeros_like(start) if each == dim else start for each, start in enumerate(at)]
         return [lax.dynamic_slice(rows, begin, own_sizes(sizes, operand, rows))]
@@ -300,16 +300,16 @@ def dynamic_update_slice(
     if not is_sharded(dim):
         return None
     count = operand.shape[dim]
-    changed = update.shape[dim]
+    num_rows = update.shape[dim]
 
     def local(array: Array, new: Array, *at: Array) -> list[Array]:
         axis.note_row_numbers(array)
-        begin = jnp.clip(at[dim], 0, count - changed)
+        begin = jnp.clip(at[dim], 0, count - num_rows)
         row = jnp.minimum(axis.row_numbers((array.shape[dim],), 0, count), count - 1) - begin
-        rows = jnp.take(new, jnp.clip(row, 0, changed - 1), dim)
+        rows = jnp.take(new, jnp.clip(row, 0, num_rows - 1), dim)
         elsewhere: list[Any] = [jnp.zeros_like(start) if each == dim else start for each, start in enumerate(at)]
         changed_rows = lax.dynamic_update_slice(array, rows, elsewhere)
-        is_changed = ((row >= 0) & (row < changed)).reshape([-1 if each == dim else 1 for each in range(array.ndim)])
+        is_changed = ((row >= 0) & (row < num_rows)).reshape([-1 if each == dim else 1 for each in range(array.ndim)])
         return [jnp.where(is_changed, changed_rows, array)]
 
     return Plan([dim, REPLICATED, *starts], [dim], local=local)

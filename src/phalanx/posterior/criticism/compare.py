@@ -49,7 +49,7 @@ def compare(models: Mapping[str, Posterior | Loo]) -> DataFrame:
 
     Source: Yao, Vehtari, Simpson, Gelman (2018), Using stacking to average Bayesian predictive distributions.
     """
-    loos = {name: _loo_of(name, one) for name, one in _checked(models).items()}
+    loos = {name: _loo_of(name, one) for name, one in _check_models(models).items()}
     _check_same_data(loos)
     terms = _terms(loos)
     elpd = {name: float(one.sum()) for name, one in terms.items()}
@@ -76,8 +76,8 @@ def stacking_weights(terms: Float64[np.ndarray, "observation model"]) -> Float64
     densities = np.exp(usable - usable.max(1, keepdims=True))
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        mixed = np.maximum(densities @ weights, np.finfo(float).tiny)
-        return -float(np.log(mixed).mean()), -(densities / mixed[:, None]).mean(0)
+        mixture = np.maximum(densities @ weights, np.finfo(float).tiny)
+        return -float(np.log(mixture).mean()), -(densities / mixture[:, None]).mean(0)
 
     sum_is_one = {"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(models)}
     optimum = minimize(
@@ -92,7 +92,7 @@ def stacking_weights(terms: Float64[np.ndarray, "observation model"]) -> Float64
     return np.clip(optimum.x, 0.0, 1.0)
 
 
-def _checked(models: Any) -> Mapping[str, Any]:
+def _check_models(models: Any) -> Mapping[str, Any]:
     if not isinstance(models, Mapping) or not all(isinstance(name, str) for name in models):
         raise TypeError(
             f"phx.compare: expected a dict of posteriors by name, such as {{'a': posterior}}; got "

@@ -61,39 +61,39 @@ class VariableDependence:
         values = {name: jax.ShapeDtypeStruct(array.shape[2:], array.dtype) for name, array in draws.items()}
         rest = key_of(0, 0, 0), model.arguments.whole_shapes()
         jax.eval_shape(marked, values, {}, *rest)  # notes the names of the variables
-        inferred = frozenset(model.latents)
-        given = frozenset(marked.given)
+        latent_names = frozenset(model.latents)
+        given_names = frozenset(marked.given)
         new = frozenset(marked.new)
-        drawn = [name for name in marked.named if name not in inferred]
-        if not new and not (given and len(drawn) > 1):
-            return cls({}, given, new, inferred)
+        new_names = [name for name in marked.named if name not in latent_names]
+        if not new and not (given_names and len(new_names) > 1):
+            return cls({}, given_names, new, latent_names)
         marks = dict.fromkeys(marked.named, jax.ShapeDtypeStruct((), bool))
         program, results = jax.make_jaxpr(marked, return_shape=True)(values, marks, *rest)
         labels = [*(frozenset({name}) for name in sorted(values)), *(frozenset({name}) for name in sorted(marks))]
         inputs = [*labels, *[NOWHERE] * (len(program.jaxpr.invars) - len(labels))]
         sources = zip(sorted(results), varying_axes(program, inputs), strict=True)
-        return cls({name: frozenset(of) - {name} for name, of in sources}, given, new, inferred)
+        return cls({name: frozenset(of) - {name} for name, of in sources}, given_names, new, latent_names)
 
     def held(self) -> Names:
         """Return the given variables on which another variable that is drawn depends, directly or through latents."""
-        drawn = {name for name in self.sources if name not in self.inferred}
-        return frozenset(name for name in self.given if self.reached({name}) & drawn - {name})
+        new_names = {name for name in self.sources if name not in self.inferred}
+        return frozenset(name for name in self.given if self.reached({name}) & new_names - {name})
 
-    def stale(self, held: Names, changed: Names = frozenset()) -> Names:
+    def stale(self, held_names: Names, changed_names: Names = frozenset()) -> Names:
         """Return the latent variables whose draws do not fit the values of the others.
 
         Args:
-            held: observed variables that keep their values.
-            changed: those of them whose values are not the run's.
+            held_names: observed variables that keep their values.
+            changed_names: those of them whose values are not the run's.
         """
-        return self.reached(self.new | changed, but=held) & self.inferred
+        return self.reached(self.new | changed_names, but=held_names) & self.inferred
 
     def reached(self, sources: set[str] | Names, but: Names = frozenset()) -> Names:
         """Return the variables that depend on `sources`, directly or through others; dependence ends at those `but`."""
-        reached = set(sources)
-        while more := {name for name, of in self.sources.items() if of & reached and name not in but} - reached:
-            reached |= more
-        return frozenset(reached - set(sources))
+        dependents = set(sources)
+        while more := {name for name, of in self.sources.items() if of & dependents and name not in but} - dependents:
+            dependents |= more
+        return frozenset(dependents - set(sources))
 
 
 def to_draw(variable: RandomVariable) -> RandomVariable:

@@ -50,7 +50,7 @@ class HeldValues:
     def of(
         cls,
         model: ModelAtDraws,
-        held: frozenset[str],
+        held_names: frozenset[str],
         dependence: VariableDependence,
         draws: Mapping[str, Any],
         target: Target | None,
@@ -60,7 +60,7 @@ class HeldValues:
 
         Args:
             model: the program with its data.
-            held: names of the observed variables that keep their data.
+            held_names: names of the observed variables that keep their data.
             dependence: of its variables.
             draws: draws of the run, `(chain, draw, ...)` by latent variable.
             target: the model and data of the run, if they are known and others.
@@ -69,15 +69,17 @@ class HeldValues:
         Raises:
             ValueError: when missing entries of a held variable cannot be drawn given the others; the message names it.
         """
-        changed = frozenset() if is_own else held
-        may_be_stale = dependence.stale(held, changed) != dependence.stale(held)
-        may_miss = bool(held) and bool(find_not_finite(model.arguments.arrays) or masks_of_missing(model.arguments))
+        changed_names = frozenset() if is_own else held_names
+        may_be_stale = dependence.stale(held_names, changed_names) != dependence.stale(held_names)
+        may_miss = bool(held_names) and bool(
+            find_not_finite(model.arguments.arrays) or masks_of_missing(model.arguments)
+        )
         if not may_be_stale and not may_miss:
-            return cls(dict.fromkeys(held), dependence.stale(held))
-        values = _values(model, held, draws)
-        missing = _missing(model, held, values)
+            return cls(dict.fromkeys(held_names), dependence.stale(held_names))
+        values = _values(model, held_names, draws)
+        missing = _missing(model, held_names, values)
         for name, mask in missing.items():
-            if mask is not None and (later := sorted(dependence.reached({name}) & held)):
+            if mask is not None and (later := sorted(dependence.reached({name}) & held_names)):
                 raise ValueError(
                     f"predictive: variable {name!r} has missing entries, and {later[0]!r}, which depends on it, is "
                     f"held at its data: a draw of these entries would ignore it. Leave {later[0]!r} out of the data, "
@@ -85,8 +87,12 @@ class HeldValues:
                 )
         if may_be_stale and target is not None and not are_deleted(target):
             of_run = ModelData.of(target).observations()
-            changed = frozenset(n for n in changed if not np.array_equal(values[n], of_run.get(n), equal_nan=True))  # pyright: ignore[reportArgumentType]
-        return cls(missing, dependence.stale(held, changed))
+            changed_names = frozenset(
+                name
+                for name in changed_names
+                if name not in of_run or not np.array_equal(values[name], of_run[name], equal_nan=True)
+            )
+        return cls(missing, dependence.stale(held_names, changed_names))
 
 
 def with_held_value(variable: RandomVariable, missing: np.ndarray | None, forward: Forward) -> RandomVariable:
@@ -97,11 +103,11 @@ def with_held_value(variable: RandomVariable, missing: np.ndarray | None, forwar
     value = jnp.asarray(variable.value)
     assert distribution is not None
     name = f"{ADDED}{variable.name}"  # a draw of the whole variable
-    drawn = jnp.asarray(forward(replace(to_draw(variable), name=name, set_to=None)).value)
+    draws = jnp.asarray(forward(replace(to_draw(variable), name=name, set_to=None)).value)
     if _covers_parts(distribution, missing):
-        drawn = _conditional(variable.name, distribution, drawn, value, missing)
-    whole = jnp.where(missing, drawn.astype(jnp.result_type(drawn, value)), value)
-    return forward(replace(variable, value=whole.astype(drawn.dtype)))
+        draws = _conditional(variable.name, distribution, draws, value, missing)
+    whole = jnp.where(missing, draws.astype(jnp.result_type(draws, value)), value)
+    return forward(replace(variable, value=whole.astype(draws.dtype)))
 
 
 def _values(model: ModelAtDraws, names: frozenset[str], draws: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -114,20 +120,22 @@ def _values(model: ModelAtDraws, names: frozenset[str], draws: Mapping[str, Any]
         return forward(variable)
 
     def values(arrays: Sequence[Array]) -> dict[str, Array]:
-        return model.run(arrays, give, lambda met: {n: jnp.asarray(met[n].value) for n in names}, key_of(0, 0, 0))
+        return model.run(
+            arrays, give, lambda variables: {n: jnp.asarray(variables[n].value) for n in names}, key_of(0, 0, 0)
+        )
 
     first = {name: jnp.asarray(np.asarray(value[:1, :1])[0, 0]) for name, value in draws.items()}
-    held = jax.jit(values)(model.place_arrays())
-    return {name: np.asarray(value) for name, value in held.items()}
+    data_values = jax.jit(values)(model.place_arrays())
+    return {name: np.asarray(value) for name, value in data_values.items()}
 
 
 def _missing(
-    model: ModelAtDraws, held: frozenset[str], values: Mapping[str, np.ndarray]
+    model: ModelAtDraws, held_names: frozenset[str], values: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray | None]:
     """Return a mask of the missing entries of each variable: NaN, or marked by a run that imputes."""
     marked = masks_of_missing(model.arguments)
     masks: dict[str, np.ndarray | None] = {}
-    for name in sorted(held):
+    for name in sorted(held_names):
         value = values[name]
         mask = np.isnan(value) if value.dtype.kind == "f" else np.zeros(value.shape, bool)
         if name in marked and missing_name(name) not in model.latents:  # no draws of the run fill them
@@ -145,7 +153,7 @@ def _covers_parts(distribution: Distribution, missing: np.ndarray) -> bool:
     return bool((missing.any(axes) & ~missing.all(axes)).any())
 
 
-def _conditional(name: str, distribution: Distribution, drawn: Array, value: Array, missing: np.ndarray) -> Array:
+def _conditional(name: str, distribution: Distribution, draws: Array, value: Array, missing: np.ndarray) -> Array:
     r"""Return draws of missing entries given the others, from draws of whole events of a normal distribution.
 
     $x_m = z_m + \Sigma_{mg} \Sigma_{gg}^{-1} (x_g - z_g)$ has the conditional distribution if $z$ has the joint one.
@@ -159,9 +167,9 @@ def _conditional(name: str, distribution: Distribution, drawn: Array, value: Arr
             f"some of its entries. Missing entries are drawn given the others only if the entries of an event are "
             f"independent or have a MultivariateNormal. Give all entries of the event, or leave such rows out."
         )
-    given = jnp.asarray(~missing, drawn.dtype)
-    covariance = jnp.broadcast_to(jnp.asarray(normal.covariance_matrix), (*drawn.shape, drawn.shape[-1]))
-    both = covariance * given[..., :, None] * given[..., None, :]
-    block = both + (1 - given)[..., None] * jnp.broadcast_to(jnp.eye(drawn.shape[-1]), covariance.shape)
-    apart = jnp.where(missing, 0.0, value - drawn)
-    return drawn + jnp.einsum("...ij,...j->...i", covariance, jnp.linalg.solve(block, apart[..., None])[..., 0])
+    is_present = jnp.asarray(~missing, draws.dtype)
+    covariance = jnp.broadcast_to(jnp.asarray(normal.covariance_matrix), (*draws.shape, draws.shape[-1]))
+    both = covariance * is_present[..., :, None] * is_present[..., None, :]
+    block = both + (1 - is_present)[..., None] * jnp.broadcast_to(jnp.eye(draws.shape[-1]), covariance.shape)
+    apart = jnp.where(missing, 0.0, value - draws)
+    return draws + jnp.einsum("...ij,...j->...i", covariance, jnp.linalg.solve(block, apart[..., None])[..., 0])

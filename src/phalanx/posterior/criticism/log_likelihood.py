@@ -80,35 +80,37 @@ class Terms:
 
 def factors(variables: Mapping[str, RandomVariable]) -> tuple[str, ...]:
     """Return the names of the terms that are not observations."""
-    observed = {n: v for n, v in variables.items() if v.observed and v.distribution is not None}
-    return tuple(name for name, variable in observed.items() if is_term(_distribution(variable)))
+    observed_variables = {n: v for n, v in variables.items() if v.observed and v.distribution is not None}
+    return tuple(name for name, variable in observed_variables.items() if is_term(_distribution(variable)))
 
 
-def observations(variables: Mapping[str, RandomVariable], asked: str = "log_likelihood") -> dict[str, RandomVariable]:
+def observations(variables: Mapping[str, RandomVariable], caller: str = "log_likelihood") -> dict[str, RandomVariable]:
     """Return the observed variables that have a distribution, without factors.
 
     Raises:
         ValueError: when the model observes no variable; the message names its factors.
     """
-    observed = {n: v for n, v in variables.items() if v.observed and v.distribution is not None}
-    outcomes = {n: v for n, v in observed.items() if not is_term(_distribution(v))}
+    observed_variables = {n: v for n, v in variables.items() if v.observed and v.distribution is not None}
+    outcomes = {n: v for n, v in observed_variables.items() if not is_term(_distribution(v))}
     if not outcomes:
-        terms = ", ".join(map(repr, observed))
-        shared = [n for v in observed.values() if isinstance(v.distribution, SharedTerm) for n in v.distribution.of]
-        if shared:
+        terms = ", ".join(map(repr, observed_variables))
+        sharing_names = [
+            n for v in observed_variables.values() if isinstance(v.distribution, SharedTerm) for n in v.distribution.of
+        ]
+        if sharing_names:
             raise ValueError(
-                f"{asked}: the entries of {first_few(list(map(repr, dict.fromkeys(shared))))} share discrete variables "
-                f"that phx.marginalize sums out ({terms}), such as the states of a hidden Markov model: their joint "
-                f"density is one term, without a term for each. To criticise the model, draw the data anew with "
-                f"posterior.predictive(), or predict held-out data."
+                f"{caller}: the entries of {first_few(list(map(repr, dict.fromkeys(sharing_names))))} share discrete "
+                f"variables that phx.marginalize sums out ({terms}), such as the states of a hidden Markov model: "
+                f"their joint density is one term, without a term for each. To criticise the model, draw the data anew "
+                f"with posterior.predictive(), or predict held-out data."
             )
         raise ValueError(
-            f"{asked}: {terms} is a term of the log density (phx.factor), which does not identify the "
+            f"{caller}: {terms} is a term of the log density (phx.factor), which does not identify the "
             f"observations, and the model observes no variable. Observe the values by their distribution, "
             f"phx.sample(name, distribution, obs=values); of one that NumPyro does not have, write a class with "
             f"log_prob."
             if terms
-            else f"{asked}: the model observes no variable; its variables are "
+            else f"{caller}: the model observes no variable; its variables are "
             f"{', '.join(map(repr, variables)) or 'none'}. Pass the observed values as obs= of phx.sample."
         )
     return outcomes

@@ -103,10 +103,10 @@ class Loo:
             elpd = float(terms.sum())
             se = math.sqrt(len(terms)) * float(terms.std())
             p_loo = float(lppd.sum()) - elpd
-        observed = {name: part.shape for name, part in pointwise.items()}
+        shapes_by_name = {name: part.shape for name, part in pointwise.items()}
         is_known = model is not None and not are_deleted(model)
-        factors = likelihood_factors(model, observed) if model is not None and is_known else ()
-        fingerprint = fingerprint_of(model, observed) if model is not None and is_known else {}
+        factors = likelihood_factors(model, shapes_by_name) if model is not None and is_known else ()
+        fingerprint = fingerprint_of(model, shapes_by_name) if model is not None and is_known else {}
         fingerprint = {name: np.where(there[name], part, np.nan) for name, part in fingerprint.items()}
         return cls(
             elpd, se, p_loo, pointwise, shapes, draws, threshold(draws), factors, weighted, fingerprint=fingerprint
@@ -218,18 +218,18 @@ def leave_one_out(
     model: Program | None,
     data: UserData | None,
     run: RunDraws,
-    reduced: Mapping[str, Any],
+    results_of_reducers: Mapping[str, Any],
     log_weights: np.ndarray | None = None,
 ) -> Loo:
     """Evaluate leave-one-out cross-validation; see `Posterior.loo`.
 
-    `reduced` are the results of the run's reducers, and `log_weights` the logarithms of the draws' importance weights,
-    `(chain, draw)`; None for draws of the posterior.
+    `results_of_reducers` are the results of the run's reducers, and `log_weights` the logarithms of the draws'
+    importance weights, `(chain, draw)`; None for draws of the posterior.
     """
     sizes = run.sizes
     values = run.of_latents()
-    stored = math.prod(sizes) and len(values) == len(run.latents)
-    if not stored and (results := _reduced_by_run(reduced)):
+    has_draws = math.prod(sizes) and len(values) == len(run.latents)
+    if not has_draws and (results := _reduced_by_run(results_of_reducers)):
         there = {name: ~np.isnan(one.pareto_k) for name, one in results.items()}
         if model is None and data is None:
             return Loo.of(results, there, run.target)
@@ -247,9 +247,9 @@ def leave_one_out(
     how = {"seed": 0, "batch_size": size, "given": program.place_arrays(), "mesh": program.mesh}
     total = math.prod(sizes)
     observations = sum(math.prod(shape.shape) for shape in shapes.values())
-    weighted = log_weights is not None and np.ptp(log_weights) != 0  # a fit may have chosen draws by their weights
-    efficiency = 1.0 if weighted else _efficiency(values)
-    if weighted:
+    is_weighted = log_weights is not None and np.ptp(log_weights) != 0  # a fit may have chosen draws by their weights
+    efficiency = 1.0 if is_weighted else _efficiency(values)
+    if is_weighted:
         if total * observations > MOST_TERMS:
             raise ValueError(
                 f"loo: the draws have importance weights, and {total:,} draws of {observations:,} log densities do not "
@@ -262,12 +262,12 @@ def leave_one_out(
     else:
         tail = min(tail_length(total, efficiency), max(MOST_RATIOS // observations, TAIL // 4))
         results = _batch_by_batch(batches(terms, values, sizes, **how), max(tail, 10))
-    return Loo.of(results, _masks(terms, values, how["given"]), program, weighted)
+    return Loo.of(results, _masks(terms, values, how["given"]), program, is_weighted)
 
 
-def _reduced_by_run(reduced: Mapping[str, Any]) -> dict[str, PointwiseLoo]:
+def _reduced_by_run(results_of_reducers: Mapping[str, Any]) -> dict[str, PointwiseLoo]:
     """Return the results of a run's reducer `loo()`, by observed variable; empty without one."""
-    for result in reduced.values():
+    for result in results_of_reducers.values():
         parts = {"": result} if isinstance(result, PointwiseLoo) else result
         if isinstance(parts, Mapping) and parts and all(isinstance(one, PointwiseLoo) for one in parts.values()):
             return dict(parts)
@@ -280,7 +280,7 @@ def _masks(terms: Terms, values: Mapping[str, Any], arrays: Any) -> dict[str, np
     if not masked:
         return {}
     first = {name: np.asarray(value[:1, :1])[0, 0] for name, value in values.items()}
-    masks = jax.jit(lambda *given: Terms(terms.model, counted)(*given))(first, key_of(0, 0, 0), arrays)
+    masks = jax.jit(lambda *operands: Terms(terms.model, counted)(*operands))(first, key_of(0, 0, 0), arrays)
     return {name: np.asarray(masks[name]) for name in masked if name in masks}
 
 
@@ -299,19 +299,19 @@ def _efficiency(draws: Mapping[str, np.ndarray]) -> float:
     return float(effective.mean()) / (chains * length) if len(effective) else 1.0
 
 
-def _batch_by_batch(evaluated: Iterator[Batch], tail: int) -> dict[str, PointwiseLoo]:
+def _batch_by_batch(draw_batches: Iterator[Batch], tail: int) -> dict[str, PointwiseLoo]:
     """Return the results from the largest ratios of each observation, with tails of so many."""
     reducer = loo_reducer(tail)
-    kept: dict[str, Any] = {}
+    states: dict[str, Any] = {}
     waiting: dict[str, list[np.ndarray]] = {}
 
     def merge() -> None:
         for name, parts in waiting.items():
             later = ratios_of(np.concatenate(parts), tail)
-            kept[name] = reducer.merge(kept[name], later) if name in kept else later
+            states[name] = reducer.merge(states[name], later) if name in states else later
         waiting.clear()
 
-    for batch in evaluated:
+    for batch in draw_batches:
         for name, values in batch.outputs.items():
             chains, draws = batch.repeated
             fresh = to_host(values).reshape(*batch.sizes, *values.shape[1:])[chains:, draws:]
@@ -319,7 +319,7 @@ def _batch_by_batch(evaluated: Iterator[Batch], tail: int) -> dict[str, Pointwis
         if sum(map(len, next(iter(waiting.values())))) > tail // 3:  # merging costs as much for fewer
             merge()
     merge()
-    return {name: reducer.finalize(state) for name, state in kept.items()}
+    return {name: reducer.finalize(state) for name, state in states.items()}
 
 
 def _by_weights(terms: Mapping[str, np.ndarray], log_weights: np.ndarray) -> dict[str, PointwiseLoo]:
@@ -327,16 +327,16 @@ def _by_weights(terms: Mapping[str, np.ndarray], log_weights: np.ndarray) -> dic
     results = {}
     log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
     log_weights, draws = log_weights - log_weights.max(), len(log_weights)
-    shared = smooth(log_weights).log_weights
+    smooth_weights = smooth(log_weights).log_weights
     length = min(tail_length(len(log_weights)), len(log_weights) - 1)
     for name, values in terms.items():
         flat = values.reshape(draws, -1).astype(np.float64)
-        lppd = np.logaddexp.reduce(flat + shared[:, None]) - np.logaddexp.reduce(shared)
+        lppd = np.logaddexp.reduce(flat + smooth_weights[:, None]) - np.logaddexp.reduce(smooth_weights)
         ratios = (log_weights[:, None] - flat).T
         order = np.argsort(ratios, axis=1)
-        ordered = np.take_along_axis(ratios, order, axis=1)
-        elpd, k = left_out(ordered, np.full(len(ordered), -np.inf), length, draws, log_weights[order])
-        k[are_equal(ordered[:, draws - length - 1], ordered[:, -1], values.dtype)] = -np.inf
+        sorted_ratios = np.take_along_axis(ratios, order, axis=1)
+        elpd, k = left_out(sorted_ratios, np.full(len(sorted_ratios), -np.inf), length, draws, log_weights[order])
+        k[are_equal(sorted_ratios[:, draws - length - 1], sorted_ratios[:, -1], values.dtype)] = -np.inf
         results[name] = PointwiseLoo(draws, *(part.reshape(values.shape[2:]) for part in (elpd, lppd, k)))
     return results
 

@@ -94,22 +94,22 @@ class ModelAtDraws(ModelOnMesh):
 
     @classmethod
     def of(
-        cls, asked: str, model: Program | None, data: UserData | None, run: RunDraws, at: Sequence[str]
+        cls, caller: str, model: Program | None, data: UserData | None, run: RunDraws, at: Sequence[str]
     ) -> ModelAtDraws:
         """Put a model and its data together.
 
         Args:
-            asked: the method that evaluates it.
+            caller: the method that evaluates it.
             model: the program; None for that of the run.
             data: its keyword arguments; None for those of the run.
             run: the run, of which the draws do not matter.
             at: names of the inferred variables that take the values of the draw.
         """
         target = run.target
-        program = _program(asked, model, target)
-        arguments, mesh = _arguments(asked, program, data, target, run.data)
+        program = _program(caller, model, target)
+        arguments, mesh = _arguments(caller, program, data, target, run.data)
         observed = None if target is None else {name for name, _ in target.sites.terms} - set(run.latents)
-        at_draws = cls(program, arguments, mesh, asked, frozenset(at), observed)
+        at_draws = cls(program, arguments, mesh, caller, frozenset(at), observed)
         if data is not None and any_labels_differ(arguments):
             at_draws.axis_names()  # raises if the program combines entries whose labels differ
         return at_draws
@@ -182,9 +182,9 @@ class ModelAtDraws(ModelOnMesh):
                 f"{self.asked}: the draws of variable {name!r} were not kept; they hold "
                 f"{', '.join(map(repr, values)) or 'none'}. Run with keep=None, or name it in keep=."
             )
-        expected = tuple(distribution.shape())
+        event_shape = tuple(distribution.shape())
         value = values[name]
-        if value.shape != expected:
+        if value.shape != event_shape:
             counted = "".join(
                 f" If the model counts the groups in {argument!r}, which has fewer of them here, count them outside of "
                 f"the model and give the number as data, which need not be given again."
@@ -192,20 +192,22 @@ class ModelAtDraws(ModelOnMesh):
             )
             raise ValueError(
                 f"{self.asked}: variable {name!r} was inferred with shape {value.shape}, and on these data it has "
-                f"shape {expected}: it belongs to the rows or groups of the run's data.{counted} Give data of these; "
-                f"or sample it anew with posterior.predict(fn) and fn(draw, key) as in docs/predictive.md."
+                f"shape {event_shape}: it belongs to the rows or groups of the run's data.{counted} Give data of "
+                f"these; or sample it anew with posterior.predict(fn) and fn(draw, key) as in docs/predictive.md."
             )
         return value
 
     def _check_met(self, variables: Mapping[str, RandomVariable]) -> None:
         """Raise if the program seems to have renamed a variable of the run: one is missing and another is new."""
         imputed = set(map(missing_name, variables))  # other data have other missing entries, or none
-        lost = [name for name in self.latents - imputed if name not in variables]
-        met = self.latents | (self.observed or set())
-        new = [n for n, v in variables.items() if n not in met and v.distribution is not None and not v.observed]
-        if lost and (new or len(lost) == len(self.latents - imputed)):
+        absent = [name for name in self.latents - imputed if name not in variables]
+        known_names = self.latents | (self.observed or set())
+        new = [
+            n for n, v in variables.items() if n not in known_names and v.distribution is not None and not v.observed
+        ]
+        if absent and (new or len(absent) == len(self.latents - imputed)):
             raise ValueError(
-                f"{self.asked}: the model has no variable {', '.join(map(repr, sorted(lost)))}, which the run "
+                f"{self.asked}: the model has no variable {', '.join(map(repr, sorted(absent)))}, which the run "
                 f"inferred; it has {', '.join(map(repr, variables)) or 'none'}. Give the model of the run, or one with "
                 f"the same names."
             )
@@ -233,22 +235,22 @@ def with_model(posterior: Any, model: Program, data: UserData) -> Any:
     of_run = {name: v.shape[2:] for name, v in posterior.draws.items() if name in record.latents}
     if set(here) != set(record.latents) or any(here[name] != shape for name, shape in of_run.items()):
         shapes = ", ".join(f"{name!r} {shape}" for name, shape in here.items())
-        kept = ", ".join(f"{name!r} {of_run.get(name, '')}".strip() for name in record.latents)
+        variables = ", ".join(f"{name!r} {of_run.get(name, '')}".strip() for name in record.latents)
         raise ValueError(
             f"The model {getattr(model, '__name__', model)} has the latent variables {shapes} on these data, and the "
-            f"run has {kept}. Give the model and the data of the run."
+            f"run has {variables}. Give the model and the data of the run."
         )
     return replace(posterior, target=target)
 
 
-def _program(asked: str, model: Program | None, target: Target | None) -> Program:
+def _program(caller: str, model: Program | None, target: Target | None) -> Program:
     if model is None and target is None:
         raise ValueError(
-            f"{asked}: a posterior that was read from a file or a pickle, or assembled by hand, has no model. Pass "
-            f"one: posterior.{asked}(data, model=model)."
+            f"{caller}: a posterior that was read from a file or a pickle, or assembled by hand, has no model. Pass "
+            f"one: posterior.{caller}(data, model=model)."
         )
     if model is not None and not callable(model):
-        raise TypeError(f"{asked}: model must be a function; got {type(model).__name__}.")
+        raise TypeError(f"{caller}: model must be a function; got {type(model).__name__}.")
     if model is None:
         assert target is not None  # checked above
         return target.program
@@ -256,7 +258,7 @@ def _program(asked: str, model: Program | None, target: Target | None) -> Progra
 
 
 def _arguments(
-    asked: str, program: Program, data: UserData | None, target: Target | None, of_run: KnownData | None
+    caller: str, program: Program, data: UserData | None, target: Target | None, of_run: KnownData | None
 ) -> tuple[Arguments, Mesh]:
     if data is None and target is not None:
         return target.arguments, target.mesh
@@ -264,21 +266,21 @@ def _arguments(
     arguments = split_arguments(program, data) if of_run is None else of_run.split(program, data)
     if target is not None:
         arguments = arguments.fixing([*target.arguments.constants])
-    placed = any(sharding.axes for sharding in arguments.shardings)
-    mesh = choose_mesh(arguments, None if placed or target is None else target.mesh)
-    return _with_values(asked, program, arguments, mesh), mesh
+    is_sharded = any(sharding.axes for sharding in arguments.shardings)
+    mesh = choose_mesh(arguments, None if is_sharded or target is None else target.mesh)
+    return _with_values(caller, program, arguments, mesh), mesh
 
 
-def _with_values(asked: str, program: Program, arguments: Arguments, mesh: Mesh) -> Arguments:
+def _with_values(caller: str, program: Program, arguments: Arguments, mesh: Mesh) -> Arguments:
     """Return the arguments with those compiled in whose values the program needs while it is traced."""
 
-    def drawn_anew(given: Arguments) -> None:
-        anew = ModelAtDraws(program, given, mesh, asked, frozenset(), None)
+    def drawn_anew(arguments_at_draws: Arguments) -> None:
+        anew = ModelAtDraws(program, arguments_at_draws, mesh, caller, frozenset(), None)
         run = partial(
             anew.run, tracer=lambda variable, forward: forward(variable), of_variables=len, key=key_of(0, 0, 0)
         )
         try:
-            jax.eval_shape(run, given.whole_shapes())
+            jax.eval_shape(run, arguments_at_draws.whole_shapes())
         except ModelError as error:
             if asks_for_values(error) or asks_for_whole_numbers(error):
                 raise

@@ -60,27 +60,29 @@ class ModelData:
         shapes: dict[str, Shapes] = {}
 
         def observed(arrays: Sequence[Array]) -> dict[str, Array]:
-            variables = _met(target, target.arguments.layout.join(arrays))
+            variables = _variables_of(target, target.arguments.layout.join(arrays))
             shapes["latent"] = {name: v.shape for name, v in variables.items() if v.is_latent}
             shapes["computed"] = {name: v.shape for name, v in variables.items() if v.is_computed}
-            return _observed(variables)
+            return _observed_values(variables)
 
         axis_env = [(axis, 1) for axis in target.sizes]
         program, observations = jax.make_jaxpr(observed, axis_env=axis_env, return_shape=True)(
             target.arguments.whole_shapes()
         )
         names = dict(zip(program.jaxpr.invars, target.arguments.names, strict=True))
-        given = frozenset(
+        given_names = frozenset(
             names[atom] for atom in program.jaxpr.outvars if not isinstance(atom, Literal) and atom in names
         )
-        return cls(target, {name: leaf.shape for name, leaf in observations.items()}, **shapes, only_observed=given)
+        return cls(
+            target, {name: leaf.shape for name, leaf in observations.items()}, **shapes, only_observed=given_names
+        )
 
     def observations(self) -> dict[str, np.ndarray]:
         """Return the values of the observed variables, NaN for missing entries that are imputed."""
 
         def values(arrays: Sequence[Array]) -> dict[str, Array]:
             data = self.target.arguments.join(arrays)
-            return self.target.alone(lambda: _observed(_met(self.target, data)))
+            return self.target.alone(lambda: _observed_values(_variables_of(self.target, data)))
 
         observations = {name: to_host(value) for name, value in jax.jit(values)(self.target.place_arrays()).items()}
         missing = masks_of_missing(self.target.arguments)
@@ -88,11 +90,11 @@ class ModelData:
 
     def constants(self, scalars: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the other arguments: arrays, and those of `scalars` that are numbers."""
-        given = self.target.arguments
+        arguments = self.target.arguments
         missing = masks_of_missing(self.target.arguments)
         whole = {
             name: sharding.trim(to_host(array))
-            for name, array, sharding in zip(given.names, given.arrays, given.shardings, strict=True)
+            for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True)
             if name not in self.only_observed
             and name not in missing
             and not name.startswith((f"{WHERE_MISSING}[", ADDED))
@@ -100,13 +102,13 @@ class ModelData:
         numbers = {
             name: np.asarray(number) for name, number in scalars.items() if isinstance(number, bool | int | float)
         }
-        return numbers | {name: constant.array for name, constant in given.constants.items()} | whole
+        return numbers | {name: constant.array for name, constant in arguments.constants.items()} | whole
 
     @property
     def constant_bytes(self) -> int:
         """Bytes of the arrays that are not observed."""
-        given = self.target.arguments
-        shapes = zip(given.names, given.whole_shapes(), strict=True)
+        arguments = self.target.arguments
+        shapes = zip(arguments.names, arguments.whole_shapes(), strict=True)
         return sum(math.prod(a.shape) * a.dtype.itemsize for name, a in shapes if name not in self.only_observed)
 
 
@@ -125,20 +127,22 @@ def fingerprint_of(target: ModelOnMesh, shapes: Shapes) -> dict[str, np.ndarray]
 
     def values(arrays: Sequence[Array]) -> list[dict[str, Array]]:
         data = target.arguments.join(arrays)
-        return target.alone(lambda: [_observed(_met(target, data, shift)) for shift in SHIFTS])
+        return target.alone(lambda: [_observed_values(_variables_of(target, data, shift)) for shift in SHIFTS])
 
     first, second = jax.tree.map(to_host, jax.jit(values)(target.place_arrays()))
     by_name: dict[str, np.ndarray] = {}
     for name, shape in shapes.items():
         if name not in first or math.prod(shape) == 0 or first[name].size % math.prod(shape):
             continue
-        given = np.asarray(first[name], np.float32).astype(np.float64)
+        numbers = np.asarray(first[name], np.float32).astype(np.float64)
         other = np.asarray(second[name], np.float32).astype(np.float64)
-        lost = missing.get(name, np.zeros(given.shape, bool))
-        moved = ~np.isclose(given, other, rtol=1e-5, atol=0.0, equal_nan=True) & ~lost
-        given, lost, moved = (part.reshape(*shape, -1) for part in (np.where(lost, 0.0, given), lost, moved))
-        weights = np.random.default_rng(0).uniform(0.5, 1.5, given.shape[-1]) if given.shape[-1] > 1 else np.ones(1)
-        by_name[name] = np.where(moved.any(-1) | lost.all(-1), np.nan, given @ weights)
+        is_missing = missing.get(name, np.zeros(numbers.shape, bool))
+        is_computed = ~np.isclose(numbers, other, rtol=1e-5, atol=0.0, equal_nan=True) & ~is_missing
+        numbers, is_missing, is_computed = (
+            part.reshape(*shape, -1) for part in (np.where(is_missing, 0.0, numbers), is_missing, is_computed)
+        )
+        weights = np.random.default_rng(0).uniform(0.5, 1.5, numbers.shape[-1]) if numbers.shape[-1] > 1 else np.ones(1)
+        by_name[name] = np.where(is_computed.any(-1) | is_missing.all(-1), np.nan, numbers @ weights)
     return by_name
 
 
@@ -157,8 +161,8 @@ def likelihood_factors(target: ModelOnMesh, shapes: Shapes) -> tuple[str, ...]:
     by_row = [bool(a.shape) and a.shape[0] in rows for a in arguments.whole_shapes()]
 
     def terms(data: Mapping[str, Any], shift: float) -> dict[str, RandomVariable]:
-        met = run_unconstrained(target.program, _position(target, data, shift), data).variables
-        return {name: met[name] for name in factors(met)}
+        terms_by_name = run_unconstrained(target.program, _position(target, data, shift), data).variables
+        return {name: terms_by_name[name] for name in factors(terms_by_name)}
 
     def totals(data: Mapping[str, Any]) -> list[dict[str, Array]]:
         return [{name: jnp.sum(term.log_prob()) for name, term in terms(data, shift).items()} for shift in SHIFTS]
@@ -167,9 +171,9 @@ def likelihood_factors(target: ModelOnMesh, shapes: Shapes) -> tuple[str, ...]:
 
     def whole(arrays: Sequence[Array]) -> list[dict[str, Array]]:
         data = arguments.layout.join(arrays)
-        met = terms(data, SHIFTS[0])
-        names.update({name: isinstance(term.distribution, SharedTerm) for name, term in met.items()})
-        return totals(data) if met else []
+        terms_by_name = terms(data, SHIFTS[0])
+        names.update({name: isinstance(term.distribution, SharedTerm) for name, term in terms_by_name.items()})
+        return totals(data) if terms_by_name else []
 
     program = jax.make_jaxpr(lambda arrays: target.alone(lambda: whole(arrays)))(arguments.whole_shapes())
     if not names:
@@ -178,13 +182,13 @@ def likelihood_factors(target: ModelOnMesh, shapes: Shapes) -> tuple[str, ...]:
         return tuple(names)  # the program has its data by itself
     labels = [frozenset({"row"}) if of_rows else NOWHERE for of_rows in by_row]
     order = sorted(names)
-    used = varying_axes(program, labels)[: len(order)]
-    depends = {name for name, sources in zip(order, used, strict=True) if sources}
+    term_sources = varying_axes(program, labels)[: len(order)]
+    depends = {name for name, sources in zip(order, term_sources, strict=True) if sources}
 
     def shorter(arrays: Sequence[Array]) -> list[dict[str, Array]]:
         whole = [s.trim(array) for array, s in zip(arrays, arguments.shardings, strict=True)]
-        cut = [array[:-1] if of_rows else array for array, of_rows in zip(whole, by_row, strict=True)]
-        data = arguments.layout.with_numbers({n: n - 1 for n in rows}).join(cut)
+        shorter_arrays = [array[:-1] if of_rows else array for array, of_rows in zip(whole, by_row, strict=True)]
+        data = arguments.layout.with_numbers({n: n - 1 for n in rows}).join(shorter_arrays)
         return target.alone(lambda: totals(data))
 
     def longer(arrays: Sequence[Array]) -> list[dict[str, Array]]:
@@ -213,7 +217,7 @@ def _position(target: ModelOnMesh, data: Mapping[str, Any], shift: float) -> Map
     }
 
 
-def _met(target: ModelOnMesh, data: Mapping[str, Any], shift: float = 0.0) -> Mapping[str, RandomVariable]:
+def _variables_of(target: ModelOnMesh, data: Mapping[str, Any], shift: float = 0.0) -> Mapping[str, RandomVariable]:
     """Return the variables of a model, without its sums over discrete variables, in which it hides observed ones."""
     variables = run_unconstrained(target.program, _position(target, data, shift), data).variables
     if not isinstance(target.program, Marginal):
@@ -223,7 +227,7 @@ def _met(target: ModelOnMesh, data: Mapping[str, Any], shift: float = 0.0) -> Ma
         return trace(seed(substitute(target.program, at), 0))(**data)
 
 
-def _observed(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
+def _observed_values(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
     return {
         name: v.value
         for name, v in variables.items()

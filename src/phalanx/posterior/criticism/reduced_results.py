@@ -34,9 +34,9 @@ class ValuesAtDraws(dict[str, np.ndarray]):
 
     reduced: Mapping[str, Any]
 
-    def __init__(self, values: Mapping[str, np.ndarray], reduced: Mapping[str, Any]):
+    def __init__(self, values: Mapping[str, np.ndarray], results: Mapping[str, Any]):
         super().__init__(values)
-        self.reduced = reduced
+        self.reduced = results
 
 
 def evaluate(
@@ -63,22 +63,22 @@ def evaluate(
         numbers: numbers of these draws in their chains; None for the first ones.
     """
     shapes, largest = program.shapes(fn, draws)
-    names = _kept(program.asked, keep, shapes, bool(reducers))
+    names = _names_to_return(program.asked, keep, shapes, bool(reducers))
 
     def of_names(values: dict[str, Array], key: Array, arrays: Any) -> dict[str, Array]:
         results = fn(values, key, arrays)
         return {name: results[name] for name in names}
 
     if reducers:
-        evaluated = fn
+        function = fn
     else:
-        evaluated = of_names
+        function = of_names
         shapes = {name: shapes[name] for name in names}
-    stored = StoredResults(sizes)
-    reduced = ReducedResults(Reductions.of(reducers, names or list(shapes))) if reducers else None
+    stored_results = StoredResults(sizes)
+    reducer_results = ReducedResults(Reductions.of(reducers, names or list(shapes))) if reducers else None
     size = program.batch_size(shapes, largest)
     for batch in batches(
-        evaluated,
+        function,
         draws,
         sizes,
         seed=seed,
@@ -86,23 +86,25 @@ def evaluate(
         given=program.place_arrays(),
         mesh=program.mesh,
         numbers=numbers,
-        all_chains=reduced is not None,
+        all_chains=reducer_results is not None,
     ):
-        stored.add(batch, {name: batch.outputs[name] for name in names})
-        if reduced is not None:
-            reduced.add(batch, {**batch.values, **batch.outputs})
-    return ValuesAtDraws(stored.arrays, {} if reduced is None else reduced.finalize())
+        stored_results.add(batch, {name: batch.outputs[name] for name in names})
+        if reducer_results is not None:
+            reducer_results.add(batch, {**batch.values, **batch.outputs})
+    return ValuesAtDraws(stored_results.arrays, {} if reducer_results is None else reducer_results.finalize())
 
 
-def _kept(asked: str, keep: str | Sequence[str] | None, shapes: Mapping[str, Any], reduces: bool) -> list[str]:
+def _names_to_return(
+    caller: str, keep: str | Sequence[str] | None, shapes: Mapping[str, Any], reduces: bool
+) -> list[str]:
     """Return the names of the values to return; there may be no name if reducers have the draws."""
     names = list(shapes) if keep is None else [keep] if isinstance(keep, str) else list(keep)
     if not names and not reduces:
-        raise ValueError(f"{asked}: keep=[] returns no variable; name some, or give reducers=.")
+        raise ValueError(f"{caller}: keep=[] returns no variable; name some, or give reducers=.")
     if unknown := [name for name in names if name not in shapes]:
         raise ValueError(
-            f"{asked}: keep has {', '.join(map(repr, unknown))}, which the model does not "
-            f"{'draw or compute' if asked == 'predictive' else 'observe'} here; it has "
+            f"{caller}: keep has {', '.join(map(repr, unknown))}, which the model does not "
+            f"{'draw or compute' if caller == 'predictive' else 'observe'} here; it has "
             f"{', '.join(map(repr, shapes))}.{hint(unknown, shapes)}"
         )
     return names
@@ -124,8 +126,8 @@ class ReducedResults:
         if self._on_device is None:
             example = {n: jax.ShapeDtypeStruct((chains, *v.shape[1:]), v.dtype) for n, v in values.items()}
             self._on_device = self._init(example)
-        shaped = {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in values.items()}
-        self._on_device = self._update(self._on_device, shaped, np.int32(batch.repeated[1]))
+        values_by_name = {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in values.items()}
+        self._on_device = self._update(self._on_device, values_by_name, np.int32(batch.repeated[1]))
         self._count += draws - batch.repeated[1]
         if self._count >= MOST_DRAWS:
             self._merge()
@@ -155,8 +157,8 @@ class ReducedResults:
         by_draw = {name: jnp.swapaxes(value, 0, 1) for name, value in values.items()}
         draws, chains = next(iter(by_draw.values())).shape[:2]
 
-        def one(states: States, drawn: tuple[dict[str, Array], Array]) -> tuple[States, None]:
-            draw, number = drawn
+        def one(states: States, numbered_draw: tuple[dict[str, Array], Array]) -> tuple[States, None]:
+            draw, number = numbered_draw
             return self._reductions.update(states, draw, jnp.full(chains, number >= repeated)), None
 
         return lax.scan(one, states, (by_draw, jnp.arange(draws)))[0]

@@ -76,10 +76,10 @@ class Posteriors(Pickled):
     of_process: ClassVar[dict[str, Any]] = {"target_of": None}
 
     def __post_init__(self) -> None:
-        failed = [self.sets.index(name) for name in self.failed]
-        for of in (self.draws, self.stats, self.reduced) if failed else ():
+        failed_numbers = [self.sets.index(name) for name in self.failed]
+        for of in (self.draws, self.stats, self.reduced) if failed_numbers else ():
             # the data of another set took the place of those that failed
-            of.update(jax.tree.map(lambda v: v if isinstance(v, LazyArray) else blanked(v, failed), of))
+            of.update(jax.tree.map(lambda v: v if isinstance(v, LazyArray) else blanked(v, failed_numbers), of))
 
     def __len__(self) -> int:
         return len(self.sets)
@@ -102,9 +102,9 @@ class Posteriors(Pickled):
 
     def __repr__(self) -> str:
         _, chains, draws = next(iter(self.stats.values())).shape if self.stats else (0, self.record.num_chains, 0)
-        failed = f", {len(self.failed)} of which failed" if self.failed else ""
+        note = f", {len(self.failed)} of which failed" if self.failed else ""
         return (
-            f"<Posteriors of {len(self):,} data sets{failed}: {', '.join(self.draws)}; {chains} chains of {draws} "
+            f"<Posteriors of {len(self):,} data sets{note}: {', '.join(self.draws)}; {chains} chains of {draws} "
             f"draws each; {self.timing.total:.1f} s>"
         )
 
@@ -142,9 +142,9 @@ class Posteriors(Pickled):
 
         check_fraction("summary: prob", prob)
         names = [names] if isinstance(names, str) else list(self.draws if names is None else names)
-        chosen = {name: self[name] for name in names}
-        values = self._summarize(chosen, prob)
-        index = MultiIndex.from_product([self.sets, self._rows(chosen)], names=["set", "quantity"])
+        draws = {name: self[name] for name in names}
+        values = self._summarize(draws, prob)
+        index = MultiIndex.from_product([self.sets, self._rows(draws)], names=["set", "quantity"])
         return DataFrame(values.reshape(-1, len(COLUMNS)), index=index, columns=COLUMNS)
 
     def verdicts(self) -> DataFrame:
@@ -170,8 +170,10 @@ class Posteriors(Pickled):
         """Return a row for each of some data sets, whose draws are in memory at once."""
         from phalanx.diagnostics.table import SummaryTable
 
-        read = ({name: np.asarray(v[first:last, :]) for name, v in of.items()} for of in (self.draws, self.stats))
-        draws, stats = read
+        arrays_of_sets = (
+            {name: np.asarray(v[first:last, :]) for name, v in of.items()} for of in (self.draws, self.stats)
+        )
+        draws, stats = arrays_of_sets
         diverging = stats["diverging"].sum((1, 2))
         figures = np.concatenate([_figures(stats["log_density"], _PROB, False), self._summarize(draws, _PROB)], axis=1)
         rows = ["log_density", *self._rows(self.draws)]
@@ -212,8 +214,8 @@ class Posteriors(Pickled):
         return [row for name, v in variables.items() for row in element_names(name, v.shape[3:], self.record.labels)]
 
 
-def number_of_set(result: str, name: Any, sets: tuple[Any, ...], failed: Mapping[Any, str], done: str) -> int:
-    """Return the number of a data set; `result` and `done` are words for the message.
+def number_of_set(result: str, name: Any, sets: tuple[Any, ...], reasons: Mapping[Any, str], verb: str) -> int:
+    """Return the number of a data set; `result` and `verb` are words for the message.
 
     Raises:
         ValueError: if no data set has this name, or it failed.
@@ -222,8 +224,8 @@ def number_of_set(result: str, name: Any, sets: tuple[Any, ...], failed: Mapping
         raise ValueError(
             f"{result}.of({name!r}): no data set has this name; there are {first_few(list(map(repr, sets)))}."
         )
-    if name in failed:
-        raise ValueError(f"{result}.of({name!r}): this data set was not {done}: {failed[name].rstrip('.')}.")
+    if name in reasons:
+        raise ValueError(f"{result}.of({name!r}): this data set was not {verb}: {reasons[name].rstrip('.')}.")
     return sets.index(name)
 
 

@@ -34,10 +34,10 @@ class Sets(NamedTuple):
         """
         of_sets = entry_of(entries[EACH])
         names = tuple(of_sets["names"])
-        failed = {int(number): str(reason) for number, reason in of_sets["failed"]}
-        if not names or any(not 0 <= number < len(names) for number in failed):
-            raise ValueError(f"there are {len(names)} data sets, of which these failed: {sorted(failed)}")
-        return cls(names, failed)
+        failures = {int(number): str(reason) for number, reason in of_sets["failed"]}
+        if not names or any(not 0 <= number < len(names) for number in failures):
+            raise ValueError(f"there are {len(names)} data sets, of which these failed: {sorted(failures)}")
+        return cls(names, failures)
 
     def labels(self, num_chains: int) -> np.ndarray:
         """Return a name for each of all chains: that of its data set, and its number there."""
@@ -74,12 +74,12 @@ class SetsArray(LazyArray):
     def _read(self, index: tuple[slice, ...]) -> np.ndarray:
         sets, chains, *rest = index
         lanes = slice(sets.start * self.shape[1], sets.stop * self.shape[1])
-        read = self._lanes[(lanes, *(rest or [slice(0, self.shape[2])]))]
-        return read.reshape(sets.stop - sets.start, self.shape[1], *read.shape[1:])[:, chains]
+        values = self._lanes[(lanes, *(rest or [slice(0, self.shape[2])]))]
+        return values.reshape(sets.stop - sets.start, self.shape[1], *values.shape[1:])[:, chains]
 
 
-def blanked(values: np.ndarray, failed: Sequence[int]) -> np.ndarray:
+def blanked(values: np.ndarray, failed_numbers: Sequence[int]) -> np.ndarray:
     """Return a copy of an array with NaN, or zero for whole numbers, in the rows of data sets that failed."""
     blank = np.array(values)
-    blank[list(failed)] = np.nan if blank.dtype.kind == "f" else 0
+    blank[list(failed_numbers)] = np.nan if blank.dtype.kind == "f" else 0
     return blank

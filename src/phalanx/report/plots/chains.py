@@ -57,24 +57,26 @@ def trace_figure(quantities: list[Quantity], diverging: Bool[np.ndarray, "chain 
     grid = figure.subplots(len(quantities), 2, squeeze=False, sharey="row", width_ratios=(5, 1))
     divergent = np.flatnonzero(diverging.any(axis=0))
     length = diverging.shape[1]
-    shown = np.arange(0, length, -(-length // int(_POINTS * width)))
+    draw_numbers = np.arange(0, length, -(-length // int(_POINTS * width)))
     draw_trace = _draw_lines if diverging.shape[0] <= FEW_CHAINS else _bands
-    for (name, values), (left, right) in zip(quantities, grid, strict=True):
-        finish(left, name)
+    for (name, values), (trace_axes, right) in zip(quantities, grid, strict=True):
+        finish(trace_axes, name)
         finish(right, grid=None)
-        left.set_xlim(0, max(values.shape[1] - 1, 1))
-        left.margins(y=0.12)
-        whole_numbers(left.xaxis, 9)
-        left.tick_params(labelbottom=left is grid[-1, 0])
-        left.locator_params(axis="y", nbins=5)
+        trace_axes.set_xlim(0, max(values.shape[1] - 1, 1))
+        trace_axes.margins(y=0.12)
+        whole_numbers(trace_axes.xaxis, 9)
+        trace_axes.tick_params(labelbottom=trace_axes is grid[-1, 0])
+        trace_axes.locator_params(axis="y", nbins=5)
         if np.isfinite(values).any():
-            draw_trace(left, values, shown)
+            draw_trace(trace_axes, values, draw_numbers)
             if divergent.size:
                 height = np.full(divergent.shape, 0.03)
-                where = left.get_xaxis_transform()
-                left.plot(divergent, height, "|", color=ALARM, markersize=7, transform=where, label="divergent draw")
+                where = trace_axes.get_xaxis_transform()
+                trace_axes.plot(
+                    divergent, height, "|", color=ALARM, markersize=7, transform=where, label="divergent draw"
+                )
         else:
-            say(left, "no draw is finite")
+            say(trace_axes, "no draw is finite")
         _histogram(right, values)
     grid[-1, 0].set_xlabel("draw")
     explain(figure)
@@ -257,6 +259,6 @@ def autocorrelation_figure(quantity: Quantity) -> Figure:
 
 def autocorrelations(chains: Float[np.ndarray, "chain draw"]) -> Float[np.ndarray, "chain lag"]:
     """Return the autocorrelation of each chain at lags from 0 up to a quarter of its draws, at most 100."""
-    centred = chains - chains.mean(axis=1, keepdims=True)
-    covariance = mean_autocovariance(centred[:, None])[:, : min(_MOST_LAGS, chains.shape[1] // 4) + 1]
+    deviations = chains - chains.mean(axis=1, keepdims=True)
+    covariance = mean_autocovariance(deviations[:, None])[:, : min(_MOST_LAGS, chains.shape[1] // 4) + 1]
     return covariance / covariance[:, :1]

@@ -59,12 +59,12 @@ def element_rows(posterior: Reported) -> DataFrame:
 def take_elements(posterior: Reported, rows: DataFrame) -> list[Quantity]:
     """Return the elements of some rows of `element_rows`."""
     ends = np.cumsum([elements(draws).shape[2] for draws in posterior.draws.values()])
-    taken = []
+    quantities = []
     for row, name in zip(rows.index.to_numpy(), rows["name"], strict=True):
         variable = int(np.searchsorted(ends, row, side="right"))
         values = elements(list(posterior.draws.values())[variable])
-        taken.append(_quantity(str(name), values[:, :, values.shape[2] + row - ends[variable]]))
-    return taken
+        quantities.append(_quantity(str(name), values[:, :, values.shape[2] + row - ends[variable]]))
+    return quantities
 
 
 def elements(draws: Shaped[np.ndarray, "chain draw ..."]) -> Shaped[np.ndarray, "chain draw element"]:
@@ -95,33 +95,33 @@ def choose_suspects(posterior: Reported) -> list[Quantity]:
     strength = _ties(posterior)[rows.index]
     tied = rows.iloc[np.argsort(-strength, kind="stable")[:_MOST_TIED]] if strength.any() else rows.head(0)
     worst = worst_first(rows.drop(tied.index)).head(_MOST_SUSPECTS - len(tied))
-    chosen = take_elements(posterior, tied) + take_elements(posterior, worst)
-    return chosen if len(chosen) > 1 else chosen + log_density(posterior)
+    suspects = take_elements(posterior, tied) + take_elements(posterior, worst)
+    return suspects if len(suspects) > 1 else suspects + log_density(posterior)
 
 
 def _ties(posterior: Reported) -> Float[np.ndarray, "element"]:
     """Return how strongly each element correlates with divergences or energies, from 0 to 1."""
-    chosen, trouble = _trouble(posterior)
+    draw_numbers, trouble = _trouble(posterior)
     parts = [np.zeros(0)]
     for draws in posterior.draws.values():
         flat = elements(draws).reshape(posterior.num_chains * posterior.num_draws, -1)
         for first in range(0, flat.shape[1], _AT_ONCE):
-            parts.append(_strength(_ranks(flat[chosen, first : first + _AT_ONCE]), trouble))
+            parts.append(_strength(_ranks(flat[draw_numbers, first : first + _AT_ONCE]), trouble))
     return np.concatenate(parts)
 
 
 def _trouble(posterior: Reported) -> tuple[Int[np.ndarray, "draw"], Float[np.ndarray, "draw"]]:
     """Return a selection of draws, and for each 1.0 if it diverged or, if no draw did, the rank of its energy."""
     count = posterior.num_chains * posterior.num_draws
-    chosen = np.arange(0, count, -(-count // _MOST_DRAWS))
+    draw_numbers = np.arange(0, count, -(-count // _MOST_DRAWS))
     diverging = posterior.stats.get("diverging", np.zeros(count, bool)).astype(bool).ravel()
     if diverging.any():
         divergent = np.flatnonzero(diverging)
-        chosen = np.union1d(chosen, divergent[:: -(-len(divergent) // _MOST_DRAWS)])
-        return chosen, diverging[chosen].astype(np.float64)
+        draw_numbers = np.union1d(draw_numbers, divergent[:: -(-len(divergent) // _MOST_DRAWS)])
+        return draw_numbers, diverging[draw_numbers].astype(np.float64)
     if has_energy(posterior.stats):
-        return chosen, _ranks(posterior.stats["energy"].reshape(count, 1)[chosen])[:, 0]
-    return chosen, np.zeros(len(chosen))
+        return draw_numbers, _ranks(posterior.stats["energy"].reshape(count, 1)[draw_numbers])[:, 0]
+    return draw_numbers, np.zeros(len(draw_numbers))
 
 
 def _ranks(values: Shaped[np.ndarray, "draw column"]) -> Float[np.ndarray, "draw column"]:

@@ -140,8 +140,10 @@ def pareto_figure(name: str, pareto_k: Float[np.ndarray, "..."], good_k: float =
     rows = np.arange(values.size)
     high = values > good_k
     size = float(np.clip(60 / np.sqrt(max(values.size, 1)), 1.2, 5))
-    for chosen, color in ((~high, ACCENT), (high, ALARM)):
-        axes.plot(rows[chosen], values[chosen], "o", color=color, markersize=size, markeredgewidth=0, rasterized=True)
+    for selection, color in ((~high, ACCENT), (high, ALARM)):
+        axes.plot(
+            rows[selection], values[selection], "o", color=color, markersize=size, markeredgewidth=0, rasterized=True
+        )
     axes.axhline(good_k, color=ALARM, linewidth=0.9, linestyle=(0, (4, 3)))
     where = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
     axes.text(1, good_k, f"unreliable above {good_k:.2g}", fontsize=8, color=ALARM, **where)
@@ -183,11 +185,11 @@ def reliability_figure(
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     share = calibration.share
     width = 1 / len(share)
-    shown = share > 0
+    has_rows = share > 0
     middle = (np.arange(len(share)) + 0.5) * width
     above.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
-    above.bar(middle[shown], calibration.frequency[shown], width * 0.92, color=BAND)
-    line = calibration.probability[shown], calibration.frequency[shown]
+    above.bar(middle[has_rows], calibration.frequency[has_rows], width * 0.92, color=BAND)
+    line = calibration.probability[has_rows], calibration.frequency[has_rows]
     above.plot(*line, "o-", color=ACCENT, markersize=5, linewidth=1.5)
     finish(above, f"Expected calibration error {calibration.error:.3f}", "", frequency)
     above.set(xlim=(0, 1), ylim=(0, 1.02))

@@ -194,9 +194,9 @@ def _frame(axes: Axes, rounds: Rounds, title: str, *, log: bool = False) -> None
         axes.yaxis.set_major_locator(require("matplotlib.ticker").LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(require("matplotlib.ticker").NullLocator())
-    changed = rounds["metric_changed"].astype(bool)
-    moved = rounds["relocated_chains"] > 0
-    for where, line, dashes in ((changed, MUTED, (0, (4, 3))), (moved, ALARM, (0, (1, 2)))):
+    metric_changes = rounds["metric_changed"].astype(bool)
+    has_relocations = rounds["relocated_chains"] > 0
+    for where, line, dashes in ((metric_changes, MUTED, (0, (4, 3))), (has_relocations, ALARM, (0, (1, 2)))):
         for iteration in rounds["iteration"][where]:
             axes.axvline(iteration, color=line, linewidth=0.8, linestyle=dashes, zorder=0)
     whole_numbers(axes.xaxis)

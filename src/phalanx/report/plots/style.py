@@ -192,13 +192,13 @@ def scale_of(parts: Sequence[Float[np.ndarray, "value"]]) -> AxisScale:
         ticks = "whole numbers"
     else:
         ticks = "magnitudes" if _is_magnitude(values) else "numbers"
-    scaled = [np.log(part) for part in parts] if ticks == "magnitudes" else parts
-    ends = [_ends(part) for part in scaled]
+    scaled_parts = [np.log(part) for part in parts] if ticks == "magnitudes" else parts
+    ends = [_ends(part) for part in scaled_parts]
     low = min(low for low, _ in ends)
     high = max(high for _, high in ends)
     if low == high:
-        low = min(part.min() for part in scaled)
-        high = max(part.max() for part in scaled)
+        low = min(part.min() for part in scaled_parts)
+        high = max(part.max() for part in scaled_parts)
     limits = np.array([low, high]) + 0.06 * (high - low) * np.array([-1, 1])
     low, high = np.exp(limits) if ticks == "magnitudes" else limits
     return AxisScale((float(low), float(high)), ticks)
@@ -209,9 +209,9 @@ def _is_magnitude(values: Float[np.ndarray, "value"]) -> bool:
     quantiles = np.quantile(values, [0.005, 0.5, 0.995])
     if values.min() <= 0 or quantiles[2] < _WIDE * quantiles[0]:
         return False
-    left, right = np.diff(quantiles)
+    left_width, right = np.diff(quantiles)
     log_left, log_right = np.diff(np.log(quantiles))
-    return bool(max(log_left, log_right) * min(left, right) < max(left, right) * min(log_left, log_right))
+    return bool(max(log_left, log_right) * min(left_width, right) < max(left_width, right) * min(log_left, log_right))
 
 
 def _ends(values: Float[np.ndarray, "value"]) -> tuple[float, float]:

@@ -226,11 +226,11 @@ def _entries(variable: VariableDraws) -> list[str]:
 def _draw_lines(axes: Axes, variable: VariableDraws) -> None:
     """Draw one vertical line per element, or per every second, third, ... of very many."""
     every = -(-len(variable.labels) // _MOST_LINES)
-    shown = np.arange(0, len(variable.labels), every)
+    entries = np.arange(0, len(variable.labels), every)
     ends = {}
     means = {}
     for label, values in variable.sets().items():
-        part = values[:, shown].astype(np.float64)
+        part = values[:, entries].astype(np.float64)
         ends[label] = intervals(part)
         means[label] = part.mean(axis=0)
     lines = [
@@ -247,21 +247,21 @@ def _draw_lines(axes: Axes, variable: VariableDraws) -> None:
     scale = scale.reaching(np.array([low, high]))
     for label, interval in ends.items():
         offset = 0.35 * every * (label == "beside")
-        look = {"color": RULE if label == "prior" else COLORS[label], "rasterized": len(shown) > 150}
-        width = 230 / len(shown)
+        look = {"color": RULE if label == "prior" else COLORS[label], "rasterized": len(entries) > 150}
+        width = 230 / len(entries)
         if label == "prior":
-            axes.fill_between(shown, *interval.T, color=RULE, linewidth=0, zorder=1)
+            axes.fill_between(entries, *interval.T, color=RULE, linewidth=0, zorder=1)
             continue
-        axes.vlines(shown + offset, *interval.T, linewidth=min(3.0, max(0.5, 0.45 * width)), alpha=0.5, **look)
-        axes.plot(shown + offset, means[label], ".", markersize=min(5.0, max(1.5, width)), **look)
+        axes.vlines(entries + offset, *interval.T, linewidth=min(3.0, max(0.5, 0.45 * width)), alpha=0.5, **look)
+        axes.plot(entries + offset, means[label], ".", markersize=min(5.0, max(1.5, width)), **look)
     scale.set(axes, "y")
-    axes.set_xlim(-every, shown[-1] + every)
+    axes.set_xlim(-every, entries[-1] + every)
     text = _entries(variable)
     is_numbered = text == [str(number) for number in range(len(text))]
     if is_numbered:
         whole_numbers(axes.xaxis)
     else:
-        ticks = shown[:: -(-len(shown) // _MOST_NAMES)]
+        ticks = entries[:: -(-len(entries) // _MOST_NAMES)]
         look = {"rotation": 30, "ha": "right", "rotation_mode": "anchor", "parse_math": False}
         axes.set_xticks(ticks, [text[number] for number in ticks], **look)
     thinned = f", every {every}{'nd' if every == 2 else 'rd' if every == 3 else 'th'} shown" if every > 1 else ""

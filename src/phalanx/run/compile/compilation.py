@@ -52,21 +52,21 @@ _OF_XLA = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy"
 
 def cache_folder() -> Path | None:
     """Return the folder of the persistent cache; None if it is disabled."""
-    configured = _configured()
-    return _chosen() if configured is None else Path(configured)
+    configured = _configured_folder()
+    return _default_folder() if configured is None else Path(configured)
 
 
 def own_folder() -> Path | None:
     """Return the folder of the cache if it is Phalanx's own, made for its owner alone; None if the user chose JAX's."""
-    chosen = _chosen()
-    return chosen if _configured() in (None, str(chosen)) else None
+    own = _default_folder()
+    return own if _configured_folder() in (None, str(own)) else None
 
 
-def compiled(lowered: Lowered, options: Options, keep: bool) -> Compiled:
+def compiled(program: Lowered, options: Options, keep: bool) -> Compiled:
     """Return a compiled program; the persistent cache is used only with `keep`."""
     _use_cache()
     with _keeping(keep):
-        return compile_with(lowered, options if keep else options | APART)
+        return compile_with(program, options if keep else options | APART)
 
 
 def several_cpus(devices: Iterable[Any]) -> bool:
@@ -75,18 +75,18 @@ def several_cpus(devices: Iterable[Any]) -> bool:
     return Workaround.SUMS_COMPILED_AFRESH.is_on and len(platforms) > 1 and "cpu" in platforms
 
 
-def communicates(lowered: Lowered) -> bool:
+def communicates(program: Lowered) -> bool:
     """Return True if a program contains collective operations."""
-    return _COMMUNICATION.search(lowered.as_text()) is not None
+    return _COMMUNICATION.search(program.as_text()) is not None
 
 
-def calls_libraries(lowered: Lowered) -> bool:
+def calls_libraries(program: Lowered) -> bool:
     """Return True if a program calls functions of a library that JAX loads when it lowers a call.
 
     LAPACK is left out if it can be loaded without such a call.
     """
     prefixes = _OF_XLA if find(LAPACK) is None else (*_OF_XLA, "lapack_")
-    return any(not target.startswith(prefixes) for target in _CALLED.findall(lowered.as_text()))
+    return any(not target.startswith(prefixes) for target in _CALLED.findall(program.as_text()))
 
 
 def is_private(path: Path) -> bool:
@@ -114,18 +114,18 @@ def _warn(path: Path, why: str) -> None:
     )
 
 
-def _configured() -> str | None:
+def _configured_folder() -> str | None:
     """Return the folder in JAX's setting; None if it is not set."""
     return jax.config.jax_compilation_cache_dir or None  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _chosen() -> Path | None:
+def _default_folder() -> Path | None:
     """Return the folder of Phalanx; None if the user disables it."""
-    chosen = os.environ.get(VARIABLE, "")
-    if chosen.lower() in ("off", "0", "none"):
+    setting = os.environ.get(VARIABLE, "")
+    if setting.lower() in ("off", "0", "none"):
         return None
-    if chosen:
-        return Path(chosen).expanduser()
+    if setting:
+        return Path(setting).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "phalanx"
 
@@ -134,7 +134,7 @@ def _use_cache() -> None:
     """Enable the cache for all later compilations; called before a compilation, never at import."""
     read_cache_within(without_false_alarms)  # also programs of other libraries, which the cache then has
     folder = cache_folder()
-    if folder is None or _configured() is not None:
+    if folder is None or _configured_folder() is not None:
         return
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who writes to it decides what this process executes
@@ -151,5 +151,5 @@ def _keeping(keep: bool) -> AbstractContextManager[None]:
     """Return a context manager in which this thread's programs are cached, or not."""
     if not keep:
         return kept_from(math.inf)
-    ours = _configured() == str(_chosen())
+    ours = _configured_folder() == str(_default_folder())
     return kept_from(0.0) if ours else nullcontext()

@@ -117,8 +117,8 @@ def _trace_of_kernel(kernel: Kernel, whole: TracedProgram) -> tuple[Any, ...] | 
     plain = [getattr(kernel, f.name) for f in fields(kernel) if f.compare and f.name != "machine"]
     plain += [getattr(kernel.machine, name) for name in ("makes_whole_draws", "knows_mesh", "least_coordinates")]
     tuning = jax.tree.map(np.asarray, kernel.tuning)
-    given: Any = whole.shapes, position, Total(value, value), gradient, bits, tuning
-    form = form_of(jax.make_jaxpr(draw, axis_env=whole.axis_env)(*given))
+    operands: Any = whole.shapes, position, Total(value, value), gradient, bits, tuning
+    form = form_of(jax.make_jaxpr(draw, axis_env=whole.axis_env)(*operands))
     return None if form is None else (form, *plain)
 
 

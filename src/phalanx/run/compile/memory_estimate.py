@@ -66,21 +66,21 @@ class MemoryPlan:
         return f"about {count(min(fit, self.chains), 'chain')} of {self.chains:,} on each device would fit"
 
     def __str__(self) -> str:
-        stored = f"{size(sum(self.draws.values()))} for draws" if self.draws else "no draws stored"
-        return f"memory: {size(self.on_device)} on each of {count(self.devices, 'device')}, {stored}"
+        draws_text = f"{size(sum(self.draws.values()))} for draws" if self.draws else "no draws stored"
+        return f"memory: {size(self.on_device)} on each of {count(self.devices, 'device')}, {draws_text}"
 
 
 def plan_memory(executables: Executables, arrays: Sequence[Array], rows: int) -> MemoryPlan:
     """Return the memory of a run that stores `rows` draws in this process; its data are placed already."""
-    stored = {} if executables.constrain is None else executables.constrain.out_info
-    draws = {name: rows * math.prod(info.shape[2:]) * info.dtype.itemsize for name, info in stored.items()}
+    draw_shapes = {} if executables.constrain is None else executables.constrain.out_info
+    draws = {name: rows * math.prod(info.shape[2:]) * info.dtype.itemsize for name, info in draw_shapes.items()}
     devices = list(executables.blocks.target.mesh.devices.flat)
-    placed = sum(array.addressable_shards[0].data.nbytes for array in arrays)
+    data_bytes = sum(array.addressable_shards[0].data.nbytes for array in arrays)
     chains = executables.blocks.num_chains // executables.blocks.target.mesh.shape.get(CHAIN, 1)
     on_cpu = devices[0].platform == "cpu"
     limit = None if on_cpu else (devices[0].memory_stats() or {}).get("bytes_limit")
     local = sum(device.process_index == jax.process_index() for device in devices)
-    return MemoryPlan(executables.bytes_on_device, placed, draws, len(devices), local, chains, limit, on_cpu)
+    return MemoryPlan(executables.bytes_on_device, data_bytes, draws, len(devices), local, chains, limit, on_cpu)
 
 
 def check_plan(plan: MemoryPlan) -> None:
@@ -150,9 +150,9 @@ def _free_in_groups() -> Iterator[int]:
         root = GROUPS / "memory" if controllers else GROUPS
         for folder in [root / path.lstrip("/"), *(root / path.lstrip("/")).parents]:
             with suppress(OSError, ValueError):  # a group without a limit has none of these files, or the word max
-                limit, used = (int((folder / name).read_text()) for name in names[:2])
+                limit, used_bytes = (int((folder / name).read_text()) for name in names[:2])
                 stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                yield max(limit - used + int(stat.get(names[2], 0)), 0)
+                yield max(limit - used_bytes + int(stat.get(names[2], 0)), 0)
             if folder == root:
                 break
 

@@ -66,18 +66,18 @@ class StoredPrograms:
     @classmethod
     def of(cls, key: Hashable) -> StoredPrograms | None:
         """Return the file for a key; None if the key cannot be compared between processes, or no cache is safe."""
-        chosen = folder()
+        cache_folder = folder()
         device = jax.devices()[0]
         # GPUs' programs are in JAX's cache alone: whether they can be stored here has not been tried
-        if chosen is None or jax.process_count() > 1 or device.platform != "cpu":
+        if cache_folder is None or jax.process_count() > 1 or device.platform != "cpu":
             return None
-        if not all(map(is_private, (chosen.parent, chosen))):
+        if not all(map(is_private, (cache_folder.parent, cache_folder))):
             return None
         try:
             text = f"{_surroundings()}\n{_text(key)}"
         except _NoText:
             return None
-        return cls(chosen / hashlib.sha256(text.encode()).hexdigest(), text)
+        return cls(cache_folder / hashlib.sha256(text.encode()).hexdigest(), text)
 
     def read(self, mesh: Mesh) -> dict[str, Compiled] | None:
         """Return the programs by name, on a mesh; None if the file is missing or was changed."""
@@ -120,12 +120,12 @@ def read_or_compile(
         mesh: devices of the programs.
         programs: name, lowered program and compiler options of each, lowered only if they must be compiled.
     """
-    stored = None if key is None else StoredPrograms.of(key)
-    executables = None if stored is None else stored.read(mesh)
+    stored_programs = None if key is None else StoredPrograms.of(key)
+    executables = None if stored_programs is None else stored_programs.read(mesh)
     if executables is None:
-        executables, may_be_stored = _compiled(programs, several_cpus(mesh.devices.flat), stored is not None)
-        if stored is not None and may_be_stored:
-            stored.write(executables)
+        executables, may_be_stored = _compiled(programs, several_cpus(mesh.devices.flat), stored_programs is not None)
+        if stored_programs is not None and may_be_stored:
+            stored_programs.write(executables)
     return executables
 
 
@@ -139,10 +139,10 @@ def _compiled(
     """
     apart: list[bool] = []
 
-    def compile_one(lowered: Lowered, options: Options, kept: bool) -> Compiled:
-        communicating = several and communicates(lowered)
-        apart.append(communicating or (not kept and calls_libraries(lowered)))
-        return compiled(lowered, options, keep=kept and not communicating)
+    def compile_one(lowered_program: Lowered, options: Options, is_kept: bool) -> Compiled:
+        communicating = several and communicates(lowered_program)
+        apart.append(communicating or (not is_kept and calls_libraries(lowered_program)))
+        return compiled(lowered_program, options, keep=is_kept and not communicating)
 
     # the compiler releases Python's global lock, so that the next program is traced meanwhile
     with ThreadPoolExecutor() as pool:
@@ -156,8 +156,8 @@ def _compiled(
 
 def folder() -> Path | None:
     """Return the folder of the files; None if there is no cache, or JAX's, which may be shared or on a bucket."""
-    chosen = own_folder()
-    return None if chosen is None else chosen / "phalanx-runs"
+    cache_folder = own_folder()
+    return None if cache_folder is None else cache_folder / "phalanx-runs"
 
 
 class _NoText(Exception):

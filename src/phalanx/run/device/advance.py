@@ -47,9 +47,9 @@ class BlockArguments(NamedTuple):
     later: Any
     at_least_one: Any
 
-    def asks(self, kept: Int[Array, "lanes"], ticks: Int[Array, ""]) -> Bool[Array, ""]:
-        """Return True if a block continues after `ticks` ticks, with `kept` draws in each lane."""
-        return (ticks < self.ticks) & ((kept < self.draws).any() | (self.at_least_one & (ticks == 0)))
+    def asks(self, num_draws: Int[Array, "lanes"], ticks: Int[Array, ""]) -> Bool[Array, ""]:
+        """Return True if a block continues after `ticks` ticks, with `num_draws` in each lane."""
+        return (ticks < self.ticks) & ((num_draws < self.draws).any() | (self.at_least_one & (ticks == 0)))
 
 
 class SinkState(NamedTuple):
@@ -106,8 +106,8 @@ class Advance:
         tiles = -(-self.blocks.count // self.tile) if {*jax.tree.leaves(sizes)} == {self.blocks.count} else 1
         if tiles == 1:
             return one(whole)
-        cut = jax.tree.map(partial(cut_lanes, tiles=tiles, tile=self.tile), whole, axes)
-        ends = lax.map(one, cut)
+        lane_tiles = jax.tree.map(partial(cut_lanes, tiles=tiles, tile=self.tile), whole, axes)
+        ends = lax.map(one, lane_tiles)
         lanes = partial(join_lanes, lanes=self.blocks.count)
         chains, sinks, _ = jax.tree.map(lanes, ends._replace(ticks=()), _lane_axes(self.specs, ends)._replace(ticks=()))
         return Advanced(chains, sinks, ends.ticks.max(0))
@@ -132,17 +132,19 @@ class Advance:
         def body(now: Advanced) -> Advanced:
             (lane_state, since), (count, states), ticks = now
             active = count < order.draws + order.ahead
-            tuned = self._by_lane(tuning, order, count)
-            lane_state, done, info = adapter.step(lane_state, active, keys, target, tuned)
-            done &= active
-            since = since.after(done, info)
-            kept = since.draws >= order.thin
-            draws = Draws(done, kept, count, lane_state.at, info, since)
+            lane_tuning = self._by_lane(tuning, order, count)
+            lane_state, has_ended, info = adapter.step(lane_state, active, keys, target, lane_tuning)
+            has_ended &= active
+            since = since.after(has_ended, info)
+            keeps_draw = since.draws >= order.thin
+            draws = Draws(has_ended, keeps_draw, count, lane_state.at, info, since)
             states = tuple(sink.update(state, draws, target) for sink, state in zip(self.sinks, states, strict=True))
-            return Advanced(ChainState(lane_state, since.restarted(kept)), SinkState(count + kept, states), ticks + 1)
+            return Advanced(
+                ChainState(lane_state, since.restarted(keeps_draw)), SinkState(count + keeps_draw, states), ticks + 1
+            )
 
-        begun = Advanced(chains, sinks, jnp.int32(0))
-        end = lax.while_loop(lambda now: order.asks(now.sinks.count, now.ticks), body, begun)
+        start = Advanced(chains, sinks, jnp.int32(0))
+        end = lax.while_loop(lambda now: order.asks(now.sinks.count, now.ticks), body, start)
         return end._replace(ticks=end.ticks[None])
 
     def _by_lane(self, tuning: PyTree, order: BlockArguments, count: Int[Array, "lanes"]) -> PyTree:
@@ -184,5 +186,5 @@ def join_lanes(leaf: Shaped[Array, "tiles ..."], axis: int, lanes: int) -> Shape
     """Return the inverse of `cut_lanes`."""
     parted = jnp.moveaxis(leaf, 0, axis)
     shape = parted.shape
-    joined = parted.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
-    return lax.slice_in_dim(joined, 0, lanes, axis=axis)
+    lanes_in_tiles = parted.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+    return lax.slice_in_dim(lanes_in_tiles, 0, lanes, axis=axis)

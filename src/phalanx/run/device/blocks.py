@@ -167,7 +167,7 @@ class Blocks:
     # -- programs of a device -----------------------------------------------------------------------------------
 
     @rolled_hashes()
-    def begin(self, seed: Array, arrays: Sequence[Array], given: Given) -> InitResult:
+    def begin(self, seed: Array, arrays: Sequence[Array], start_values: Given) -> InitResult:
         """Search an initial position for every chain; `finite` says where the log density there is finite."""
         target = self.lanes(arrays)
         keys = self.keys(seed)
@@ -175,11 +175,11 @@ class Blocks:
         def find(key: Array, values: PyTree, lane_data: dict[int, Array]) -> PyTree:
             uses_gradient = self.kernel.machine.uses_gradient
             return finite_start(
-                target.density.with_lane_data(lane_data), uses_gradient, key, given._replace(values=values)
+                target.density.with_lane_data(lane_data), uses_gradient, key, start_values._replace(values=values)
             )
 
         first = as_key(keys.of_draw(jnp.int32(INITIAL_POSITION)))
-        at, finite, misfits = over_lanes(find, self.count)(first, given.values, target.lane_data_first)
+        at, finite, misfits = over_lanes(find, self.count)(first, start_values.values, target.lane_data_first)
         far = finite & is_far(at.log_density.value) & self.may_climb
         return InitResult(*self._started(target, at, keys), finite, far, misfits, self.invalid(target))
 
@@ -189,18 +189,18 @@ class Blocks:
         return self.kernel.machine.uses_gradient and getattr(self.target.program, "start", None) is None
 
     @rolled_hashes()
-    def climb(self, seed: Array, arrays: Sequence[Array], given: Given, begun: InitResult) -> InitResult:
+    def climb(self, seed: Array, arrays: Sequence[Array], start_values: Given, result: InitResult) -> InitResult:
         """Return the result of `begin` after the chains that are far have climbed."""
         target = self.lanes(arrays)
-        at = begun.chains.lanes.at
+        at = result.chains.lanes.at
 
         def climb(start: Point, far: Array, values: PyTree, lane_data: dict[int, Array]) -> Point:
-            return climbed(target.density.with_lane_data(lane_data), start, far, given._replace(values=values))
+            return climbed(target.density.with_lane_data(lane_data), start, far, start_values._replace(values=values))
 
         starts = Point(at.position.T, at.log_density, at.gradient.T)
-        at = over_lanes(climb, self.count)(starts, begun.far, given.values, target.lane_data_first)
+        at = over_lanes(climb, self.count)(starts, result.far, start_values.values, target.lane_data_first)
         chains, rows = self._started(target, at, self.keys(seed))
-        return begun._replace(chains=chains, rows=rows)
+        return result._replace(chains=chains, rows=rows)
 
     def _started(self, target: LaneTarget, at: Point, keys: Keys) -> tuple[ChainState, Any]:
         """Return chains at positions, and rows from which a metric learns."""
@@ -311,9 +311,9 @@ class Blocks:
     def jit(self, f: Callable[..., Any], in_specs: PyTree, out_specs: PyTree, donate: tuple[int, ...] = ()) -> Any:
         """Return `f` as a program of all devices, of arguments and results that are partitioned so."""
         # explicit shardings: the compiler would otherwise drop those of arrays without elements
-        given, out_shardings = (shardings(self.target.mesh, specs) for specs in (in_specs, out_specs))
+        in_shardings, out_shardings = (shardings(self.target.mesh, specs) for specs in (in_specs, out_specs))
         on_mesh = self.on_mesh(f, in_specs, out_specs)
-        return jax.jit(on_mesh, in_shardings=given, out_shardings=out_shardings, donate_argnums=donate)
+        return jax.jit(on_mesh, in_shardings=in_shardings, out_shardings=out_shardings, donate_argnums=donate)
 
     def init_specs(self) -> InitResult:
         """Return the partition of chains at their initial positions."""
@@ -386,8 +386,8 @@ class Blocks:
                 return PartitionSpec()
             if self.groups is None:
                 return LowRankMetric.specs(self.layout)
-            replicated = jax.tree.map(lambda _: PartitionSpec(), node)
-            return replicated._replace(variance=tuple(PartitionSpec(CHAIN, None) for _ in node.variance))
+            metric_specs = jax.tree.map(lambda _: PartitionSpec(), node)
+            return metric_specs._replace(variance=tuple(PartitionSpec(CHAIN, None) for _ in node.variance))
 
         specs = jax.tree.map(specs_of, tuning, is_leaf=is_metric)
         return specs if self.groups is None or is_metric(tuning) else specs._replace(step_size=self.group_spec)
@@ -442,9 +442,11 @@ def planned(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, .
     """Return the blocks of a run, with as many slots as fit into `BLOCK_BYTES`."""
     target = target.without_arrays()  # cached blocks would keep the data in memory
     one = Blocks(target, kernel, num_chains, names, slots=1)
-    stored = {v.name: math.prod(v.shape) for v in target.sites.latents}  # elements on one device
+    num_elements = {v.name: math.prod(v.shape) for v in target.sites.latents}  # elements on one device
     for name, value in whole.deterministic.items():
         rows = target.sharding(name)
-        stored[name] = math.prod(value.shape) * rows.local_rows // rows.rows if rows.axes else math.prod(value.shape)
-    width = sum(one.row_layout.widths) + sum(stored[name] for name in names)
+        num_elements[name] = (
+            math.prod(value.shape) * rows.local_rows // rows.rows if rows.axes else math.prod(value.shape)
+        )
+    width = sum(one.row_layout.widths) + sum(num_elements[name] for name in names)
     return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * one.held.most * width))))

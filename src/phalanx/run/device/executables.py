@@ -93,22 +93,22 @@ class Executables:
 
     def start(self, seed: np.uint32, arrays: Sequence[Array], initial: Initial) -> InitResult:
         """Return all chains at their initial positions, given initial values."""
-        given = initial.given(self.blocks.target, self.blocks.num_chains)
-        begun: InitResult = self.begin(seed, arrays, given)
-        if not self.blocks.may_climb or all(given.wanted.values()) or not to_host(begun.far).any():
-            return begun
+        start_values = initial.given(self.blocks.target, self.blocks.num_chains)
+        result: InitResult = self.begin(seed, arrays, start_values)
+        if not self.blocks.may_climb or all(start_values.wanted.values()) or not to_host(result.far).any():
+            return result
         with jax.default_matmul_precision(self.matmul_precision):
             # compiled for the shapes of its arguments, which are those of `begin`
-            program = self.once("climb", lambda: self._climb(seed, tuple(arrays), given, begun))
-        return program(seed, tuple(arrays), given, begun)
+            program = self.once("climb", lambda: self._climb(seed, tuple(arrays), start_values, result))
+        return program(seed, tuple(arrays), start_values, result)
 
     def _climb(self, *arguments: Any) -> Compiled:
         blocks = self.blocks
         out_specs = self.blocks.init_specs()
         specs = PartitionSpec(), blocks.target.array_specs(), blocks.given_specs(), out_specs
-        lowered = blocks.jit(blocks.climb, specs, out_specs).lower(*arguments)
+        program = blocks.jit(blocks.climb, specs, out_specs).lower(*arguments)
         several = several_cpus(blocks.target.mesh.devices.flat)
-        return compiled(lowered, RARELY, keep=not (several and communicates(lowered)))
+        return compiled(program, RARELY, keep=not (several and communicates(program)))
 
     def summed(self, rows: Rows, first: int, count: int) -> Sums:
         """Return sums over `count` recorded draws of each chain, starting with draw `first`."""
@@ -130,15 +130,17 @@ class Executables:
             program = self.once(
                 "log_density_at", lambda: blocks.jit(blocks.log_density_at, specs, PartitionSpec(CHAIN))
             )
-            placed = jax.tree.map(to_devices, position, shardings(blocks.target.mesh, vectors))
-            log_density = program(tuple(arrays), placed)
+            device_position = jax.tree.map(to_devices, position, shardings(blocks.target.mesh, vectors))
+            log_density = program(tuple(arrays), device_position)
         return jax.tree.map(to_host, log_density).in_double()
 
     def evaluated_at(self, arrays: Sequence[Array], positions: Vector) -> AtPositions:
         """Return the result of `Blocks.evaluated_at` on the host."""
         assert self.evaluate_at is not None
-        placed = jax.tree.map(to_devices, positions, shardings(self.blocks.target.mesh, self.blocks.batch_specs()))
-        return jax.tree.map(to_host, self.evaluate_at(tuple(arrays), placed))
+        device_positions = jax.tree.map(
+            to_devices, positions, shardings(self.blocks.target.mesh, self.blocks.batch_specs())
+        )
+        return jax.tree.map(to_host, self.evaluate_at(tuple(arrays), device_positions))
 
     @property
     def snapshot(self) -> Callable[..., Any]:
@@ -180,9 +182,9 @@ def _bytes(program: Compiled) -> int:
     memory = program.memory_analysis()
     if memory is None:
         return 0
-    given = memory.argument_size_in_bytes
+    argument_bytes = memory.argument_size_in_bytes
     output = memory.output_size_in_bytes
-    return given + output + memory.temp_size_in_bytes - memory.alias_size_in_bytes
+    return argument_bytes + output + memory.temp_size_in_bytes - memory.alias_size_in_bytes
 
 
 def compile_blocks(
@@ -193,7 +195,7 @@ def compile_blocks(
     with jax.default_matmul_precision(matmul_precision):
         tiles = Tiles.of(blocks, stores_draws(blocks, reducing.reductions))
         key = None if key is None else (key, blocks.slots, tiles)
-        executables: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lowered(reducing, arrays, tiles))
+        executables: dict[str, Any] = read_or_compile(key, blocks.target.mesh, _lower_programs(reducing, arrays, tiles))
     if blocks.target.sites.is_divided and blocks.target.mesh.shape[CHAIN] > 1:
         _refuse_permutations(executables)
     return Executables(
@@ -250,10 +252,10 @@ class Lowering:
     def advance(self, advance: Advance, chains: Any, sinks: Any) -> Lowered:
         """Return the lowered program of a block that advances chains, and overwrites the states of chains and sinks."""
         blocks = self.blocks
-        shared = PartitionSpec()
+        everywhere = PartitionSpec()
         tuning = first_tuning(self.blocks)
         specs = (
-            shared,
+            everywhere,
             self.array_specs,
             blocks.tuning_specs(tuning),
             block_argument_specs(blocks),
@@ -273,7 +275,9 @@ class Lowering:
             return blocks.jit(blocks.summing, specs, blocks.summing.specs).lower(rows, *[np.int32(0)] * 2)
 
 
-def _lowered(reducing: Reducing, arrays: Sequence[Array], tiles: Tiles) -> Iterator[tuple[str, Lowered, Options]]:
+def _lower_programs(
+    reducing: Reducing, arrays: Sequence[Array], tiles: Tiles
+) -> Iterator[tuple[str, Lowered, Options]]:
     """Yield each program's name, the lowered program, and compiler options, slow compilations first."""
     blocks = reducing.blocks
     reductions = reducing.reductions
@@ -342,8 +346,8 @@ def shapes_of(tree: PyTree) -> PyTree:
 
 def block_argument_specs(blocks: Blocks) -> BlockArguments:
     """Return the partition of an order."""
-    shared = BlockArguments(*[PartitionSpec()] * len(BlockArguments._fields))
-    return shared._replace(draws=PartitionSpec(CHAIN), later=blocks.group_spec)
+    specs = BlockArguments(*[PartitionSpec()] * len(BlockArguments._fields))
+    return specs._replace(draws=PartitionSpec(CHAIN), later=blocks.group_spec)
 
 
 def first_tuning(blocks: Blocks) -> Any:

@@ -141,26 +141,26 @@ class Recorder:
         return [list(parts) for parts in zip(*(vector.T.parts for vector in vectors), strict=True)]
 
 
-def _write_together(buffers: Rows, new: Rows, number: Int[Array, "lanes"], kept: Bool[Array, "lanes"]) -> Rows:
+def _write_together(buffers: Rows, new: Rows, number: Int[Array, "lanes"], keeps_draw: Bool[Array, "lanes"]) -> Rows:
     # writes to a slot out of range are dropped
-    slot = jnp.where(kept, number, len(buffers[0]))
-    lane = jnp.arange(len(kept))
+    slot = jnp.where(keeps_draw, number, len(buffers[0]))
+    lane = jnp.arange(len(keeps_draw))
     return tuple(
         buffer.at[slot, lane].set(row, mode="drop", unique_indices=True)
         for buffer, row in zip(buffers, new, strict=True)
     )
 
 
-def _write_one_by_one(buffers: Rows, new: Rows, number: Int[Array, "lanes"], kept: Bool[Array, "lanes"]) -> Rows:
+def _write_one_by_one(buffers: Rows, new: Rows, number: Int[Array, "lanes"], keeps_draw: Bool[Array, "lanes"]) -> Rows:
     """Write draws lane by lane, for the lanes that keep one.
 
     On a CPU a tick is fastest if XLA compiles all of it to one function, which a scatter prevents.
     """
-    count = len(kept)
+    count = len(keeps_draw)
     numbers = jnp.arange(count, dtype=jnp.int32)
 
     def after(lane: Array) -> Array:
-        return jnp.min(jnp.where(kept & (numbers > lane), numbers, count))
+        return jnp.min(jnp.where(keeps_draw & (numbers > lane), numbers, count))
 
     def write(carry: tuple[Array, Rows]) -> tuple[Array, Rows]:
         lane, buffers = carry

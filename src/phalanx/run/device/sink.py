@@ -34,17 +34,17 @@ class SinceKept(NamedTuple):
         """Return the totals of `count` lanes that just kept a draw."""
         return cls(jnp.zeros(count, jnp.int32), jnp.zeros(count, jnp.int32), jnp.zeros(count, bool))
 
-    def after(self, done: Bool[Array, "lanes"], info: PyTree) -> SinceKept:
-        """Return the totals after the draws of the lanes that are `done`."""
+    def after(self, has_ended: Bool[Array, "lanes"], info: PyTree) -> SinceKept:
+        """Return the totals after the draws of the lanes for which `has_ended` is true."""
         return SinceKept(
-            self.draws + done,
-            self.num_steps + jnp.where(done, info.num_steps, 0),
-            self.diverging | done & info.diverging,
+            self.draws + has_ended,
+            self.num_steps + jnp.where(has_ended, info.num_steps, 0),
+            self.diverging | has_ended & info.diverging,
         )
 
-    def restarted(self, kept: Bool[Array, "lanes"]) -> SinceKept:
-        """Return the totals with zeros for lanes that `kept` a draw."""
-        return SinceKept(*(jnp.where(kept, jnp.zeros_like(value), value) for value in self))
+    def restarted(self, keeps_draw: Bool[Array, "lanes"]) -> SinceKept:
+        """Return the totals with zeros for lanes for which `keeps_draw` is true."""
+        return SinceKept(*(jnp.where(keeps_draw, jnp.zeros_like(value), value) for value in self))
 
 
 class Draws(NamedTuple):
@@ -111,13 +111,13 @@ class Tally:
 
     def update(self, state: Counts, draws: Draws, target: LaneTarget) -> Counts:
         """Return the totals after a tick."""
-        done = draws.done
+        has_ended = draws.done
         info = draws.info
         return Counts(
-            state.draws + done,
-            state.acceptance + jnp.where(done, info.acceptance_rate, 0.0).astype(jnp.float32),
-            state.num_steps + jnp.where(done, info.num_steps, 0),
-            state.diverging + (done & info.diverging),
+            state.draws + has_ended,
+            state.acceptance + jnp.where(has_ended, info.acceptance_rate, 0.0).astype(jnp.float32),
+            state.num_steps + jnp.where(has_ended, info.num_steps, 0),
+            state.diverging + (has_ended & info.diverging),
         )
 
     @property

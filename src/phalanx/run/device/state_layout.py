@@ -128,7 +128,7 @@ def reduced_rows(reductions: Reductions, values: DrawValues) -> ReducedRows:
 def _shapes(name: str, entry: Reduce, values: DrawValues) -> dict[str, ShapeDtypeStruct]:
     """Return the shapes of the arrays that an entry reduces, for two chains, with all rows."""
     axes = [] if values.rows is None else [(axis, 1) for axis in values.rows.sizes]
-    trace = jax.make_jaxpr(lambda given: parts_of(name, entry, given), axis_env=axes, return_shape=True)
+    trace = jax.make_jaxpr(lambda operand: parts_of(name, entry, operand), axis_env=axes, return_shape=True)
     return trace(values.of_chains(2))[1]
 
 
@@ -218,6 +218,6 @@ def _keeps_rows(
     """Return whether the parts of a state without rows are the same on all devices."""
     leaves = [frozenset(placement.sharding.axes) for placement in placements]
     where = ShapeDtypeStruct(shape.shape[:1], np.bool_)
-    program = jax.make_jaxpr(lambda *given: reducer.update(*given))(state, shape, where)
+    program = jax.make_jaxpr(lambda *operands: reducer.update(*operands))(state, shape, where)
     varying = varying_axes(program, [*leaves, frozenset(sharding.axes), frozenset()])
-    return all(axes <= allowed for axes, allowed in zip(varying, leaves, strict=True))
+    return all(axes <= allowed_axes for axes, allowed_axes in zip(varying, leaves, strict=True))

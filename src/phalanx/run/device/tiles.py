@@ -39,21 +39,21 @@ class Tiles(NamedTuple):
     def of(cls, blocks: Blocks, stores_draws: bool) -> Tiles:
         """Return the tiles of a run; `stores_draws` decides which of them `PHALANX_TILE` sets."""
         count = blocks.count
-        given = given_tile()
+        text = given_tile()
         if blocks.on_cpu and Workaround.TILES.is_on:
             lane = max(1, 4 * ARRAYS * sum(blocks.layout.lengths))
             lanes = max(1, CACHE_BYTES // lane, min(LANES_OF_TILE, MOST_BYTES // lane))
             tiles = cls(tile_of(count, LANES_OF_TILE), tile_of(count, lanes))
         else:
             tiles = cls(count, count)
-        if not given:
+        if not text:
             return tiles
-        if not given.isdigit() or not 1 <= int(given) <= count:
+        if not text.isdigit() or not 1 <= int(text) <= count:
             raise ValueError(
-                f"{VARIABLE}: a tile must have from 1 to {count} lanes, as a device has, got {given!r}; give such a "
+                f"{VARIABLE}: a tile must have from 1 to {count} lanes, as a device has, got {text!r}; give such a "
                 f"number, or unset the variable."
             )
-        return tiles._replace(record=int(given)) if stores_draws else tiles._replace(accumulate=int(given))
+        return tiles._replace(record=int(text)) if stores_draws else tiles._replace(accumulate=int(text))
 
 
 def given_tile() -> str:

@@ -82,27 +82,27 @@ class DataSets:
     @property
     def notice(self) -> str:
         """Sentence that names the arrays which a division by a column leaves whole; empty without such arrays."""
-        shared = [f"{name} {x.shape}" for name, x in self.shared.items() if getattr(x, "shape", ())]
-        if not shared or not self.of_rows:
+        texts = [f"{name} {x.shape}" for name, x in self.shared.items() if getattr(x, "shape", ())]
+        if not texts or not self.of_rows:
             return ""
-        names = ", ".join(shared)
+        names = ", ".join(texts)
         return f"phalanx: each: the same for every data set, since their lengths differ from the rows': {names}"
 
     def text_of(self, numbers: Sequence[int] | np.ndarray) -> str:
         """Return the names of some data sets for a message."""
         return first_few([repr(self.names[int(number)]) for number in numbers])
 
-    def one(self, number: int, padded: bool) -> dict[str, Any]:
+    def one(self, number: int, with_padding: bool) -> dict[str, Any]:
         """Return the data of one data set, as the model takes them.
 
         Args:
             number: number of the data set.
-            padded: keep the rows that fill up a data set.
+            with_padding: keep the rows that fill up a data set.
         """
         data = dict(self.shared)
         for name, arrays in self.per_set.items():
             array = arrays[number]
-            if self.rows is not None and not padded and name in self.of_rows:
+            if self.rows is not None and not with_padding and name in self.of_rows:
                 array = array[: self.rows[number]]
             data[name] = in_form_of(self.forms[name], array) if name in self.forms else jnp.asarray(array)
         return data
@@ -160,7 +160,7 @@ class DataSets:
         return cls(
             names,
             {name: array[places] for name, array in of_rows.items()},
-            {name: _copied(value) for name, value in arguments.items() if name not in of_rows},
+            {name: _copy_array(value) for name, value in arguments.items() if name not in of_rows},
             None if (counts == most).all() else counts,
             frozenset(of_rows),
             _forms(arguments, of_rows),
@@ -192,9 +192,9 @@ class DataSets:
             raise ValueError(
                 f"each: the arguments have different numbers of data sets: {counts_by_name}. Give as many of each."
             )
-        shared = {name: _copied(value) for name, value in arguments.items() if name not in per_set}
+        shared_arrays = {name: _copy_array(value) for name, value in arguments.items() if name not in per_set}
         names = tuple(range(next(iter(counts.values()))))
-        return cls(names, per_set, shared, None, frozenset(), {})
+        return cls(names, per_set, shared_arrays, None, frozenset(), {})
 
 
 def _is_axis(axis: object) -> bool:
@@ -270,5 +270,5 @@ def _kind(value: Any) -> str:
     return "a number" if np.ndim(value) == 0 else "an array without entries"
 
 
-def _copied(value: object) -> object:
+def _copy_array(value: object) -> object:
     return np.array(value) if isinstance(value, np.ndarray) else value

@@ -27,8 +27,8 @@ def kernel_of_each(kernel: Kernel, sets: int) -> Kernel:
         )
     step_size = getattr(kernel.tuning, "step_size", None)
     tuners = [tuner for tuner in kernel.tuners if not isinstance(tuner, Metric | StepSize)]
-    given = getattr(kernel.tuning, "metric", None) is not None
-    if step_size is None or tuners or given or not kernel.machine.knows_mesh or kernel.batch_size is not None:
+    has_metric = getattr(kernel.tuning, "metric", None) is not None
+    if step_size is None or tuners or has_metric or not kernel.machine.knows_mesh or kernel.batch_size is not None:
         raise ValueError(
             f"kernel: {kernel.name} cannot run on many data sets at once, since each needs a step size and a diagonal "
             f"metric of its own. Take phx.nuts(), phx.hmc(num_steps=...) or phx.rwmh(); or leave out each=, and run "

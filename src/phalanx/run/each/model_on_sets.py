@@ -57,7 +57,7 @@ class ModelOnSets(TracedCall):
         data: object,
         each: Each,
         mesh: Mesh | None,
-        given: GivenNames,
+        given_names: GivenNames,
         learns: bool = False,
         evenly: bool = False,
     ) -> ModelOnSets:
@@ -68,7 +68,7 @@ class ModelOnSets(TracedCall):
             data: a table, or the keyword arguments of the program.
             each: the column or the axes that divide the data.
             mesh: the devices; None for as many as there are, or as divide the number of data sets.
-            given: names that the user gives.
+            given_names: names that the user gives.
             learns: true if the model may have parameters (`phx.param`).
             evenly: true if each device must have as many data sets.
 
@@ -83,26 +83,26 @@ class ModelOnSets(TracedCall):
         checks.check_not_traced(data)
         program = model
         by_row = frozenset()
-        begun = at_initial_values(model) if learns else model
+        checked_model = at_initial_values(model) if learns else model
         if sets.rows is not None:
             program = with_real_rows(model, sets.most)
-            alone = begun
-            begun = with_real_rows(begun, sets.most)
-            by_row = check_ragged(alone, begun, sets)
-        arguments = split_arguments(program, _filled(sets, 0))
+            alone = checked_model
+            checked_model = with_real_rows(checked_model, sets.most)
+            by_row = check_ragged(alone, checked_model, sets)
+        arguments = split_arguments(program, _padded_data(sets, 0))
         mesh = choose_mesh(arguments, mesh)
         _check_mesh(mesh, sets, evenly)
         sizes = axes_but_chain(mesh)
         varies = dict.fromkeys((*sets.per_set, REAL), "it differs by data set")
         arguments, whole = trace_with_values(
-            arguments, lambda a: TracedProgram.of_whole(begun, a, sizes, learns), varies
+            arguments, lambda a: TracedProgram.of_whole(checked_model, a, sizes, learns), varies
         )
         arrays, per_set = _arrays(arguments, sets)
         indices = DataCheck(whole.at_zero, len(whole.position))
         if not learns:  # fits check indices with the values, see `fit_each`
             _check_indices(indices, arguments, arrays, per_set, sets)
             notices += indices.check_indices(arguments)
-        naming = Naming.of(whole, arguments, given)
+        naming = Naming.of(whole, arguments, given_names)
         return cls(
             model=program,
             arguments=arguments,
@@ -124,7 +124,7 @@ class ModelOnSets(TracedCall):
     @property
     def filled(self) -> dict[str, Any]:
         """The data of the first data set, with the rows that fill it up."""
-        return _filled(self.sets, 0)
+        return _padded_data(self.sets, 0)
 
     def arrays_of(self, number: int) -> list[Array]:
         """Return the arrays of one data set."""
@@ -140,7 +140,7 @@ class ModelOnSets(TracedCall):
 
     def target_of(self, number: int, num_chains: int) -> Target:
         """Return the model with the data of one data set."""
-        return Target(self.of_user, self.sets.one(number, padded=False), mesh=default_mesh(num_chains))
+        return Target(self.of_user, self.sets.one(number, with_padding=False), mesh=default_mesh(num_chains))
 
     def stored(self, options: SamplerOptions) -> tuple[tuple[str, ...], list[str]]:
         """Return the variables to store, and a sentence for each deterministic value that is not.
@@ -148,8 +148,8 @@ class ModelOnSets(TracedCall):
         Raises:
             ValueError: when `keep=` names a variable that cannot be stored.
         """
-        chosen = options.stored(self.of_user)
-        if chosen is None:
+        stored_names = options.stored(self.of_user)
+        if stored_names is None:
             latents = [latent.name for latent in self.whole.latents()]
             names, sentences = checks.stored_by_default(latents, self.whole.deterministic)
             sentences += [
@@ -158,18 +158,18 @@ class ModelOnSets(TracedCall):
                 for name in sorted(self.by_row)
             ]
             return tuple(name for name in names if name not in self.by_row), sentences
-        if rows := [name for name in chosen if name in self.by_row]:
+        if rows := [name for name in stored_names if name in self.by_row]:
             raise ValueError(
                 f"keep: {rows[0]!r} has an element for each row, and the data sets differ in their numbers of rows. "
                 f"Leave it out, and compute it by posteriors.of(name).predictive()."
             )
-        return chosen, []
+        return stored_names, []
 
 
-def _filled(sets: DataSets, number: int) -> dict[str, Any]:
+def _padded_data(sets: DataSets, number: int) -> dict[str, Any]:
     """Return the data of one data set, with the rows that fill it up."""
     real = {} if sets.rows is None else {REAL: real_rows(sets, number)}
-    return sets.one(number, padded=True) | real
+    return sets.one(number, with_padding=True) | real
 
 
 def _arrays(arguments: Arguments, sets: DataSets) -> tuple[tuple[Any, ...], tuple[int, ...]]:

@@ -85,22 +85,24 @@ def check_ragged(model: Program, ragged: Program, sets: DataSets) -> frozenset[s
     finite = _finite(sets)
     # of the data sets with so many rows one without NaN, if there is one
     first = [int(np.argmax((sets.rows == size) * (1 + finite))) for size in sizes]
-    chosen = np.unique(np.linspace(0, len(sizes) - 1, MOST_SIZES).round().astype(int))
+    places = np.unique(np.linspace(0, len(sizes) - 1, MOST_SIZES).round().astype(int))
     of_rows: set[str] = set()
-    for number in (first[place] for place in chosen):
-        filled = _as_arrays(ragged, sets.one(number, padded=True) | {REAL: real_rows(sets, number)})
-        without_padding = _as_arrays(model, sets.one(number, padded=False))
-        for position in _positions(ragged, filled)[:2]:
-            whole = run_unconstrained(ragged, position, filled)
+    for number in (first[place] for place in places):
+        padded_data = _as_arrays(ragged, sets.one(number, with_padding=True) | {REAL: real_rows(sets, number)})
+        without_padding = _as_arrays(model, sets.one(number, with_padding=False))
+        for position in _positions(ragged, padded_data)[:2]:
+            whole = run_unconstrained(ragged, position, padded_data)
             alone = _alone(model, position, without_padding)
             computed = {name: v.value for name, v in alone.variables.items() if v.is_computed}
             of_rows |= {name for name, x in computed.items() if jnp.shape(x) != jnp.shape(whole.variables[name].value)}
-            changed = _changed(_looked(whole), _looked(alone), NEAR, int(sets.rows[number]))
-            if changed := [name for name in changed if name not in of_rows]:
-                raise ValueError(_refusal(sets, changed[0], number))
-    changed = _change_by_padding(ragged, sets, of_rows)
-    if changed is not None:
-        raise ValueError(_refusal(sets, *changed))
+            changed_names = _names_of_changed(
+                _terms_by_name(whole), _terms_by_name(alone), NEAR, int(sets.rows[number])
+            )
+            if changed_names := [name for name in changed_names if name not in of_rows]:
+                raise ValueError(_refusal(sets, changed_names[0], number))
+    changed_names = _change_by_padding(ragged, sets, of_rows)
+    if changed_names is not None:
+        raise ValueError(_refusal(sets, *changed_names))
     return frozenset(of_rows)
 
 
@@ -119,19 +121,19 @@ def _change_by_padding(ragged: Program, sets: DataSets, of_rows: set[str]) -> tu
     others = {
         name: np.where(real.reshape(*real.shape, *[1] * (x.ndim - 2)) > 0, x, x[longest]) for name, x in arrays.items()
     }
-    data = _as_arrays(ragged, sets.one(0, padded=True) | {REAL: real[0]})
-    shared = {name: value for name, value in data.items() if name not in {*arrays, REAL}}
+    data = _as_arrays(ragged, sets.one(0, with_padding=True) | {REAL: real[0]})
+    shared_data = {name: value for name, value in data.items() if name not in {*arrays, REAL}}
     positions = jax.tree.map(lambda *leaves: jnp.stack(leaves), *_positions(ragged, data))
 
     def looked(lane_data: Mapping[str, Array], real: Array) -> dict[str, Array]:
         def at(position: Mapping[str, Array]) -> dict[str, Array]:
-            return _looked(run_unconstrained(ragged, position, {**shared, **lane_data, REAL: real}))
+            return _terms_by_name(run_unconstrained(ragged, position, {**shared_data, **lane_data, REAL: real}))
 
         return jax.vmap(at, axis_size=POSITIONS)(positions)  # a model may have no latent variable
 
     evaluate: Callable[..., Any] = jax.jit(jax.vmap(looked))
-    filled = ({name: x.astype(data[name].dtype) for name, x in of.items()} for of in (arrays, others))
-    first, again = (evaluate(lane_data, real) for lane_data in filled)
+    lane_data_pairs = ({name: x.astype(data[name].dtype) for name, x in of.items()} for of in (arrays, others))
+    first, again = (evaluate(lane_data, real) for lane_data in lane_data_pairs)
     for name, a in first.items():
         if name in of_rows:
             continue
@@ -147,7 +149,7 @@ ROWS = " by row"
 """End of the name of a term with an entry for each row."""
 
 
-def _looked(run: Evaluation) -> dict[str, Array]:
+def _terms_by_name(run: Evaluation) -> dict[str, Array]:
     """Return terms and deterministic values by name; terms multiplied by `REAL` end in `ROWS`."""
     arrays: dict[str, Array] = {}
     for (name, part), term in run.terms().items():
@@ -157,15 +159,15 @@ def _looked(run: Evaluation) -> dict[str, Array]:
     return arrays | {name: jnp.asarray(v.value) for name, v in run.variables.items() if v.is_computed}
 
 
-def _changed(whole: Mapping[str, Array], alone: Mapping[str, Array], tolerance: float, rows: int) -> list[str]:
+def _names_of_changed(whole: Mapping[str, Array], alone: Mapping[str, Array], tolerance: float, rows: int) -> list[str]:
     """Return the names of terms and values that differ, of rows in the first `rows`."""
-    changed = []
+    changed_names = []
     for name, value in whole.items():
         of_one = alone[name.removesuffix(ROWS)] if name not in alone else alone[name]
         part = value[:rows] if name.endswith(ROWS) else value
         if part.shape != of_one.shape or _differs(np.asarray(part), np.asarray(of_one), tolerance).any():
-            changed.append(name)
-    return changed
+            changed_names.append(name)
+    return changed_names
 
 
 def _differs(a: np.ndarray, b: np.ndarray, tolerance: float) -> np.ndarray:
@@ -176,13 +178,13 @@ def _differs(a: np.ndarray, b: np.ndarray, tolerance: float) -> np.ndarray:
 
 def _refusal(sets: DataSets, what: str, number: int) -> str:
     assert sets.rows is not None
-    named = what.removesuffix(ROWS)
-    named = named if named.startswith("the ") else f"the deterministic value {named!r}"
+    subject = what.removesuffix(ROWS)
+    subject = subject if subject.startswith("the ") else f"the deterministic value {subject!r}"
     return (
         f"each: the data sets have from {sets.rows.min()} to {sets.rows.max()} rows, and are filled up to one length. "
-        f"In data set {sets.text_of([number])} {named} changes with the rows that fill it up, although their terms are "
-        f"left out: it is computed from several rows, or from their number. Give each row a term of its own, along the "
-        f"first axis; compute what belongs to a data set outside of the model; or give data sets of equal size."
+        f"In data set {sets.text_of([number])} {subject} changes with the rows that fill it up, although their terms "
+        f"are left out: it is computed from several rows, or from their number. Give each row a term of its own, along "
+        f"the first axis; compute what belongs to a data set outside of the model; or give data sets of equal size."
     )
 
 

@@ -46,11 +46,11 @@ def run_each(
     assert on_sets.groups is not None
     kernel = kernel_of_each(options.kernel, on_sets.groups)
     init = _of_all(run.init, on_sets.whole.latents(), options.num_chains, on_sets.groups)
-    stored, sentences = on_sets.stored(options)
-    if not stored and not options.reducers:
+    stored_names, sentences = on_sets.stored(options)
+    if not stored_names and not options.reducers:
         raise ValueError("keep: with an empty list a run has no result without reducers; name a variable or a reducer.")
     on_sets = replace(on_sets, notices=(*on_sets.notices, *sentences))
-    sampler = compile_sampler(replace(options, kernel=kernel, keep=stored), run, on_sets, began)
+    sampler = compile_sampler(replace(options, kernel=kernel, keep=stored_names), run, on_sets, began)
     posteriors: Any = SamplerOfSets(**{**vars(sampler), "sets": Sets(on_sets.sets.names)}, on_sets=on_sets).run(
         seed, **{**vars(run), "init": init}
     )
@@ -73,7 +73,7 @@ class SamplerOfSets(Sampler):
         """Return the posteriors, without those of copies that fill up."""
         results = RunResults.of(run, with_draws)
         sets = self.on_sets.sets
-        failed = run.engine.failed
+        failures = run.engine.failed
         by_set: Any = self._by_set if run.store is None else Sets(sets.names).by_set
         record = replace(
             data.record,
@@ -88,7 +88,7 @@ class SamplerOfSets(Sampler):
             draws=by_set(results.draws),
             stats=by_set(results.stats),
             sets=sets.names,
-            failed={sets.names[n]: reason for n, reason in sorted(failed.items()) if n < sets.count},
+            failed={sets.names[n]: reason for n, reason in sorted(failures.items()) if n < sets.count},
             reduced=jax.tree.map(lambda leaf: leaf[: sets.count], dict(results.reduced)),
             timing=clock.timing(run, self.compile_seconds, self.compilations),
             record=record,

@@ -50,12 +50,12 @@ class DrawIndices(NamedTuple):
     row: Integer[np.ndarray, "draws"]
 
     @classmethod
-    def of(cls, filled: Bool[np.ndarray, "slots held"], counts: Integer[np.ndarray, "held"]) -> DrawIndices:
+    def of(cls, is_filled: Bool[np.ndarray, "slots held"], counts: Integer[np.ndarray, "held"]) -> DrawIndices:
         """Return the indices, given the number of the draw that a chain's first slot holds, or would hold."""
-        if filled.all() and (counts == counts[0]).all():
+        if is_filled.all() and (counts == counts[0]).all():
             none = np.zeros(0, np.int64)
             return cls(int(counts[0]), none, none, none)
-        chain, slot = np.nonzero(filled.T)
+        chain, slot = np.nonzero(is_filled.T)
         return cls(None, chain, counts[chain] + slot, slot * len(counts) + chain)
 
     def write(
@@ -85,13 +85,13 @@ class DrawBuffer:
     total: int
     room: int
 
-    def left(self, stored: Stored) -> Integer[np.ndarray, "chains"]:
+    def left(self, stored_draws: Stored) -> Integer[np.ndarray, "chains"]:
         """Return the number of draws that each chain lacks."""
-        return np.maximum(self.total - stored.counts, 0)
+        return np.maximum(self.total - stored_draws.counts, 0)
 
     def with_block(
         self,
-        stored: Stored,
+        stored_draws: Stored,
         values: Mapping[str, Array],
         block: BlockStats,
         counts: Integer[np.ndarray, "chains"],
@@ -100,60 +100,62 @@ class DrawBuffer:
         """Return the stored draws after a block, which are copied by `Stored.settle`.
 
         Args:
-            stored: the draws before.
+            stored_draws: the draws before.
             values: values `(slot, chain, ...)` of the variables on the devices, by the names of `Blocks.constrain`.
             block: statistics of the block.
             counts: number of its draws, of each of all chains.
             divergences: number of divergent ones.
         """
-        stored.settle()
-        draws = dict(stored.draws)
-        stats = dict(stored.stats)
-        lengths = stored.counts - stored.moved
+        stored_draws.settle()
+        draws = dict(stored_draws.draws)
+        stats = dict(stored_draws.stats)
+        lengths = stored_draws.counts - stored_draws.moved
 
         def copy() -> None:
-            filled = block.filled
+            is_filled = block.filled
             of_variables = dict(values)
             stored_stats = block.by_name
-            indices = DrawIndices.of(filled, self.held.part(lengths) - block.delivered)
-            needed = int((lengths + counts).max())
+            indices = DrawIndices.of(is_filled, self.held.part(lengths) - block.delivered)
+            num_draws = int((lengths + counts).max())
             if (jacobian := of_variables.pop(CENTRING, None)) is not None:
                 less = fetch_held(jacobian, block.slots, self.held)  # the density is that of the model's own positions
                 stored_stats = {**stored_stats, "log_density": stored_stats["log_density"] - less}
             for name, array in of_variables.items():
                 rows = self.target.trim(name, fetch_held(array, block.slots, self.held), leading=2)
-                draws[name] = self._written(draws.get(name), indices, rows, needed)
+                draws[name] = self._written(draws.get(name), indices, rows, num_draws)
             for name, rows in stored_stats.items():
                 rows = rows.astype(STAT_TYPES.get(name, rows.dtype))
-                stats[name] = self._written(stats.get(name), indices, rows, needed)
+                stats[name] = self._written(stats.get(name), indices, rows, num_draws)
 
         late = LateCopy(copy)
         if self.held.is_shared:  # processes exchange rows by a program, which must not run beside the next block
             late.finish()
-        return Stored(draws, stats, stored.counts + counts, stored.divergences + divergences, stored.moved, late)
+        return Stored(
+            draws, stats, stored_draws.counts + counts, stored_draws.divergences + divergences, stored_draws.moved, late
+        )
 
     def _written(
         self,
         array: Shaped[np.ndarray, "held room *shape"] | None,
         indices: DrawIndices,
         rows: Shaped[np.ndarray, "slots held *shape"],
-        needed: int,
+        num_draws: int,
     ) -> Shaped[np.ndarray, "held new_room *shape"]:
-        into = self._with_room(array, needed, rows)
+        into = self._with_room(array, num_draws, rows)
         indices.write(rows, into)
         return into
 
     def _with_room(
         self,
         array: Shaped[np.ndarray, "held room *shape"] | None,
-        needed: int,
+        num_draws: int,
         rows: Shaped[np.ndarray, "slots held *shape"],
     ) -> Shaped[np.ndarray, "held new_room *shape"]:
-        """Return an array with room for at least `needed` draws of each chain."""
+        """Return an array with room for at least `num_draws` draws of each chain."""
         has = 0 if array is None else array.shape[1]
-        if array is not None and has >= needed:
+        if array is not None and has >= num_draws:
             return array
-        room = max(needed, min(self.total, max(self.room, GROWTH * has)))
+        room = max(num_draws, min(self.total, max(self.room, GROWTH * has)))
         larger = np.empty((rows.shape[1], room, *rows.shape[2:]), rows.dtype)
         if array is not None:
             larger[:, :has] = array

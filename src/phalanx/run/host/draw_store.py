@@ -56,7 +56,7 @@ class DrawStore:
         room: draws of each chain that the run makes at most.
         record: record of the run to come.
         names: names of the stored variables.
-        held: the chains that each process holds.
+        held_chains: the chains that each process holds.
         sets: data sets of a run on many, whose chains follow each other; None of a run on one.
     """
 
@@ -66,25 +66,25 @@ class DrawStore:
         room: int,
         record: RunRecord,
         names: tuple[str, ...],
-        held: HeldChains,
+        held_chains: HeldChains,
         sets: Sets | None = None,
     ):
         self.called = f"store={str(path)!r}"
         self._record = record
         check_dimensions(self.called, names)
         self._names = stored_names(names, Path(path))
-        self._stored_names = {stored: name for name, stored in self._names.items()}
-        named = (dim for axes in record.dims.values() for dim in axes if dim)
-        of_dims = stored_names([*record.coords, *named], Path(path))
+        self._stored_names = {stored_name: name for name, stored_name in self._names.items()}
+        dim_names = (dim for axes in record.dims.values() for dim in axes if dim)
+        of_dims = stored_names([*record.coords, *dim_names], Path(path))
         dims = {
             self._names[name]: tuple(dim and of_dims[dim] for dim in axes)
             for name, axes in record.dims.items()
             if name in self._names
         }
         coords = {of_dims[dim]: as_coordinate(labels) for dim, labels in record.coords.items()}
-        coords |= {} if sets is None else {"chain": sets.labels(held.num_chains // len(sets.names))}
+        coords |= {} if sets is None else {"chain": sets.labels(held_chains.num_chains // len(sets.names))}
         self.sets = sets
-        self._folder = ZarrFolder(Path(path), self.called, OwnedChains(held), room, dims=dims, coords=coords)
+        self._folder = ZarrFolder(Path(path), self.called, OwnedChains(held_chains), room, dims=dims, coords=coords)
         self._thread = ThreadPoolExecutor(1, "phalanx-store")
         self._waiting: deque[Future[Any]] = deque()
         self._failure: BaseException | None = None
@@ -124,8 +124,8 @@ class DrawStore:
         if not stats or not next(iter(stats.values())).shape[1]:
             return state
         stats["step_size"] = step_sizes(state, stats)
-        if self.sets is not None and (failed := self.sets.failed_chains(len(stats["energy"]))):
-            draws, stats = ({name: blanked(v, failed) for name, v in of.items()} for of in (draws, stats))
+        if self.sets is not None and (failed_chains := self.sets.failed_chains(len(stats["energy"]))):
+            draws, stats = ({name: blanked(v, failed_chains) for name, v in of.items()} for of in (draws, stats))
         groups = self._owned(draws, stats)
         first = state.stored.moved
         self._write(lambda: self._folder.append(groups, first))

@@ -47,11 +47,11 @@ class HostBlock:
             groups: number of groups of coordinates to copy; None for all.
             every: copies every `every`-th chain.
         """
-        count, (recorded,) = to_host(sinks.count)[::every], sinks.states
+        count, (recorded_rows,) = to_host(sinks.count)[::every], sinks.states
         rows = []
-        for array, width in zip(recorded[:groups], layout.widths, strict=False):
-            fetched = fetch_slots(array[:, ::every] if every > 1 else array, slice(int(count.max())))
-            rows.append(fetched.reshape(*fetched.shape[:2], fetched.shape[2] // max(width, 1), width))
+        for array, width in zip(recorded_rows[:groups], layout.widths, strict=False):
+            host_array = fetch_slots(array[:, ::every] if every > 1 else array, slice(int(count.max())))
+            rows.append(host_array.reshape(*host_array.shape[:2], host_array.shape[2] // max(width, 1), width))
         return cls(rows, count, layout)
 
     @property
@@ -61,12 +61,12 @@ class HostBlock:
 
     def sample(self) -> Sample:
         """Return the draws in order of chains, which does not depend on the devices."""
-        filled = self.filled.T
+        is_filled = self.filled.T
         layout = self.layout
-        rows = [np.swapaxes(part, 0, 1)[filled] for part in self.rows]
+        rows = [np.swapaxes(part, 0, 1)[is_filled] for part in self.rows]
         position, gradient = layout.whole_vectors(rows)
         log_density = np.asarray(layout.total(rows[0][:, 0, layout.start_of_stats :], "log_density").in_double())
-        return Sample(position.parts, gradient.parts, log_density, np.nonzero(filled)[0])
+        return Sample(position.parts, gradient.parts, log_density, np.nonzero(is_filled)[0])
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class BlockStats:
         sinks: SinkState,
         layout: RowLayout,
         counts: Integer[np.ndarray, "all_chains"],
-        held: HeldChains,
+        held_chains: HeldChains,
         delivered: Integer[np.ndarray, "all_chains"] | None = None,
     ) -> BlockStats:
         """Return the statistics of the chains that this process holds.
@@ -102,14 +102,14 @@ class BlockStats:
             sinks: state of the recorder.
             layout: layout of its rows.
             counts: draws of each of all chains.
-            held: the chains that this process holds.
+            held_chains: the chains that this process holds.
             delivered: draws of each of all chains that earlier blocks have delivered; None for none.
         """
-        count = held.part(counts)
-        before = np.zeros_like(count) if delivered is None else held.part(delivered)
+        count = held_chains.part(counts)
+        before = np.zeros_like(count) if delivered is None else held_chains.part(delivered)
         first = int(before.min())
         (rows,) = sinks.states
-        columns = fetch_held(rows[0], slice(first, int(count.max())), held, slice(layout.start_of_stats, None))
+        columns = fetch_held(rows[0], slice(first, int(count.max())), held_chains, slice(layout.start_of_stats, None))
         return cls(columns, count - first, before - first, first, layout)
 
     @cached_property
@@ -143,20 +143,23 @@ def fetch_slots(
 
 
 def fetch_held(
-    array: Shaped[Array, "all_slots all_chains *shape"], slots: slice, held: HeldChains, columns: slice = slice(None)
+    array: Shaped[Array, "all_slots all_chains *shape"],
+    slots: slice,
+    held_chains: HeldChains,
+    columns: slice = slice(None),
 ) -> Shaped[np.ndarray, "slots held *some"]:
     """Return some slots, and some of the last axis, of the chains that this process holds, from its own devices."""
-    if held.is_whole:
+    if held_chains.is_whole:
         return fetch_slots(array, slots, columns)
-    if held.is_shared:  # rows of a chain may lie in several processes
+    if held_chains.is_shared:  # rows of a chain may lie in several processes
         assert isinstance(array.sharding, NamedSharding)
         array = jax.jit(_identity, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec(None, CHAIN)))(array)
-    held_values = np.empty(_shape(array, slots, columns, len(held.numbers)), array.dtype)
-    fetched = set[str]()
+    held_values = np.empty(_shape(array, slots, columns, len(held_chains.numbers)), array.dtype)
+    indices = set[str]()
     for shard in array.addressable_shards:
-        if (where := str(shard.index)) not in fetched:  # other devices have copies
-            fetched.add(where)
-            first = int(np.searchsorted(held.numbers, shard.index[1].start or 0))
+        if (where := str(shard.index)) not in indices:  # other devices have copies
+            indices.add(where)
+            first = int(np.searchsorted(held_chains.numbers, shard.index[1].start or 0))
             chains = slice(first, first + shard.data.shape[1])
             _part(held_values, (chains, *shard.index[2:]), columns)[...] = np.asarray(shard.data)[slots][..., columns]
     return held_values
@@ -191,13 +194,15 @@ class BlockTotals(NamedTuple):
     accepted: float
 
     @classmethod
-    def of(cls, block: BlockStats, held: HeldChains) -> BlockTotals:
+    def of(cls, block: BlockStats, held_chains: HeldChains) -> BlockTotals:
         """Return the totals, given each process's draws; all processes must call it together."""
-        filled = block.filled & held.owned
+        is_filled = block.filled & held_chains.owned
         stats = block.by_name
-        sums = [stats[name][filled].sum(dtype=np.float64) for name in ("num_steps", "diverging", "acceptance_rate")]
-        draws, steps, divergences, accepted = map(float, held.total(np.array([filled.sum(), *sums], np.float64)))
-        return cls(int(draws), int(steps), int(divergences), accepted)
+        sums = [stats[name][is_filled].sum(dtype=np.float64) for name in ("num_steps", "diverging", "acceptance_rate")]
+        draws, steps, divergences, total_acceptance = map(
+            float, held_chains.total(np.array([is_filled.sum(), *sums], np.float64))
+        )
+        return cls(int(draws), int(steps), int(divergences), total_acceptance)
 
 
 class Recorded(NamedTuple):
@@ -223,16 +228,18 @@ def rows_by_variable(sinks: SinkState, layout: RowLayout) -> SinkState:
 
 def rows_of(sinks: SinkState, layout: RowLayout, slots: int) -> SinkState:
     """Return the inverse of `rows_by_variable` on the host, filled up to `slots` slots."""
-    (recorded,) = sinks.states
-    filled, chains, columns = recorded.stats.shape
-    vectors = [layout.position.of_whole(part, zero=True).parts for part in (recorded.position, recorded.gradient)]
+    (recorded_rows,) = sinks.states
+    num_slots, chains, columns = recorded_rows.stats.shape
+    vectors = [
+        layout.position.of_whole(part, zero=True).parts for part in (recorded_rows.position, recorded_rows.gradient)
+    ]
     rows = []
     for group, (length, axes) in enumerate(zip(layout.position.lengths, layout.position.groups, strict=True)):
         devices = layout.position.devices(axes)
-        parts = [v[group].reshape(filled, chains, devices, length) for v in vectors if v]
+        parts = [v[group].reshape(num_slots, chains, devices, length) for v in vectors if v]
         if not group:  # statistics follow the replicated coordinates
-            parts.append(recorded.stats.reshape(filled, chains, 1, columns))
+            parts.append(recorded_rows.stats.reshape(num_slots, chains, 1, columns))
         whole = np.concatenate(parts, -1)
-        empty = np.zeros((slots - filled, *whole.shape[1:]), whole.dtype)
+        empty = np.zeros((slots - num_slots, *whole.shape[1:]), whole.dtype)
         rows.append(np.concatenate([whole, empty]).reshape(slots, chains, devices * whole.shape[-1]))
     return SinkState(sinks.count, (tuple(rows),))

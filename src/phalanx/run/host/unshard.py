@@ -29,7 +29,7 @@ def unshard(tree: Any, layout: VectorLayout) -> Any:
             return ()
         return VectorMoments(groups[0].count, _by_variable(means, layout), _by_variable(squares, layout))
 
-    return _converted(tree, lambda groups: _by_variable(groups, layout), moments)
+    return _convert(tree, lambda groups: _by_variable(groups, layout), moments)
 
 
 def reshard(tree: Any, layout: VectorLayout) -> Any:
@@ -41,26 +41,26 @@ def reshard(tree: Any, layout: VectorLayout) -> Any:
         parts = zip(_by_group(whole.mean, layout), _by_group(whole.squares, layout), strict=True)
         return tuple(VectorMoments(whole.count, mean, squares) for mean, squares in parts)
 
-    return _converted(tree, lambda values: _by_group(values, layout), moments)
+    return _convert(tree, lambda values: _by_group(values, layout), moments)
 
 
-def _converted(tree: Any, vectors: Callable[[Any], Any], moments: Callable[[Any], Any]) -> Any:
+def _convert(tree: Any, vectors: Callable[[Any], Any], moments: Callable[[Any], Any]) -> Any:
     def of(node: Any) -> Any:
         match node:
             case LowRankMetric():
-                return jax.tree.map(_fetched, node)._replace(variance=vectors(jax.tree.map(_fetched, node.variance)))
+                return jax.tree.map(_fetch, node)._replace(variance=vectors(jax.tree.map(_fetch, node.variance)))
             case MetricState(metric=metric, variance=variance, seen=seen):
                 return node._replace(metric=of(metric), variance=vectors(variance), seen=of(seen))
             case Sums(position=position, gradient=gradient):
                 return node._replace(position=moments(position), gradient=moments(gradient))
             case Sample(position=position, gradient=gradient):
                 return node._replace(position=vectors(position), gradient=vectors(gradient))
-        return _fetched(node)
+        return _fetch(node)
 
     return jax.tree.map(of, tree, is_leaf=lambda node: isinstance(node, LowRankMetric | MetricState | Sums | Sample))
 
 
-def _fetched(node: Any) -> Any:
+def _fetch(node: Any) -> Any:
     return to_host(node) if isinstance(node, jax.Array) else node
 
 

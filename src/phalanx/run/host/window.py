@@ -50,13 +50,13 @@ class Window(NamedTuple):
     num_draws: Integer[np.ndarray, "chains"] = np.zeros(1, int)
     every: int = 1
 
-    def with_draws(self, recorded: SinkState, layout: RowLayout) -> Window:
+    def with_draws(self, block: SinkState, layout: RowLayout) -> Window:
         """Return the window with the recorder's draws of a block."""
         if self.groups == 0:
             return self
-        window = self._replace(left=(*self.left, recorded))
-        held = sum(leaf.nbytes for leaf in jax.tree.leaves(window.left))
-        return window.fetched(layout) if held > MOST_BYTES else window
+        window = self._replace(left=(*self.left, block))
+        num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(window.left))
+        return window.fetched(layout) if num_bytes > MOST_BYTES else window
 
     def sample(self, layout: RowLayout) -> Sample | None:
         """Return all draws in order of chains, which does not depend on the devices; None without draws."""
@@ -72,15 +72,15 @@ class Window(NamedTuple):
         parts = self.parts
         num_draws = self.num_draws
         every = self.every
-        for recorded in self.left:
-            block = HostBlock.fetched(recorded, layout, self.groups, self.every_chain)
+        for sinks in self.left:
+            block = HostBlock.fetched(sinks, layout, self.groups, self.every_chain)
             slots = np.broadcast_to(np.arange(len(block.filled))[:, None], block.filled.shape)
             numbers = (num_draws[None] + slots).T[block.filled.T]
-            parts = (*parts, _kept(Part(block.sample(), numbers), every))
+            parts = (*parts, _every_draw(Part(block.sample(), numbers), every))
             num_draws = num_draws + block.count
         while _numbers(parts) > MOST_NUMBERS:
             every *= 2
-            parts = tuple(_kept(part, every) for part in parts)
+            parts = tuple(_every_draw(part, every) for part in parts)
         return self._replace(left=(), parts=parts, num_draws=num_draws, every=every)
 
     def emptied(self) -> Window:
@@ -92,8 +92,8 @@ def _numbers(parts: Sequence[Part]) -> int:
     return sum(group.size for part in parts for group in part.sample.position)
 
 
-def _kept(part: Part, every: int) -> Part:
+def _every_draw(part: Part, every: int) -> Part:
     if every == 1:
         return part
-    kept = part.number % every == 0
-    return jax.tree.map(lambda values: values[kept], part)
+    is_kept = part.number % every == 0
+    return jax.tree.map(lambda values: values[is_kept], part)

@@ -72,5 +72,5 @@ class Phase(Protocol):
 def acceptance_rates(counts: Counts) -> Float[np.ndarray, "rates"]:
     """Return the mean acceptance rate of each chain that has made a draw."""
     draws = to_host(counts.draws)
-    accepted = to_host(counts.acceptance)
-    return accepted[draws > 0] / draws[draws > 0]
+    total_acceptance = to_host(counts.acceptance)
+    return total_acceptance[draws > 0] / draws[draws > 0]

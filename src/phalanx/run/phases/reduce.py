@@ -61,8 +61,8 @@ class ReducePhase:
     def _next_round(self, state: RunState) -> RunState:
         # a round is as long as all rounds before it together
         now = time.monotonic()
-        kept = state.reduced.draws
-        longest = min(max(kept, self._first), self._most, self._total - kept)
+        num_draws = state.reduced.draws
+        longest = min(max(num_draws, self._first), self._most, self._total - num_draws)
         if math.isfinite(self._seconds):
             per_draw = (now - self._round_began) / state.goal if state.goal else 0.0
             fitting = (self._began + self._seconds - now) / max(per_draw, 1e-9)
@@ -73,18 +73,18 @@ class ReducePhase:
     def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block; the round ends once every chain has all of its draws."""
         assert state.sinks is not None
-        done = int(to_host(state.sinks.count).min())
+        num_draws = int(to_host(state.sinks.count).min())
         counts = state.sinks.states[0]
         rates = acceptance_rates(counts)
-        if done >= state.goal:
-            reduced = self._reducers.with_round(state.reduced, state.sinks)
-            work = state.sampling.more(evaluations=reduced.evaluations - state.reduced.evaluations)
-            state = self._next_round(state._replace(reduced=reduced, sinks=None, sampling=work))
-            done = 0
-        drawn = state.reduced.draws + done
+        if num_draws >= state.goal:
+            reduced_state = self._reducers.with_round(state.reduced, state.sinks)
+            work = state.sampling.more(evaluations=reduced_state.evaluations - state.reduced.evaluations)
+            state = self._next_round(state._replace(reduced=reduced_state, sinks=None, sampling=work))
+            num_draws = 0
+        total_draws = state.reduced.draws + num_draws
         seconds = max(time.monotonic() - self._began, 1e-9)
-        speed = (drawn - self._before) * self._thin * self._engine.blocks.num_chains / seconds
-        return state, PhaseProgress(drawn, self._total, rates, state.reduced.divergences, speed)
+        speed = (total_draws - self._before) * self._thin * self._engine.blocks.num_chains / seconds
+        return state, PhaseProgress(total_draws, self._total, rates, state.reduced.divergences, speed)
 
     def interrupted(self, state: RunState) -> str:
         """Return the line to show when the run is interrupted."""

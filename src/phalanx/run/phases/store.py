@@ -71,23 +71,23 @@ class StorePhase:
         """Return the goal of the next block."""
         if self._reduces:
             return self._goal_of_round(state)
-        wanted = self._wanted(state)
-        if wanted is None:
+        num_draws = self._wanted(state)
+        if num_draws is None:
             return None
         slots = self._engine.blocks.slots
         ticks = math.inf
-        if wanted.max() > slots:
+        if num_draws.max() > slots:
             ticks = math.ceil(FULLNESS * slots * self._thin * state.mean_steps)
-        return BlockGoal(np.minimum(wanted, slots), ticks)
+        return BlockGoal(np.minimum(num_draws, slots), ticks)
 
     def _wanted(self, state: RunState) -> Integer[np.ndarray, "chains"] | None:
         counts = state.stored.counts
-        left = self._buffer.left(state.stored)
+        num_left = self._buffer.left(state.stored)
         if self._store is not None:  # it takes the draws that every chain has: others stay in memory
-            left = np.clip(counts.min() + LEAD * self._engine.blocks.slots - counts, 0, left)
-        if state.stopped or not left.any():
+            num_left = np.clip(counts.min() + LEAD * self._engine.blocks.slots - counts, 0, num_left)
+        if state.stopped or not num_left.any():
             return None
-        return left if self._watch is None else np.minimum(left, np.maximum(state.next_look - counts, 0))
+        return num_left if self._watch is None else np.minimum(num_left, np.maximum(state.next_look - counts, 0))
 
     def _goal_of_round(self, state: RunState) -> BlockGoal | None:
         """Return the draws since the start of the round that each chain should have; None if they have them."""
@@ -106,8 +106,8 @@ class StorePhase:
         assert state.sinks is not None
         blocks = self._engine.blocks
         counts = to_host(state.sinks.count)
-        recorded = state.stored.counts - self._start if self._reduces else np.zeros_like(counts)
-        block = BlockStats.held(state.sinks, blocks.row_layout, counts, blocks.held, recorded)
+        before = state.stored.counts - self._start if self._reduces else np.zeros_like(counts)
+        block = BlockStats.held(state.sinks, blocks.row_layout, counts, blocks.held, before)
         # processes exchange totals before the next program begins, which may sum over devices
         totals = BlockTotals.of(block, blocks.held)
         mean_steps = state.mean_steps
@@ -115,7 +115,7 @@ class StorePhase:
         if totals.draws and not blocks.kernel.machine.makes_whole_draws:
             mean_steps = totals.steps / totals.draws / self._thin
         state = state._replace(
-            stored=self._buffer.with_block(state.stored, values, block, counts - recorded, totals.divergences),
+            stored=self._buffer.with_block(state.stored, values, block, counts - before, totals.divergences),
             mean_steps=mean_steps,
             sampling=state.sampling.more(evaluations=totals.steps),
             sinks=state.sinks if self._reduces else None,
@@ -123,10 +123,10 @@ class StorePhase:
         if self._reduces and counts.min() >= blocks.slots:
             state = state._replace(reduced=self._engine.reduced(state, blocks.slots), sinks=None)
             self._start += blocks.slots
-        stored = state.stored
+        draws = state.stored
         rates = np.full(min(totals.draws, 1), totals.accepted / max(totals.draws, 1))
-        shown = PhaseProgress(stored.count, self._buffer.total, rates, stored.divergences)
-        return self._stopped(state), shown
+        progress = PhaseProgress(draws.count, self._buffer.total, rates, draws.divergences)
+        return self._stopped(state), progress
 
     def interrupted(self, state: RunState) -> str:
         """Return the line to show when the run is interrupted."""
@@ -138,10 +138,12 @@ class StorePhase:
             return state
         if state.stored.count >= state.next_look:
             state = self._without_stored(state)
-        held = self._engine.blocks.held
-        read = self._store.read if self._store is not None else lambda: of_all_chains(*state.stored.whole, held)
-        met, next_look = self._watch.look(state.stored.count, state.next_look, read)
-        return state._replace(stopped=met, next_look=next_look)
+        held_chains = self._engine.blocks.held
+        read_draws = (
+            self._store.read if self._store is not None else lambda: of_all_chains(*state.stored.whole, held_chains)
+        )
+        is_good, next_look = self._watch.look(state.stored.count, state.next_look, read_draws)
+        return state._replace(stopped=is_good, next_look=next_look)
 
     def _without_stored(self, state: RunState) -> RunState:
         """Return the state without the draws that every chain has, if there is a store for them."""

@@ -90,9 +90,11 @@ class RunStream:
             if self.draws_made > self.received:
                 results = RunResults.of(run)
                 yield StreamBlock({**results.draws, **results.reduced}, self.received, executables.blocks.held.numbers)
-            stored = run.state.stored
+            stored_draws = run.state.stored
             self.received = self.draws_made
-            run.state = run.state._replace(stored=stored.surplus._replace(counts=stored.counts - stored.count, moved=0))
+            run.state = run.state._replace(
+                stored=stored_draws.surplus._replace(counts=stored_draws.counts - stored_draws.count, moved=0)
+            )
 
     @property
     def draws_made(self) -> int:

@@ -115,8 +115,8 @@ class WarmUpPhase:
             state = self._next_part(state) if warming.left else self._learned(state, sums)
         rates = np.array([of_round["acceptance_rate"] for of_round in state.rounds[rounds:]], float)
         divergences = sum(of_round["divergences"] for of_round in state.rounds)
-        done = self._num_warmup if state.warming is None else state.warming.schedule.iterations
-        return state, PhaseProgress(done, self._num_warmup, rates, divergences)
+        num_draws = self._num_warmup if state.warming is None else state.warming.schedule.iterations
+        return state, PhaseProgress(num_draws, self._num_warmup, rates, divergences)
 
     def _next_round(self, state: RunState) -> RunState:
         """Return the state before a round, whose draws fill the slots behind those of earlier rounds."""
@@ -124,8 +124,8 @@ class WarmUpPhase:
         assert warming is not None
         if self._warm_up.over(warming.schedule):
             return self._kept(state)._replace(warming=None, sinks=None)
-        left = self._warm_up.length(warming.schedule)
-        return self._next_part(state._replace(warming=warming._replace(left=left, sums=None)))
+        num_left = self._warm_up.length(warming.schedule)
+        return self._next_part(state._replace(warming=warming._replace(left=num_left, sums=None)))
 
     def _next_part(self, state: RunState) -> RunState:
         """Return the state before the next part of the round, which fits into the slots."""
@@ -163,7 +163,7 @@ class WarmUpPhase:
             return state
         return state._replace(warmed=self._with_sinks(state, state.warmed, self._num_warmup))
 
-    def _with_sinks(self, state: RunState, stored: Stored, total: int) -> Stored:
+    def _with_sinks(self, state: RunState, draws: Stored, total: int) -> Stored:
         """Return stored draws with those in the sinks, which may be `total` in all."""
         engine = self._engine
         blocks = self._engine.blocks
@@ -173,27 +173,27 @@ class WarmUpPhase:
         counts = np.full(blocks.num_chains, warming.filled)
         block = BlockStats.held(sinks, blocks.row_layout, counts, blocks.held)
         values = engine.executables.constrain(engine.arrays, sinks.states[0])
-        return DrawBuffer(blocks.target, blocks.held, total, total).with_block(stored, values, block, counts, 0)
+        return DrawBuffer(blocks.target, blocks.held, total, total).with_block(draws, values, block, counts, 0)
 
     def _with_settling_draws(self, state: RunState, part: tuple[int, int]) -> RunState:
         """Return the state with a few draws of a part of the window, as far as the sinks have them."""
         warming = state.warming
         if state.settling is None or warming is None or self._engine.executables.constrain is None:
             return state
-        filled = warming.filled
-        begin = warming.schedule.draws + self._warm_up.length(warming.schedule) - filled  # draw in the first slot
+        num_filled = warming.filled
+        begin = warming.schedule.draws + self._warm_up.length(warming.schedule) - num_filled  # draw in the first slot
         first = max(part[0] - begin, 0)
         end = part[1] - begin
         if end <= first:
             return state
-        chosen = np.unique(np.linspace(first, end - 1, SETTLING).round().astype(int))
+        draw_numbers = np.unique(np.linspace(first, end - 1, SETTLING).round().astype(int))
         nothing = Stored.nothing(self._engine.blocks.num_chains)
-        return state._replace(settling=self._with_sinks(state, nothing, filled).selected(chosen))
+        return state._replace(settling=self._with_sinks(state, nothing, num_filled).selected(draw_numbers))
 
     def _learned(self, state: RunState, sums: Sums) -> RunState:
         """Return the state after tuners have learned from a round and chains are relocated."""
         warm_up = self._warm_up
-        used = state.tuning
+        round_tuning = state.tuning
         sample = None
         assert state.warming is not None
         schedule = state.warming.schedule
@@ -218,37 +218,37 @@ class WarmUpPhase:
             chains = self._engine.put_beside(chains, sources)
         if recentring is not None:
             chains = self._engine.recentred(chains, recentring.centring)
-        noted = self._noted(used, schedule.iterations, sums, schedule.tuning, relocations)
+        entry = self._noted(round_tuning, schedule.iterations, sums, schedule.tuning, relocations)
         state = state._replace(
             chains=chains,
             centring=self._engine.centring,
             tuning=schedule.tuning,
             mean_steps=float(np.mean(sums.mean("num_steps"))),
             warming=warming._replace(schedule=schedule),
-            rounds=(*state.rounds, noted),
+            rounds=(*state.rounds, entry),
             relocations=(*state.relocations, *((r.chain, r.beside, r.log_fraction) for r in relocations)),
             warmup=state.warmup.more(evaluations=int(np.sum(sums.stats["num_steps"])) + located),
         )
         return self._next_round(state)
 
     def _noted(
-        self, used: PyTree, iterations: int, sums: Sums, tuning: PyTree, relocations: list[Relocation]
+        self, round_tuning: PyTree, iterations: int, sums: Sums, tuning: PyTree, relocations: list[Relocation]
     ) -> dict[str, Any]:
-        """Return the round's entry in the record; `used` is its tuning, `tuning` that of the next round."""
-        noted = {
+        """Return the round's entry in the record; `round_tuning` is its tuning, `tuning` that of the next round."""
+        entry = {
             "iteration": iterations,
-            "step_size": float(np.mean(used.step_size)),
+            "step_size": float(np.mean(round_tuning.step_size)),
             "acceptance_rate": float(np.mean(sums.mean("acceptance_rate"))),
             "divergences": int(np.sum(sums.stats["diverging"])),
-            "metric_changed": getattr(tuning, "metric", None) is not getattr(used, "metric", None),
+            "metric_changed": getattr(tuning, "metric", None) is not getattr(round_tuning, "metric", None),
             "relocated_chains": len(relocations),
         }
-        metric = getattr(used, "metric", None)
+        metric = getattr(round_tuning, "metric", None)
         if isinstance(metric, LowRankMetric) and any(part.size for part in metric.variance):
             scales = np.sqrt(np.concatenate([np.asarray(part, np.float64) for part in metric.variance]))
-            noted |= {"metric_low": float(scales.min()), "metric_high": float(scales.max())}
+            entry |= {"metric_low": float(scales.min()), "metric_high": float(scales.max())}
         sets = {name for tuner in self._kernel.tuners for name in tuner.sets}
-        return noted | {name: float(np.mean(getattr(used, name))) for name in sorted(sets)}
+        return entry | {name: float(np.mean(getattr(round_tuning, name))) for name in sorted(sets)}
 
 
 class DiscardPhase:
@@ -286,16 +286,16 @@ class DiscardPhase:
     def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Return the state after a block."""
         assert state.sinks is not None
-        done = int(to_host(state.sinks.count).min())
+        num_draws = int(to_host(state.sinks.count).min())
         counts = state.sinks.states[0]
         rates = acceptance_rates(counts)
         steps, divergences = (int(to_host(part).sum(dtype=np.int64)) for part in (counts.num_steps, counts.diverging))
-        if done >= self._num_warmup:
+        if num_draws >= self._num_warmup:
             state = state._replace(warmup=state.warmup.more(evaluations=steps))
-        return self._ended_if_done(state, done), PhaseProgress(done, self._num_warmup, rates, divergences)
+        return self._ended_if_done(state, num_draws), PhaseProgress(num_draws, self._num_warmup, rates, divergences)
 
-    def _ended_if_done(self, state: RunState, done: int) -> RunState:
-        return state._replace(warming=None, sinks=None) if done >= self._num_warmup else state
+    def _ended_if_done(self, state: RunState, num_draws: int) -> RunState:
+        return state._replace(warming=None, sinks=None) if num_draws >= self._num_warmup else state
 
 
 def host_target_of(engine: Engine) -> HostTarget:
@@ -352,18 +352,18 @@ def recentring_of(engine: Engine, sample: Sample) -> Recentring:
     count = len(sample.chain)
     layout = engine.blocks.layout
     most = min(max(NUMBERS // layout.coordinates, FEWEST_ROWS), MOST_ROWS)
-    chosen = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
-    sample = jax.tree.map(lambda values: values[chosen], sample)
+    draw_numbers = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+    sample = jax.tree.map(lambda values: values[draw_numbers], sample)
     position = Vector(tuple(sample.position), layout)
-    evaluated = engine.evaluated_at(engine.arrays, position)
-    centring = {name: learn_centring(*of, before=engine.centring[name]) for name, of in evaluated.residuals.items()}
-    values = {**position.by_variable(), **recentred(evaluated.residuals, centring, layout.dtype)}
+    evaluation = engine.evaluated_at(engine.arrays, position)
+    centring = {name: learn_centring(*of, before=engine.centring[name]) for name, of in evaluation.residuals.items()}
+    values = {**position.by_variable(), **recentred(evaluation.residuals, centring, layout.dtype)}
     position = layout.of_whole(values, zero=True)
     there = engine.evaluated_at(engine.arrays_with(centring), position)
-    moved = sample._replace(position=position.parts, gradient=there.gradient.parts)
+    recentred_sample = sample._replace(position=position.parts, gradient=there.gradient.parts)
     # the chains themselves are located, too, before and after
-    evaluations = 2 * (len(chosen) + engine.blocks.num_chains)
-    return Recentring(centring, Recentred(moved, _moments(moved)), evaluations)
+    evaluations = 2 * (len(draw_numbers) + engine.blocks.num_chains)
+    return Recentring(centring, Recentred(recentred_sample, _moments(recentred_sample)), evaluations)
 
 
 def _moments(sample: Sample) -> Sums:

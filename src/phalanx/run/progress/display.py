@@ -101,8 +101,8 @@ class Lines(Silent):
         self._last, self._wait = now, min(self._wait * self.widens, LONGEST_WAIT)
         self._done = report.done
         self._over = finished
-        left = (now - self._began) / report.done * (report.total - report.done)
-        rest = ", ".join(filter(None, (str(report), "" if finished else f"{left:.0f} s left")))
+        seconds_left = (now - self._began) / report.done * (report.total - report.done)
+        rest = ", ".join(filter(None, (str(report), "" if finished else f"{seconds_left:.0f} s left")))
         self._write(f"{report.phase:>8}  {report.what} {report.done}/{report.total}  {rest}".rstrip(), finished)
 
     def say(self, line: str) -> None:

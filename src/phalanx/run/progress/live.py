@@ -53,6 +53,6 @@ class Live:
 def counting(text: str, console: Console | None = None) -> Iterator[None]:
     """Show `words` and the elapsed seconds until the context ends."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=console or terminal.console(STDERR), transient=True) as shown:
-        shown.add_task(text, total=None)
+    with Progress(*columns, console=console or terminal.console(STDERR), transient=True) as progress:
+        progress.add_task(text, total=None)
         yield

@@ -42,7 +42,7 @@ class Watchdog:
         display: the display of reports and lines.
         limit: minimal seconds without the end of a block before a line is shown.
         clock: function that returns seconds.
-        used: function that returns the seconds of CPU time of this process.
+        cpu_clock: function that returns the seconds of CPU time of this process.
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class Watchdog:
         display: Progress,
         limit: float = LIMIT,
         clock: Callable[[], float] = time.monotonic,
-        used: Callable[[], float] = time.process_time,
+        cpu_clock: Callable[[], float] = time.process_time,
     ):
         self._display = display
         self._limit = limit
         self._clock = clock
-        self._used = used
+        self._used = cpu_clock
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._block = 0.0
         """Seconds of the latest block; 0 during the first."""
         self._ended = clock()
-        self._looked = (clock(), used())
+        self._looked = (clock(), cpu_clock())
         self._said_late = self._said_stuck = False
 
     def __enter__(self) -> Watchdog:
@@ -96,13 +96,13 @@ class Watchdog:
     def look(self) -> None:
         """Compare the clocks with those of the last call, and show a line if it is due."""
         now = self._clock()
-        used = self._used()
-        (before, used_before), self._looked = self._looked, (now, used)
+        cpu_seconds = self._used()
+        (before, used_before), self._looked = self._looked, (now, cpu_seconds)
         waited = now - self._ended
         if waited < max(self._limit, TIMES * self._block):
             return
         # a process that waits for a GPU is idle, too
-        is_idle = used - used_before < IDLE * (now - before) and jax.default_backend() == "cpu"
+        is_idle = cpu_seconds - used_before < IDLE * (now - before) and jax.default_backend() == "cpu"
         if is_idle and not self._said_stuck:
             self._said_late = self._said_stuck = True
             self.say(_line_of(waited, self._block) + _REMEDIES[deadlocks(jaxlib.version.__version__)])

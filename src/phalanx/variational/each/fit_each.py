@@ -81,17 +81,17 @@ class CompiledSets:
         lanes = programs.lanes
         arrays = programs.arrays(lanes)
         with waiting(options.progress, "compiling"):
-            failed = _invalid(programs, data_checks, arrays)
+            failures = _invalid(programs, data_checks, arrays)
             free, *flags = programs.begun(seeds[lanes], arrays, init_of(options.init, pair))
-            failed = check_misfits(*flags, sets=count) | failed
+            failures = check_misfits(*flags, sets=count) | failures
             shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), free)
             steps, rate, falls = steps_of(
                 pair, options.objective, options.optimizer, options.num_particles, options.num_steps, shapes
             )
             method = LearningOfSets(programs, steps, seeds, rate, Settling.begin(options.num_steps, options.stops))
-            loop = Loop(method, method.begin(dict(free), lanes, arrays, frozenset(failed)))
+            loop = Loop(method, method.begin(dict(free), lanes, arrays, frozenset(failures)))
         notices = (*on_sets.notices, *data_checks.unseen(pair.problem.arguments))
-        return cls(programs, method, loop, failed, falls, notices)
+        return cls(programs, method, loop, failures, falls, notices)
 
     def learn(self, options: FitOptions) -> tuple[SetsProgress, dict[int, str]]:
         """Run the method; return what it has learned, and why data sets have failed, by number.
@@ -104,13 +104,13 @@ class CompiledSets:
         run_to_end(loop, self.notices, options)
         sets_progress = self.method.outcome(loop.state)
         reason = f"its loss, or the loss's gradient, was not finite for {PATIENCE} steps, one after the other."
-        failed = {**self.failed, **dict.fromkeys(sets_progress.gave_up, reason)}
-        if len(failed) == count:
+        failures = {**self.failed, **dict.fromkeys(sets_progress.gave_up, reason)}
+        if len(failures) == count:
             raise ValueError(
-                f"each: none of the {count:,} data sets can be fitted; of the first, {failed[0]} Run phx.fit on it "
+                f"each: none of the {count:,} data sets can be fitted; of the first, {failures[0]} Run phx.fit on it "
                 f"alone to see more."
             )
-        return sets_progress, failed
+        return sets_progress, failures
 
 
 def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitOptions) -> Fits:
@@ -120,25 +120,35 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
     names = GivenNames.of(options.dims, options.coords)
     on_sets = ModelOnSets.of_sets(model, data, each, options.mesh, names, learns=True)
     pair = _pair_on_sets(guide, on_sets, options)
-    compiled = CompiledSets.of(pair, on_sets, options)
+    compiled_sets = CompiledSets.of(pair, on_sets, options)
     learning = time.perf_counter()
-    started = datetime.now().isoformat(timespec="seconds")
-    sets_progress, failed = compiled.learn(options)
-    stopped = compiled.loop.stopped
+    start_time = datetime.now().isoformat(timespec="seconds")
+    sets_progress, failures = compiled_sets.learn(options)
+    stop = compiled_sets.loop.stopped
     whole = {
-        number: why_unsettled(sets_progress.settling[number], int(sets_progress.steps[number]), compiled.falls, stopped)
+        number: why_unsettled(
+            sets_progress.settling[number], int(sets_progress.steps[number]), compiled_sets.falls, stop
+        )
         for number in range(on_sets.sets.count)
-        if number not in failed
+        if number not in failures
     }
     timing = Timing(
         compile=learning - began,
         warmup=0.0,
         sampling=time.perf_counter() - learning,
         gradient_evaluations=int(sets_progress.steps.sum()) * options.num_particles,
-        compilations=compiled.programs.compiler.count,
+        compilations=compiled_sets.programs.compiler.count,
     )
     result = _Result(
-        guide, sets_progress, compiled.programs, list(failed), whole, timing, started, stopped is not None, options
+        guide,
+        sets_progress,
+        compiled_sets.programs,
+        list(failures),
+        whole,
+        timing,
+        start_time,
+        stop is not None,
+        options,
     )
     sets = on_sets.sets.names
     return Fits(
@@ -147,7 +157,7 @@ def fit_each(model: Program, guide: Any, data: object, each: Each, options: FitO
         error=blanked(sets_progress.error, result.failed),
         steps=sets_progress.steps,
         sets=sets,
-        failed={sets[number]: reason for number, reason in sorted(failed.items())},
+        failed={sets[number]: reason for number, reason in sorted(failures.items())},
         unsettled={sets[number]: why for number, why in whole.items() if why},
         timing=timing,
         record=result.record(pair, options.seed),
@@ -222,7 +232,7 @@ class _Result:
 
     def fit_of(self, number: int) -> Fit:
         """Return the fit of one data set, with its own rows alone."""
-        data = self.on_sets.sets.one(number, padded=False)
+        data = self.on_sets.sets.one(number, with_padding=False)
         options = self.options
         progress = self.sets_progress
         pair = pair_of(self.on_sets.of_user, self.guide, data, self.programs.pair.problem.mesh, None, None)
@@ -268,8 +278,8 @@ class _Result:
         parts = []
         for first in range(0, n, size):
             numbers = np.arange(first, first + size, dtype=np.uint32)
-            drawn = self.programs.draws(self._free, seeds, numbers, arrays).values
-            parts.append({name: to_host(drawn[name])[:count, : n - first] for name in names})
+            batch = self.programs.draws(self._free, seeds, numbers, arrays).values
+            parts.append({name: to_host(batch[name])[:count, : n - first] for name in names})
         return {name: blanked(np.concatenate([part[name] for part in parts], axis=1), self.failed) for name in names}
 
 
@@ -319,8 +329,10 @@ def _check(options: FitOptions) -> None:
 def _check_guide(pair: Pair, on_sets: ModelOnSets) -> None:
     """Raise for a guide without steps, and for one that takes rows which may only fill a data set up."""
     sets = on_sets.sets
-    read = set() if pair.program is None or sets.rows is None else pair.program.asked(on_sets.filled).keys()
-    if rows := sorted(read & sets.of_rows):
+    arguments_of_guide = (
+        set() if pair.program is None or sets.rows is None else pair.program.asked(on_sets.filled).keys()
+    )
+    if rows := sorted(arguments_of_guide & sets.of_rows):
         raise ValueError(
             f"guide: {pair.guide.name} takes {', '.join(map(repr, rows))}, and the data sets differ in numbers of "
             f"rows: it would see rows that only fill shorter ones up. Leave them out of its arguments if it does not "

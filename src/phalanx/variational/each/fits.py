@@ -139,8 +139,8 @@ class Fits(Pickled):
         from pandas import DataFrame, MultiIndex  # as slow to import as all of Phalanx
 
         check_fraction("summary: prob", prob)
-        chosen = [names] if isinstance(names, str) else None if names is None else list(names)
-        draws = self.sample(seed=seed, n=n, names=chosen)
+        variables = [names] if isinstance(names, str) else None if names is None else list(names)
+        draws = self.sample(seed=seed, n=n, names=variables)
         rows = [row for name, v in draws.items() for row in element_names(name, v.shape[2:], self.record.labels)]
         figures = np.concatenate([_figures(values, prob) for values in draws.values()], axis=1)
         index = MultiIndex.from_product([self.sets, rows], names=["set", "quantity"])
@@ -157,16 +157,16 @@ class Fits(Pickled):
         """
         from pandas import DataFrame
 
-        chosen = list(self.sets) if names is None else list(names)
+        set_names = list(self.sets) if names is None else list(names)
         verdicts = []
-        for name in chosen:
+        for name in set_names:
             if name in self.failed:
                 verdicts.append({"grade": "not good", "problem": self.failed[name]})
                 continue
             verdict = self.of(name).verdict()
             problem = verdict.findings[0].problem if verdict.findings else ""
             verdicts.append({"grade": verdict.grade, "problem": problem})
-        return DataFrame(verdicts, index=chosen, columns=["grade", "problem"])
+        return DataFrame(verdicts, index=set_names, columns=["grade", "problem"])
 
 
 def chosen_names(names: Sequence[str] | None, available: Sequence[str], default: Sequence[str]) -> list[str]:

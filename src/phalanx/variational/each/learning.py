@@ -200,10 +200,10 @@ class LearningOfSets:
             return progress
         rules = [progress.settling[number] for number in progress.sets[moving]]
         enough = np.array([max((rule.window.end - rule.window.begin) // 2, 1) for rule in rules])
-        averaged = to_host(progress.state.averaged)[moving] >= enough
-        never = ~averaged & ~np.array([rule.compared for rule in rules])
+        is_averaged = to_host(progress.state.averaged)[moving] >= enough
+        never = ~is_averaged & ~np.array([rule.compared for rule in rules])
         free = progress.free
-        for lanes, best in ((moving[averaged], progress.state.mean), (moving[never], progress.state.free)):
+        for lanes, best in ((moving[is_averaged], progress.state.mean), (moving[never], progress.state.free)):
             free = _with(free, progress.sets[lanes], _lanes_of(best, lanes))
         elbo = progress.elbo.copy()
         error = progress.error.copy()
@@ -216,9 +216,9 @@ class LearningOfSets:
     def _compared(self, progress: SetsProgress) -> SetsProgress:
         """Return the state after the ends of windows, given their averages and those of the two windows before."""
         rules = [progress.settling[number] for number in progress.sets]
-        ended = np.array([rule.window.end == progress.step for rule in rules]) & progress.moves
-        lanes = np.flatnonzero(ended)
-        numbers = progress.sets[ended]
+        at_window_end = np.array([rule.window.end == progress.step for rule in rules]) & progress.moves
+        lanes = np.flatnonzero(at_window_end)
+        numbers = progress.sets[at_window_end]
         if not len(lanes):
             return progress
         free = _with(progress.free, numbers, _lanes_of(progress.state.mean, lanes))
@@ -229,9 +229,9 @@ class LearningOfSets:
             now = self._quartiles(progress, lanes)
             none = np.full((len(self.seeds), *now.shape[1:]), np.nan, now.dtype)
             quartiles = tuple(none if then is None else then for then in quartiles)
-            changed = np.stack([change_between(then[numbers], now) for then in quartiles]) / TOLERANCE
-            begun = np.stack([np.isfinite(then[numbers]).any((1, 2)) for then in quartiles])
-            changes = np.where(begun, changed, np.inf)
+            ratios = np.stack([change_between(then[numbers], now) for then in quartiles]) / TOLERANCE
+            is_known = np.stack([np.isfinite(then[numbers]).any((1, 2)) for then in quartiles])
+            changes = np.where(is_known, ratios, np.inf)
             quartiles = _with(quartiles[0], numbers, now), _with(quartiles[1], numbers, quartiles[0][numbers])
         settling = list(progress.settling)
         elbo = progress.elbo.copy()
@@ -255,28 +255,28 @@ class LearningOfSets:
         size = self.programs.lanes_for(1)
         while size < len(lanes):
             size *= FEWER
-        filled = np.resize(lanes, size)
+        full_lanes = np.resize(lanes, size)
         mean = progress.state.mean
         arrays = progress.arrays
         if size < len(progress.sets):
-            mean = jax.tree.map(lambda leaf: to_host(leaf)[filled], mean)
-            arrays = self.programs.arrays(progress.sets[filled])
+            mean = jax.tree.map(lambda leaf: to_host(leaf)[full_lanes], mean)
+            arrays = self.programs.arrays(progress.sets[full_lanes])
         else:
-            filled = np.arange(len(progress.sets))
+            full_lanes = np.arange(len(progress.sets))
         count = draws_to_compare(jax.tree.map(lambda leaf: leaf[0], progress.free))
-        quartiles = self.programs.quartiles(count, mean, self.seeds[progress.sets[filled]], arrays)
+        quartiles = self.programs.quartiles(count, mean, self.seeds[progress.sets[full_lanes]], arrays)
         return quartiles[: len(lanes)] if size < len(progress.sets) else quartiles[lanes]
 
     def _without_ended(self, progress: SetsProgress) -> SetsProgress:
         """Return the state where data sets that have settled, or gave up, do not move."""
         gave_up = (to_host(progress.state.failing) >= PATIENCE) & progress.moves
-        settled = np.array([progress.settling[number].settled for number in progress.sets])
+        is_settled = np.array([progress.settling[number].settled for number in progress.sets])
         over = progress.step >= self.settling.num_steps
-        failed = progress.failed.copy()
-        failed[progress.sets[progress.moves]] = to_host(progress.state.failed)[progress.moves]
+        failures = progress.failed.copy()
+        failures[progress.sets[progress.moves]] = to_host(progress.state.failed)[progress.moves]
         return progress._replace(
-            moves=progress.moves & ~(gave_up | settled | over),
-            failed=failed,
+            moves=progress.moves & ~(gave_up | is_settled | over),
+            failed=failures,
             gave_up=progress.gave_up | {int(number) for number in progress.sets[gave_up]},
         )
 
@@ -286,9 +286,9 @@ class LearningOfSets:
         count = self.programs.lanes_for(len(moving))
         if not len(moving) or count * FEWER > len(progress.sets):
             return progress
-        kept = np.resize(moving, count)
-        state = jax.tree.map(lambda leaf: to_host(leaf)[kept], progress.state)
-        sets = progress.sets[kept]
+        lanes = np.resize(moving, count)
+        state = jax.tree.map(lambda leaf: to_host(leaf)[lanes], progress.state)
+        sets = progress.sets[lanes]
         arrays = self.programs.arrays(sets)
         return progress._replace(state=state, sets=sets, moves=np.arange(count) < len(moving), arrays=arrays)
 
@@ -314,8 +314,8 @@ def _with(of_sets: PyTree, numbers: Sequence[int] | np.ndarray, values: PyTree) 
     """Return a tree of arrays with a leading dimension of data sets, with other values for some of them."""
 
     def replaced(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
-        changed = leaf.copy()
-        changed[numbers] = new
-        return changed
+        new_leaf = leaf.copy()
+        new_leaf[numbers] = new
+        return new_leaf
 
     return jax.tree.map(replaced, of_sets, values)

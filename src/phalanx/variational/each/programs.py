@@ -82,11 +82,11 @@ class LanePrograms:
         return np.arange(self.lanes_for(count)) % count
 
     def begun(
-        self, seeds: UInt32[np.ndarray, "lanes"], arrays: Sequence[Array], given: Params
+        self, seeds: UInt32[np.ndarray, "lanes"], arrays: Sequence[Array], init: Params
     ) -> tuple[Params, Misfits, Misfits]:
         """Return initial parameters on the real line, and flags of values of `init=` that do not fit."""
         specs = (OF_LANES, self._specs, SHARED)
-        return self._of_each("begun", partial(first_values, self.pair), specs, seeds, arrays, given)
+        return self._of_each("begun", partial(first_values, self.pair), specs, seeds, arrays, init)
 
     def invalid(self, checks: DataChecks, arrays: Sequence[Array]) -> Bool[np.ndarray, "lanes"]:
         """Return True for lanes whose data may have an index or a value out of range."""
@@ -169,8 +169,8 @@ class LanePrograms:
 
     def _of_each(self, what: Hashable, f: Callable[..., Any], specs: tuple[Any, ...], *arguments: PyTree) -> PyTree:
         """Return `f` of each lane."""
-        mapped = jax.vmap(f, _axes(specs))
-        return self._call(what, mapped, specs, OF_LANES, *arguments, identity=lambda: key_of(self.pair))
+        of_lanes = jax.vmap(f, _axes(specs))
+        return self._call(what, of_lanes, specs, OF_LANES, *arguments, identity=lambda: key_of(self.pair))
 
     def _call(
         self,
@@ -189,10 +189,12 @@ class LanePrograms:
         arguments = jax.device_put(arguments, layouts)  # of the host or of other lanes: the program knows one layout
         key = (what, *(np.shape(leaf) for leaf in jax.tree.leaves(arguments)))
         if key not in self._known:
-            mapped = jax.shard_map(f, mesh=self.on_sets.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+            on_devices = jax.shard_map(
+                f, mesh=self.on_sets.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+            )
             of_one = identity()
             program_key = None if of_one is None else (of_one, what, self.on_sets.per_lane_data, self.on_sets.mesh)
-            self._known[key] = self.compiler(mapped, *arguments, identity=program_key, explicit=True)
+            self._known[key] = self.compiler(on_devices, *arguments, identity=program_key, explicit=True)
         return self._known[key](*arguments)
 
 

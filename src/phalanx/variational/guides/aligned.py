@@ -114,13 +114,13 @@ class ProgramGuide(Guide):
         else:
             guide = cls(program, getattr(program, "__name__", type(program).__name__))
         arguments = problem.arguments
-        met = []
+        alignments = []
 
         def meet(arrays: Sequence[Array]) -> None:
-            met.append(guide._meet(random.key(0), problem, arguments.layout.join(arrays)).alignment())
+            alignments.append(guide._meet(random.key(0), problem, arguments.layout.join(arrays)).alignment())
 
         jax.eval_shape(lambda arrays: problem.alone(lambda: meet(arrays)), arguments.whole_shapes())
-        return replace(guide, alignment=met[0])
+        return replace(guide, alignment=alignments[0])
 
     def check_rows(self, of_model: set[str], problem: Problem) -> None:
         """Raise unless the variables with a row for each row of the data, `of_model`, are those of the guide too."""
@@ -149,11 +149,12 @@ class ProgramGuide(Guide):
 
     def begin(self, start: ModelStart) -> Beginning:
         """Return the initial values of the program's parameters, and of the model's."""
-        met = self._meet(start.key, start.problem, start.data)
-        values = begun_with(start.init, {name: v for name, (_, v) in {**met.of_guide, **met.of_model}.items()})
+        meeting = self._meet(start.key, start.problem, start.data)
+        values = begun_with(start.init, {name: v for name, (_, v) in {**meeting.of_guide, **meeting.of_model}.items()})
         misfits = replace(self, data=start.data)._misfits(values, start) if self.traits.has_draws else {}
         texts = {
-            name: _other_support(name, met.mine[name].distribution, met.theirs[name].distribution) for name in misfits
+            name: _other_support(name, meeting.mine[name].distribution, meeting.theirs[name].distribution)
+            for name in misfits
         }
         return Beginning(values, {(name, texts[name]): bad for name, bad in misfits.items()})
 
@@ -166,11 +167,11 @@ class ProgramGuide(Guide):
         return self._values_of(self.variables(params, noise))
 
     def draw_with_density(
-        self, params: Params, noise: Array, latents: Latents, held: bool
+        self, params: Params, noise: Array, latents: Latents, is_constant: bool
     ) -> tuple[dict[str, Array], Array]:
         """Return a draw and its log density, computed from the noise without inverting transforms of it."""
-        if held:
-            return super().draw_with_density(params, noise, latents, held)
+        if is_constant:
+            return super().draw_with_density(params, noise, latents, is_constant)
         densities: dict[str, Array] = {}
         variables = self._run(with_parameters(self.program, params), _draw_with(noise, densities))
         draw = self._values_of(variables)
@@ -256,19 +257,19 @@ class ProgramGuide(Guide):
 
     def _check_aligned(self, model: str, mine: Tape, theirs: Tape) -> None:
         latents = [name for name, v in mine.items() if v.is_latent]
-        wanted = [name for name, v in theirs.items() if v.is_latent]
-        if not wanted:
+        latent_names = [name for name, v in theirs.items() if v.is_latent]
+        if not latent_names:
             raise ValueError(f"The model {model} has no latent variables to fit a guide to.")
-        if missing := [name for name in wanted if name not in latents]:
+        if missing := [name for name in latent_names if name not in latents]:
             raise ValueError(
                 f"The guide {self.name} has no variable {', '.join(map(repr, missing))}, which is latent in the model "
                 f"{model}; it has {', '.join(map(repr, latents)) or 'none'}. Sample it in the guide, or observe it in "
                 f"the model."
             )
-        if extra := [name for name in latents if name not in wanted]:
+        if extra := [name for name in latents if name not in latent_names]:
             raise ValueError(
                 f"The guide {self.name} samples {', '.join(map(repr, extra))}, which is not a latent variable of the "
-                f"model {model}; those are {', '.join(map(repr, wanted))}. Rename it, or take it out."
+                f"model {model}; those are {', '.join(map(repr, latent_names))}. Rename it, or take it out."
             )
 
     def _beside(self, mine: Tape) -> Tracer:
@@ -287,11 +288,11 @@ class ProgramGuide(Guide):
         return place
 
     def _check_variable(self, name: str, mine: RandomVariable, theirs: RandomVariable) -> None:
-        expected = (*theirs.distribution.batch_shape, *theirs.distribution.event_shape)  # pyright: ignore
-        if mine.shape != expected:
+        shape_in_model = (*theirs.distribution.batch_shape, *theirs.distribution.event_shape)  # pyright: ignore
+        if mine.shape != shape_in_model:
             raise ValueError(
-                f"Variable {name!r} has shape {mine.shape} in the guide {self.name}, and {expected} in the model. "
-                f"Give it that shape, as in .expand({list(expected)})."
+                f"Variable {name!r} has shape {mine.shape} in the guide {self.name}, and {shape_in_model} in the "
+                f"model. Give it that shape, as in .expand({list(shape_in_model)})."
             )
         anywhere = _is_real(mine.distribution) and not coverage.is_point(mine.distribution)  # a point may lie inside
         if anywhere and not _is_real(theirs.distribution):
@@ -329,10 +330,10 @@ def _check_likelihood(model: str, variables: Tape) -> None:
 
 def _draw_with(key: Array, densities: dict[str, Array] | None = None) -> Tracer:
     """Return a tracer that draws every variable without a value, and notes densities that drawing gives."""
-    met = count()
+    numbers = count()
 
     def draw(variable: RandomVariable, _: Forward) -> RandomVariable:
-        number = next(met)
+        number = next(numbers)
         if variable.value is None and variable.parameter is None:
             variable = replace(variable, key=random.fold_in(key, number))
             if densities is not None and variable.distribution is not None:

@@ -86,15 +86,15 @@ class Flow(Guide):
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Any]:
         """Move locations by parts of the scales, scales by factors, weights as they are."""
-        moved = {
+        new_params = {
             **LOCALS.moved(params, change, locals_of(latents)),
             "loc": params["loc"] + params["scale"] * change["loc"],
             "scale": params["scale"] * jnp.exp(change["scale"]),
         }
         if "weights" in params:
             steps = self._steps(params["weights"], globals_of(latents))
-            moved["weights"] = jax.tree.map(lambda w, d, s: w + s * d, params["weights"], change["weights"], steps)
-        return moved
+            new_params["weights"] = jax.tree.map(lambda w, d, s: w + s * d, params["weights"], change["weights"], steps)
+        return new_params
 
     def noise(self, key: Array, latents: Latents) -> tuple[Array, dict[str, Array]]:
         """Return standard normals, of the layers and of local variables."""

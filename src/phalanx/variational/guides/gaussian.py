@@ -95,7 +95,7 @@ def placed(params: Params, latent: Latent, standard: Array) -> Array:
     """
     loc = params[f"{latent.name}.loc"]
     part = params[f"{latent.name}.scale"] * standard
-    return loc + (_turned(part, _direction(loc)) if latent.is_of_points else part)
+    return loc + (_turn_points(part, _direction(loc)) if latent.is_of_points else part)
 
 
 def standardized(params: Params, latent: Latent, values: Array) -> Array:
@@ -103,7 +103,7 @@ def standardized(params: Params, latent: Latent, values: Array) -> Array:
     loc = params[f"{latent.name}.loc"]
     part = values - loc
     if latent.is_of_points:
-        part = _turned(part, _direction(loc) * jnp.array([1.0, -1.0], loc.dtype))
+        part = _turn_points(part, _direction(loc) * jnp.array([1.0, -1.0], loc.dtype))
     return part / params[f"{latent.name}.scale"]
 
 
@@ -113,7 +113,7 @@ def _direction(points: Float[Array, "... 2"]) -> Float[Array, "... 2"]:
     return points * lax.rsqrt(jnp.maximum(square, jnp.finfo(points.dtype).tiny))
 
 
-def _turned(points: Float[Array, "... 2"], by: Float[Array, "... 2"]) -> Float[Array, "... 2"]:
+def _turn_points(points: Float[Array, "... 2"], by: Float[Array, "... 2"]) -> Float[Array, "... 2"]:
     """Return points turned by the angles of unit vectors."""
     (x, y), (cosine, sine) = jnp.moveaxis(points, -1, 0), jnp.moveaxis(by, -1, 0)
     return jnp.stack([cosine * x - sine * y, sine * x + cosine * y], -1)
@@ -155,13 +155,13 @@ class MeanField(Guide):
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
         """Move locations by parts of the scales, scales by factors."""
-        moved = {}
+        new_params = {}
         for latent in latents:
             loc = f"{latent.name}.loc"
             scale = f"{latent.name}.scale"
-            moved[loc] = placed(params, latent, change[loc])
-            moved[scale] = params[scale] * jnp.exp(change[scale])
-        return moved
+            new_params[loc] = placed(params, latent, change[loc])
+            new_params[scale] = params[scale] * jnp.exp(change[scale])
+        return new_params
 
     def noise(self, key: Array, latents: Latents) -> dict[str, Array]:
         """Return standard normals."""
@@ -242,15 +242,15 @@ class FullRank(Guide):
         return by_name(params["loc"] + params["scale_tril"] @ noise, latents)
 
     def draw_with_density(
-        self, params: Params, noise: Array, latents: Latents, held: bool
+        self, params: Params, noise: Array, latents: Latents, is_constant: bool
     ) -> tuple[dict[str, Array], Array]:
         r"""Return a position and its log density.
 
         With $x = m + L z$ and parameters held, the value follows from $z$, and the derivative by $x$ is
         $-L^{-\top} z$: one triangular system, where from $x$ alone there are two.
         """
-        if not held:
-            return super().draw_with_density(params, noise, latents, held)
+        if not is_constant:
+            return super().draw_with_density(params, noise, latents, is_constant)
         tril = lax.stop_gradient(params["scale_tril"])
         vector = params["loc"] + params["scale_tril"] @ noise
         value = standard_log_prob(noise) - jnp.sum(jnp.log(jnp.diagonal(tril)))
@@ -331,15 +331,17 @@ class LowRankNormal(Guide):
 
     def noise(self, key: Array, latents: Latents) -> tuple[Array, Array]:
         """Return standard normals, of the coordinates and of the directions."""
-        of_coordinate, shared = random.split(key)
+        of_coordinate, of_direction = random.split(key)
         size = size_of(latents)
         dtype = dtype_of(latents)
-        return random.normal(of_coordinate, (size,), dtype), random.normal(shared, (self.directions(size),), dtype)
+        return random.normal(of_coordinate, (size,), dtype), random.normal(
+            of_direction, (self.directions(size),), dtype
+        )
 
     def draw(self, params: Params, noise: tuple[Array, Array], latents: Latents) -> dict[str, Array]:
         """Return a position."""
-        of_coordinate, shared = noise
-        return by_name(params["loc"] + own_scale(params) * of_coordinate + params["factor"] @ shared, latents)
+        of_coordinate, of_direction = noise
+        return by_name(params["loc"] + own_scale(params) * of_coordinate + params["factor"] @ of_direction, latents)
 
     def log_prob(self, params: Params, draw: Mapping[str, Array], latents: Latents) -> Array:
         """Return the log density of a position."""

@@ -95,14 +95,14 @@ class Guide(Protocol):
         ...
 
     def draw_with_density(
-        self, params: Params, noise: PyTree, latents: Latents, held: bool
+        self, params: Params, noise: PyTree, latents: Latents, is_constant: bool
     ) -> tuple[dict[str, Array], Array]:
         """Return a draw and its log density, for guides whose noise makes the density cheaper.
 
-        With `held` the density is a function of the draw alone: its parameters are constants.
+        With `is_constant` the density is a function of the draw alone: its parameters are constants.
         """
         draw = self.draw(params, noise, latents)
-        return draw, self.log_prob(lax.stop_gradient(params) if held else params, draw, latents)
+        return draw, self.log_prob(lax.stop_gradient(params) if is_constant else params, draw, latents)
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Any]:
         """Return the parameters after a change in units of the guide's widths; only called with `traits.by_widths`."""

@@ -67,10 +67,10 @@ class Pair:
         return self._at(data).draw(params, noise, self._latents)
 
     def draw_weighted(
-        self, params: Params, noise: PyTree, data: Values, held: bool = False
+        self, params: Params, noise: PyTree, data: Values, is_constant: bool = False
     ) -> tuple[dict[str, Array], Shaped[Array, ""]]:
-        """Return the same draw and its log density under the guide, of parameters that are constants if `held`."""
-        return self._at(data).draw_with_density(params, noise, self._latents, held)
+        """Return the same draw and its log density under the guide, of constant parameters if `is_constant`."""
+        return self._at(data).draw_with_density(params, noise, self._latents, is_constant)
 
     def log_guide(self, params: Params, draw: Mapping[str, Array], data: Values) -> Shaped[Array, ""]:
         """Return the log density of a draw under the guide; a whole 0 without variables."""
@@ -124,11 +124,11 @@ def bound_name(pair: Pair | None) -> str:
 def begin(pair: Pair, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
     """Return initial values of the parameters."""
     start = ModelStart(pair.problem, data, key, init)
-    begun = pair.guide.begin(start)
+    start_params = pair.guide.begin(start)
     if pair.program:
-        return begun
-    values = begun.values if pair.guide.traits.is_solved else begun_with(init, begun.values)
-    return Beginning({**values, **start.of_model}, {**start.misfits, **begun.misfits})
+        return start_params
+    values = start_params.values if pair.guide.traits.is_solved else begun_with(init, start_params.values)
+    return Beginning({**values, **start.of_model}, {**start.misfits, **start_params.misfits})
 
 
 def for_steps(pair: Pair) -> Pair:

@@ -98,10 +98,12 @@ def begun_with(init: Params, values: Params) -> dict[str, Any]:
         ValueError: when a given value has another shape, or another tree structure; naming the parameter.
     """
     for name, first in values.items():
-        given = _form(init.get(name, first))
-        wanted = _form(first)
-        if given != wanted:
-            raise ValueError(f"init: the value of parameter {name!r} is {given}, and where it is learned {wanted}.")
+        form = _form(init.get(name, first))
+        learned_form = _form(first)
+        if form != learned_form:
+            raise ValueError(
+                f"init: the value of parameter {name!r} is {form}, and where it is learned {learned_form}."
+            )
     return {name: init.get(name, value) for name, value in values.items()}
 
 

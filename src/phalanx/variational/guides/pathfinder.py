@@ -99,8 +99,8 @@ def next_diagonal(
     along = change @ step
     inverse = squares / (along * diagonal) + change**2 / along
     inverse -= squares * (step / diagonal) ** 2 / (along * (step @ (step / diagonal)))
-    scaled = 1.0 / inverse
-    return jnp.where(jnp.isfinite(scaled) & (scaled > 0), scaled, diagonal)
+    new_diagonal = 1.0 / inverse
+    return jnp.where(jnp.isfinite(new_diagonal) & (new_diagonal > 0), new_diagonal, diagonal)
 
 
 class Path(NamedTuple):
@@ -121,8 +121,10 @@ def follow(log_density: LogDensity, position: Float[Array, "coordinate"], key: A
     first = SubspaceNormal(
         position, jnp.full(size, 0.1, dtype), jnp.eye(size, width, dtype=dtype), jnp.eye(width, dtype=dtype)
     )
-    begun = Climb.begin(log_density, position)
-    path = Path(begun, jnp.ones(size, dtype), first, jnp.full((), -jnp.inf, begun.value.dtype), jnp.int32(0))
+    first_climb = Climb.begin(log_density, position)
+    path = Path(
+        first_climb, jnp.ones(size, dtype), first, jnp.full((), -jnp.inf, first_climb.value.dtype), jnp.int32(0)
+    )
 
     def go_on(path: Path) -> Array:
         return path.climb.moved & (path.count < MOST_STEPS)

@@ -72,9 +72,9 @@ class ModelStart:
         """Initial values of the model's own parameters."""
         if not self.problem.parameters:
             return {}
-        met: dict[str, tuple[Parameter, Any]] = {}
-        run_unconstrained(initialized(self.problem.program, self._key(1), met), None, self.data)
-        return begun_with(self.init, {name: value for name, (_, value) in met.items()})
+        parameters: dict[str, tuple[Parameter, Any]] = {}
+        run_unconstrained(initialized(self.problem.program, self._key(1), parameters), None, self.data)
+        return begun_with(self.init, {name: value for name, (_, value) in parameters.items()})
 
     @cached_property
     def vector(self) -> Float[Array, "coordinate"]:
@@ -152,8 +152,8 @@ class ModelStart:
         misfits: dict[str, Array] = {}
         if values:
             full = {v.name: jnp.asarray(values.get(v.name, jnp.zeros(v.shape, v.dtype))) for v in self.latents}
-            wanted = {v.name: jnp.bool_(v.name in values) for v in self.latents}
-            position, misfits = at_values(program, position, full, wanted, self.data)
+            is_wanted = {v.name: jnp.bool_(v.name in values) for v in self.latents}
+            position, misfits = at_values(program, position, full, is_wanted, self.data)
         density = run_unconstrained(program, position, self.data).log_density()
         return jnp.where(jnp.isfinite(density), density, -jnp.inf), position, misfits
 

@@ -71,8 +71,8 @@ class Structured(Guide):
 
     def moved(self, params: Params, change: Params, latents: Latents) -> dict[str, Array]:
         """Move locations by parts of the scales, scales by factors, coefficients as they are."""
-        moved = ALONE.moved(params, change, latents)
-        return {**moved, **{name: params[name] + change[name] for name in params if name not in moved}}
+        new_params = ALONE.moved(params, change, latents)
+        return {**new_params, **{name: params[name] + change[name] for name in params if name not in new_params}}
 
     def noise(self, key: Array, latents: Latents) -> dict[str, Array]:
         """Return standard normals."""

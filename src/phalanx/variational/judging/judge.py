@@ -78,7 +78,7 @@ class Moment(NamedTuple):
 def moments(
     values: Mapping[str, np.ndarray],
     weights: Float64[np.ndarray, "draw"],
-    resampled: bool = False,
+    is_resampled: bool = False,
     labels: Names | None = None,
 ) -> Iterator[Moment]:
     """Yield the moments of every element of draws `(draw, ...)`, under the guide and by self-normalised weights.
@@ -89,16 +89,16 @@ def moments(
     for name, draws in values.items():
         flat = np.asarray(draws, np.float64).reshape(len(draws), -1)
         mean = flat.mean(0)
-        weighted = weights @ flat
-        away = flat - weighted
+        weighted_mean = weights @ flat
+        away = flat - weighted_mean
         plain_away = flat - mean
         variance = weights @ away**2
         plain = (plain_away**2).mean(0)
         with np.errstate(all="ignore"):  # a constant has variance zero
             influence = weights[:, None] * away
             spread = weights[:, None] * (away**2 / variance - 1.0)
-            if resampled:
-                mean, plain = weighted, variance
+            if is_resampled:
+                mean, plain = weighted_mean, variance
             else:
                 influence = influence - plain_away / len(flat)
                 spread = spread - (plain_away**2 / plain - 1.0) / len(flat)
@@ -106,28 +106,28 @@ def moments(
             sd = np.sqrt(variance)
             error = _norm(influence)
             ratio_error = 0.5 * ratio * _norm(spread)
-        moment = mean, np.sqrt(plain), mean - weighted, error, sd, ratio, ratio_error
+        moment = mean, np.sqrt(plain), mean - weighted_mean, error, sd, ratio, ratio_error
         yield from _moments(element_names(name, draws.shape[1:], labels), *moment)
 
 
-def moments_after(moved: Moved, labels: Names | None = None) -> Iterator[Moment]:
+def moments_after(moves: Moved, labels: Names | None = None) -> Iterator[Moment]:
     """Yield the moments of every element of draws before and after Markov moves.
 
     A few moves carry an average only a part of the way to the posterior's: one minus the correlation of draws before
     and after, at least 0.2. Changes of means, and of the logarithms of standard deviations, are divided by that part.
     """
-    for name, draws in moved.before.items():
-        before, after = (np.asarray(v[name], np.float64).reshape(len(draws), -1) for v in (moved.before, moved.after))
+    for name, draws in moves.before.items():
+        before, after = (np.asarray(v[name], np.float64).reshape(len(draws), -1) for v in (moves.before, moves.after))
         mean = before.mean(0)
         away = before - mean
         away_after = after - mean
-        change, error = moved.mean_and_error(away_after - away)
-        _, grown_error = moved.mean_and_error(away_after**2 - away**2)
+        change, error = moves.mean_and_error(away_after - away)
+        _, grown_error = moves.mean_and_error(away_after**2 - away**2)
         plain = before.var(0)
         variance = after.var(0)
         with np.errstate(all="ignore"):
-            kept = (away * (after - after.mean(0))).mean(0) / np.sqrt(plain * variance)
-            gone = 1.0 - np.clip(kept, 0.0, LARGEST_CORRELATION)
+            correlation = (away * (after - after.mean(0))).mean(0) / np.sqrt(plain * variance)
+            gone = 1.0 - np.clip(correlation, 0.0, LARGEST_CORRELATION)
             ratio = np.sqrt(plain / variance) ** (1.0 / gone)
             sd = np.sqrt(variance)
             ratio_error = 0.5 * ratio * grown_error / variance / gone
@@ -210,11 +210,11 @@ class Compared(NamedTuple):
         """Return the errors of means, in words."""
         return first_few(self.means, lambda m: f"{m.name} by {-m.shift:.2f}±{m.error:.2f}")
 
-    def sd_words(self, moved: bool) -> str:
+    def sd_words(self, from_moves: bool) -> str:
         """Return the errors of standard deviations, in words; moves carry draws only a part of the way."""
 
         def words(m: Moment) -> str:
-            bound = ("at most " if m.ratio < 1.0 else "at least ") if moved else ""
+            bound = ("at most " if m.ratio < 1.0 else "at least ") if from_moves else ""
             return f"{m.name} has {bound}{m.ratio:.2f} of it"
 
         return first_few(self.sds, words)
@@ -224,11 +224,11 @@ def judge_fit(
     weights: Weights,
     values: Mapping[str, np.ndarray],
     *,
-    settled: str,
+    end_problem: str,
     steps: int,
-    failed: int,
+    num_failed: int,
     findings: Sequence[Finding] = (),
-    resampled: bool = False,
+    is_resampled: bool = False,
     moves: Callable[[], Moved] | None = None,
     search: Callable[[], ModeSearch] | None = None,
     labels: Names | None = None,
@@ -247,12 +247,12 @@ def judge_fit(
     Args:
         weights: weights of draws from the guide.
         values: those draws, `(draw, ...)` by variable.
-        settled: why learning has not ended; empty if it has.
+        end_problem: why learning has not ended; empty if it has.
         steps: steps made.
-        failed: steps left out because their loss or its gradient was not finite.
+        num_failed: steps left out because their loss or its gradient was not finite.
         findings: findings of other checks.
-        resampled: whether draws for use are chosen by these weights; they then have the weighted moments, and only the
-            Monte-Carlo error is checked.
+        is_resampled: whether draws for use are chosen by these weights; they then have the weighted moments, and only
+            the Monte-Carlo error is checked.
         moves: function that moves the draws; None if they cannot be moved.
         search: function that searches for other modes.
         labels: labels of the entries of variables, by variable and axis.
@@ -264,16 +264,21 @@ def judge_fit(
         Yao, Vehtari, Simpson, Gelman (2018), Yes, but did it work? Evaluating variational inference; Vehtari, Simpson,
         Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling.
     """
-    results: list[Finding | str] = [*findings, _of_undefined(weights), _of_end(settled), _of_failures(steps, failed)]
-    results += _of_draws(weights, values, resampled, moves, labels)
+    results: list[Finding | str] = [
+        *findings,
+        _of_undefined(weights),
+        _of_end(end_problem),
+        _of_failures(steps, num_failed),
+    ]
+    results += _of_draws(weights, values, is_resampled, moves, labels)
     if search is not None and np.isfinite(weights.log.max()) and not any(_is_severe(result) for result in results):
         results += _of_modes(search())
-    return _judged(
+    return _verdict_of(
         results, f"{_k_hat_words(weights)}, and neither weights nor moves change a mean or a standard deviation"
     )
 
 
-def _judged(results: Sequence[Finding | str], good: str = "") -> Verdict:
+def _verdict_of(results: Sequence[Finding | str], good: str = "") -> Verdict:
     findings = [result for result in results if isinstance(result, Finding)]
     return judged(findings, [result for result in results if isinstance(result, str) and result], good=good)
 
@@ -282,20 +287,20 @@ def _is_severe(result: Finding | str) -> bool:
     return isinstance(result, Finding) and result.grade != "usable"
 
 
-def judge_unweighted(*, settled: str, steps: int, failed: int, findings: Sequence[Finding] = ()) -> Verdict:
+def judge_unweighted(*, end_problem: str, steps: int, num_failed: int, findings: Sequence[Finding] = ()) -> Verdict:
     """Return the verdict on a fit to rows that came in batches: it has no weights to check, only whether it settled."""
     unknown = Finding(
         "not weighted",
         "The rows came in batches, and the importance weights of draws, which need all of them, were not computed.",
         "to fit to a part of the rows that fits in memory, and see whether that fit's verdict is good",
     )
-    return _judged((*findings, unknown, _of_end(settled), _of_failures(steps, failed)))
+    return _verdict_of((*findings, unknown, _of_end(end_problem), _of_failures(steps, num_failed)))
 
 
-def judge_likelihood(*, settled: str, steps: int, failed: int) -> Verdict:
+def judge_likelihood(*, end_problem: str, steps: int, num_failed: int) -> Verdict:
     """Return the verdict on a fit by maximum likelihood, which has no posterior: only whether it settled."""
-    passed = "The fit is of maximum likelihood: values without a posterior to compare them with."
-    return _judged((passed, _of_end(settled), _of_failures(steps, failed)))
+    note = "The fit is of maximum likelihood: values without a posterior to compare them with."
+    return _verdict_of((note, _of_end(end_problem), _of_failures(steps, num_failed)))
 
 
 def _of_undefined(weights: Weights) -> Finding | str:
@@ -312,7 +317,7 @@ def _of_undefined(weights: Weights) -> Finding | str:
 def _of_draws(
     weights: Weights,
     values: Mapping[str, np.ndarray],
-    resampled: bool,
+    is_resampled: bool,
     moves: Callable[[], Moved] | None,
     labels: Names | None,
 ) -> list[Finding | str]:
@@ -322,8 +327,8 @@ def _of_draws(
     total = len(weights.log)
     if not np.isfinite(weights.log.max()) or not k_hat <= bound:
         return _of_heavy(weights, moves if np.isfinite(weights.log.max()) else None, labels)
-    passed = f"Of the importance weights, {_k_hat_words(weights)}; up to {bound:.2f} they can be averaged."
-    results = [passed, *_of_moments(list(moments(values, weights.normalized, resampled, labels)), total)]
+    weight_check = f"Of the importance weights, {_k_hat_words(weights)}; up to {bound:.2f} they can be averaged."
+    results = [weight_check, *_of_moments(list(moments(values, weights.normalized, is_resampled, labels)), total)]
     if np.isfinite(k_hat) and moves is not None and not any(_is_severe(result) for result in results):
         results.append(_of_tails(moves(), labels))
     return results
@@ -339,24 +344,27 @@ def _of_heavy(weights: Weights, moves: Callable[[], Moved] | None, labels: Names
     heavy = Finding("heavy weights", f"{problem}.", ADVICE)
     if moves is None:
         return [heavy]
-    compared = Compared.of(list(moments_after(moves(), labels)))
-    if compared.are_off:
-        return [heavy, *_off(compared, "Moved by Markov moves that keep the posterior", moved=True)]
-    if compared.vague:
+    comparison = Compared.of(list(moments_after(moves(), labels)))
+    if comparison.are_off:
+        return [heavy, *_off(comparison, "Moved by Markov moves that keep the posterior", from_moves=True)]
+    if comparison.vague:
         return [heavy]
-    kept = f"{problem}. Markov moves of the draws change no mean and no standard deviation."
-    return [heavy._replace(problem=kept, grade="usable"), *([_heavy_tails(compared)] if compared.heavy else [])]
+    moved_problem = f"{problem}. Markov moves of the draws change no mean and no standard deviation."
+    return [
+        heavy._replace(problem=moved_problem, grade="usable"),
+        *([_heavy_tails(comparison)] if comparison.heavy else []),
+    ]
 
 
-def _of_tails(moved: Moved, labels: Names | None) -> Finding | str:
+def _of_tails(moves: Moved, labels: Names | None) -> Finding | str:
     """Return a finding if moves carry draws into regions that the guide misses."""
-    compared = Compared.of(list(moments_after(moved, labels)))
-    if not compared.are_off:
-        if compared.heavy:
-            return _heavy_tails(compared)
-        return f"{count(len(moved.parents), 'draw')} moved by Markov moves kept their means and standard deviations."
-    parts = [f"means, {compared.mean_words()}"] * bool(compared.means)
-    parts += [f"standard deviations, {compared.sd_words(moved=True)}"] * bool(compared.sds)
+    comparison = Compared.of(list(moments_after(moves, labels)))
+    if not comparison.are_off:
+        if comparison.heavy:
+            return _heavy_tails(comparison)
+        return f"{count(len(moves.parents), 'draw')} moved by Markov moves kept their means and standard deviations."
+    parts = [f"means, {comparison.mean_words()}"] * bool(comparison.means)
+    parts += [f"standard deviations, {comparison.sd_words(from_moves=True)}"] * bool(comparison.sds)
     return Finding(
         "missed tails",
         f"The guide misses a part of the posterior beside its draws: Markov moves that keep the posterior change "
@@ -365,8 +373,8 @@ def _of_tails(moved: Moved, labels: Names | None) -> Finding | str:
     )
 
 
-def _heavy_tails(compared: Compared) -> Finding:
-    roughly = first_few(compared.heavy, lambda m: f"{m.name} to ±{math.hypot(m.ratio_error, m.beyond):.0%}")
+def _heavy_tails(comparison: Compared) -> Finding:
+    roughly = first_few(comparison.heavy, lambda m: f"{m.name} to ±{math.hypot(m.ratio_error, m.beyond):.0%}")
     problem = f"Tails are so heavy that standard deviations are known only roughly: {roughly}."
     return Finding("heavy tails", problem, "quantiles in place of standard deviations, or phx.mcmc", "usable")
 
@@ -394,18 +402,18 @@ def _k_hat_words(weights: Weights) -> str:
     return f"k-hat is {k_hat:.2f}" if np.isfinite(k_hat) else "the largest weights are all equal"
 
 
-def _off(compared: Compared, how: str, moved: bool) -> list[Finding | str]:
+def _off(comparison: Compared, how: str, from_moves: bool) -> list[Finding | str]:
     """Return a finding on means and standard deviations that are not the posterior's."""
     results: list[Finding | str] = []
-    if compared.means:
-        shifts = compared.mean_words()
+    if comparison.means:
+        shifts = comparison.mean_words()
         problem = (
-            f"{how}, {count(len(compared.means), 'mean')} change by over {MEAN_OFF} standard deviations: {shifts}."
+            f"{how}, {count(len(comparison.means), 'mean')} change by over {MEAN_OFF} standard deviations: {shifts}."
         )
         advice = "a guide that can do more, or more draws to judge by, fit.verdict(num_draws=...)"
         results.append(Finding("means off", problem, advice))
-    if compared.sds:
-        ratios = compared.sd_words(moved)
+    if comparison.sds:
+        ratios = comparison.sd_words(from_moves)
         problem = f"The guide's standard deviations are not the posterior's: {ratios}."
         advice = "a guide that can do more; a mean-field guide ignores correlations, phx.guides.full_rank() does not"
         results.append(Finding("scales off", problem, advice))
@@ -414,29 +422,29 @@ def _off(compared: Compared, how: str, moved: bool) -> list[Finding | str]:
 
 def _of_moments(all_moments: list[Moment], total: int) -> list[Finding | str]:
     """Return the changes that weighting the draws makes."""
-    compared = Compared.of(all_moments)
-    if results := _off(compared, "Weighted by the model", moved=False):
+    comparison = Compared.of(all_moments)
+    if results := _off(comparison, "Weighted by the model", from_moves=False):
         return results
-    if not compared.vague:
+    if not comparison.vague:
         return ["Weighted by the model, no mean and no standard deviation moves."]
-    roughly = first_few(compared.vague, lambda m: f"{m.name} to ±{m.error:.2f}, its sd to ±{m.ratio_error:.0%}")
+    roughly = first_few(comparison.vague, lambda m: f"{m.name} to ±{m.error:.2f}, its sd to ±{m.ratio_error:.0%}")
     problem = f"Of {count(total, 'draw')} so few have weight that moments are known only roughly: {roughly}."
     advice = "more draws to judge by, fit.verdict(num_draws=...), or a guide that can do more"
     return [Finding("few effective draws", problem, advice, "usable")]
 
 
-def _of_end(settled: str) -> Finding | str:
-    if not settled:
+def _of_end(end_problem: str) -> Finding | str:
+    if not end_problem:
         return "The guide no longer changes."
-    return Finding("not settled", settled, "a larger num_steps=, or to continue with init= this fit", "usable")
+    return Finding("not settled", end_problem, "a larger num_steps=, or to continue with init= this fit", "usable")
 
 
-def _of_failures(steps: int, failed: int) -> Finding | str:
-    if failed <= FAILED * steps:
+def _of_failures(steps: int, num_failed: int) -> Finding | str:
+    if num_failed <= FAILED * steps:
         return ""
-    were = "was" if failed == 1 else "were"
+    were = "was" if num_failed == 1 else "were"
     return Finding(
         "failed steps",
-        f"{failed:,} of {count(steps, 'step')} {were} left out, because the loss or its gradient was not finite.",
+        f"{num_failed:,} of {count(steps, 'step')} {were} left out, because the loss or its gradient was not finite.",
         "priors that keep the guide where the likelihood can be computed, or a smaller step size",
     )

@@ -61,14 +61,14 @@ def covariance_of(
     pair = drawing.pair
     free = drawing.free
     _check_guide(pair)
-    wanted = list(latents) if names is None else [names] if isinstance(names, str) else list(names)
-    fixed = FixedDraws.of(pair, CHUNK)
-    chunks = math.ceil(max(num_draws, fixed.enough) / fixed.chunk)
-    given = free, np.uint32(seed), np.int32(chunks), drawing.arrays
-    elements = _check_names(wanted, jax.eval_shape(lambda *given: _values(fixed, *given), *given), labels)
+    variables = list(latents) if names is None else [names] if isinstance(names, str) else list(names)
+    fixed_draws = FixedDraws.of(pair, CHUNK)
+    chunks = math.ceil(max(num_draws, fixed_draws.enough) / fixed_draws.chunk)
+    inputs = free, np.uint32(seed), np.int32(chunks), drawing.arrays
+    elements = _check_names(variables, jax.eval_shape(lambda *inputs: _values(fixed_draws, *inputs), *inputs), labels)
 
     def look(free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]) -> tuple[Array, Array]:
-        return _derivatives(fixed, wanted, free, seed, chunks, arrays)
+        return _derivatives(fixed_draws, variables, free, seed, chunks, arrays)
 
     of_model = pair.problem.parameters
     paths = jax.tree_util.tree_leaves_with_path(dict(free))  # in the order of the vector of all
@@ -78,11 +78,11 @@ def covariance_of(
             f"covariance: the guide {pair.guide.name} has {size:,} parameters; with more than {MOST_PARAMETERS:,} "
             f"the Hessian is too large. Use phx.guides.low_rank(), or phx.mcmc with init= this fit."
         )
-    hessian, slopes = (np.asarray(part, np.float64)[mine] for part in drawing.compiler(look, *given)(*given))
-    return LinearResponse(elements, _inverted(hessian[:, mine], slopes))
+    hessian, slopes = (np.asarray(part, np.float64)[mine] for part in drawing.compiler(look, *inputs)(*inputs))
+    return LinearResponse(elements, _sandwich(hessian[:, mine], slopes))
 
 
-def _inverted(
+def _sandwich(
     hessian: Float64[np.ndarray, "parameter parameter"], slopes: Float64[np.ndarray, "parameter element"]
 ) -> Float64[np.ndarray, "element element"]:
     """Return the product of slopes, inverse of the negative Hessian, and slopes."""
@@ -97,16 +97,16 @@ def _inverted(
 
 
 def _derivatives(
-    fixed: FixedDraws, names: Sequence[str], free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]
+    fixed_draws: FixedDraws, names: Sequence[str], free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]
 ) -> tuple[Float[Array, "parameter parameter"], Float[Array, "parameter element"]]:
     """Return the bound's Hessian, and the derivatives of the variables' means by each parameter."""
-    draws = fixed.hold(seed, jnp.uint32(0), chunks)
+    draws = fixed_draws.hold(seed, jnp.uint32(0), chunks)
     zero = jnp.zeros_like(ravel_pytree(dict(free))[0])
 
     def gradient_and_means(change: Array) -> Array:
-        means = fixed.means(change, free, draws, arrays)
+        means = fixed_draws.means(change, free, draws, arrays)
         flat = [jnp.ravel(means[name]) for name in names]
-        return jnp.concatenate([fixed.look(change, free, draws, arrays).gradient, *flat])
+        return jnp.concatenate([fixed_draws.look(change, free, draws, arrays).gradient, *flat])
 
     derivative = derivative_at(gradient_and_means, zero)
 
@@ -117,11 +117,13 @@ def _derivatives(
     return lax.map(along, jnp.arange(zero.size), batch_size=AT_ONCE)
 
 
-def _values(fixed: FixedDraws, free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]) -> dict[str, Array]:
-    params = fixed.pair.learned.constrain(free)
-    data = fixed.pair.problem.arguments.join(arrays)
-    draw = fixed.draw(params, jnp.uint32(0), fixed.hold(seed, jnp.uint32(0), chunks), data)
-    return fixed.pair.problem.alone(lambda: run_model(fixed.pair, params, draw, data).values())
+def _values(
+    fixed_draws: FixedDraws, free: Params, seed: Array, chunks: Array, arrays: Sequence[Array]
+) -> dict[str, Array]:
+    params = fixed_draws.pair.learned.constrain(free)
+    data = fixed_draws.pair.problem.arguments.join(arrays)
+    draw = fixed_draws.draw(params, jnp.uint32(0), fixed_draws.hold(seed, jnp.uint32(0), chunks), data)
+    return fixed_draws.pair.problem.alone(lambda: run_model(fixed_draws.pair, params, draw, data).values())
 
 
 def _check_names(names: Sequence[str], shapes: Mapping[str, ShapeDtypeStruct], labels: Names | None) -> tuple[str, ...]:

@@ -86,8 +86,8 @@ def is_summit_of_many(
     scales = lax.rsqrt(jnp.maximum(summit.curvatures[:SOFTEST], 1e-7))
     directions = summit.directions[:SOFTEST] * scales[:, None]
     rounding = 4.0 * jnp.finfo(log_p.dtype).eps * jnp.abs(log_p)
-    reached = (summit.predicted_gain < AT_TOP + rounding) & (jnp.min(summit.curvatures) > -LEVEL)
-    return reached & jnp.isfinite(log_p) & _falls(densities, summit.position, log_p, directions, longest)
+    is_at_top = (summit.predicted_gain < AT_TOP + rounding) & (jnp.min(summit.curvatures) > -LEVEL)
+    return is_at_top & jnp.isfinite(log_p) & _falls(densities, summit.position, log_p, directions, longest)
 
 
 def _falls(
@@ -165,8 +165,8 @@ class HostLogDensity:
         log_densities = []
         for first in range(0, len(vectors), EVALUATED_AT_ONCE):
             part = vectors[first : first + EVALUATED_AT_ONCE]
-            filled = self._cast(np.resize(part, (EVALUATED_AT_ONCE, self._size)))
-            log_densities.append(np.asarray(self._compiled(filled, self.arrays)[0], np.float64)[: len(part)])
+            full_batch = self._cast(np.resize(part, (EVALUATED_AT_ONCE, self._size)))
+            log_densities.append(np.asarray(self._compiled(full_batch, self.arrays)[0], np.float64)[: len(part)])
         log_ps = np.concatenate(log_densities)
         return np.where(np.isfinite(log_ps), log_ps, -np.inf)
 
@@ -176,8 +176,8 @@ class HostLogDensity:
 
     def values(self, vector: Float[np.ndarray, "coordinate"]) -> dict[str, np.ndarray]:
         """Return the values at a position; those next to the end of their support are rounded to it."""
-        filled = self._cast(np.resize(vector, (EVALUATED_AT_ONCE, self._size)))
-        values = {name: np.array(v)[0] for name, v in self._compiled(filled, self.arrays)[1].items()}
+        full_batch = self._cast(np.resize(vector, (EVALUATED_AT_ONCE, self._size)))
+        values = {name: np.array(v)[0] for name, v in self._compiled(full_batch, self.arrays)[1].items()}
         for latent in self.problem.latents:
             variable = self.problem.whole.variables[latent.name]
             for end in bounds_of(getattr(variable.distribution, "support", None)) or ():
@@ -214,10 +214,10 @@ class HostLogDensity:
             jointly = step * (np.where(rises, 1.0, 0.0) - np.where(sinks, 1.0, 0.0))
             together = self.log_density(at + jointly)
             best = int(np.argmax(log_ps))
-            move, reached = (jointly, together) if together >= log_ps[best] else (steps[best], log_ps[best])
-            if reached > log_p + self.noise(log_p) * step:
+            move, best_log_p = (jointly, together) if together >= log_ps[best] else (steps[best], log_ps[best])
+            if best_log_p > log_p + self.noise(log_p) * step:
                 at = at + move
-                log_p = float(reached)
+                log_p = float(best_log_p)
             else:
                 step *= 0.5
             if step < LAST_STEP or np.abs(at - vector).max() > WANDERS:

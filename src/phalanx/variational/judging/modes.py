@@ -113,15 +113,15 @@ class Modes:
             return ModeSearch((), f"{blind}; with discrete variables other modes were not searched for.")
         if self._size > LARGEST:
             return ModeSearch((), f"{blind}; with more than {LARGEST} coordinates other modes were not searched for.")
-        chosen = np.random.default_rng(STREAM).choice(len(weights), TRIED, p=weights)
-        draws = {name: np.asarray(values[name])[chosen] for name in self.latents}
+        draw_numbers = np.random.default_rng(STREAM).choice(len(weights), TRIED, p=weights)
+        draws = {name: np.asarray(values[name])[draw_numbers] for name in self.latents}
         images = list(_images(draws, self.labels))
-        modes = [*self._climbed(chosen, log_evidence), *self._exchanged(draws, images, log_evidence)]
+        modes = [*self._climbed(draw_numbers, log_evidence), *self._exchanged(draws, images, log_evidence)]
         tries = f"{3 * PER_KIND} climbs from dispersed starts"
         if images:
             tries += f" and {len(images)} exchanges of elements or signs"
-        said = f"{tries} led to no other mode. {blind}, and climbs find only the modes where they end."
-        return ModeSearch(tuple(sorted(modes, key=lambda mode: -mode.mass)), said)
+        sentence = f"{tries} led to no other mode. {blind}, and climbs find only the modes where they end."
+        return ModeSearch(tuple(sorted(modes, key=lambda mode: -mode.mass)), sentence)
 
     @property
     def _size(self) -> int:
@@ -131,27 +131,27 @@ class Modes:
     def _lanes(self) -> int:
         return lanes_of(self.drawing)
 
-    def _climbed(self, chosen: np.ndarray, log_evidence: float) -> list[Mode]:
+    def _climbed(self, numbers: np.ndarray, log_evidence: float) -> list[Mode]:
         """Return the regions about maxima that climbs ended at."""
         drawing = self.drawing
-        given_to = drawing.free, np.uint32(0), chosen.astype(np.uint32), drawing.arrays
+        given_to = drawing.free, np.uint32(0), numbers.astype(np.uint32), drawing.arrays
         climbed = drawing.compiler(self._climbs, *given_to, identity=key_of(drawing.pair, "climbs"), rarely=True)
         tops, log_weights = map(np.asarray, climbed(*given_to))
         unseen = np.flatnonzero(log_weights - log_evidence > math.log(UNSEEN))
-        kept: list[int] = []
+        best: list[int] = []
         for i in unseen[np.argsort(-log_weights[unseen])]:
-            if all(np.abs(tops[i] - tops[j]).max() > 0.05 * (1.0 + np.abs(tops[j]).max()) for j in kept):
-                kept.append(int(i))
-        if not kept:
+            if all(np.abs(tops[i] - tops[j]).max() > 0.05 * (1.0 + np.abs(tops[j]).max()) for j in best):
+                best.append(int(i))
+        if not best:
             return []
-        kept = kept[:TOPS]
-        resized = np.resize(tops[kept], (TOPS, tops.shape[1]))
+        best = best[:TOPS]
+        resized = np.resize(tops[best], (TOPS, tops.shape[1]))
         weighted_at = drawing.free, resized, np.float32(log_evidence), drawing.arrays
-        weighted = drawing.compiler(self._weighted, *weighted_at, identity=key_of(drawing.pair, "tops"), rarely=True)
-        values, masses = jax.tree.map(np.asarray, weighted(*weighted_at))
+        weigh = drawing.compiler(self._weighted, *weighted_at, identity=key_of(drawing.pair, "tops"), rarely=True)
+        values, masses = jax.tree.map(np.asarray, weigh(*weighted_at))
         return [
             Mode(_words({name: values[name][i] for name in self.latents}), float(masses[i]), False)
-            for i in range(len(kept))
+            for i in range(len(best))
             if masses[i] >= MASS
         ]
 
@@ -202,27 +202,27 @@ class Modes:
                 draw = pair.draw(params, pair.noise(random.fold_in(base, number)), data)
                 return flat(position_of(pair, params, draw, data))[0]
 
-            drawn = jax.vmap(position)(numbers)
+            positions = jax.vmap(position)(numbers)
             at, log_density = self._densities(params, data)
-            size = drawn.shape[1]
-            dtype = drawn.dtype
+            size = positions.shape[1]
+            dtype = positions.dtype
             near, far, of_prior = random.split(key, 3)
-            about = jnp.mean(drawn, 0, keepdims=True)
-            sd = jnp.std(drawn, 0, keepdims=True) + 1e-6
+            about = jnp.mean(positions, 0, keepdims=True)
+            sd = jnp.std(positions, 0, keepdims=True) + 1e-6
             radii = 3.0 * (FARTHEST / 3.0) ** (jnp.arange(PER_KIND) / (PER_KIND - 1))
             wide = about + radii[:, None].astype(dtype) * sd * random.normal(far, (PER_KIND, size), dtype)
             starts = [random.uniform(near, (PER_KIND, size), dtype, -2.0, 2.0), wide]
             prior = self._of_prior(params, data, of_prior)
             starts.append(about + 5.0 * (wide - about) / radii[:, None] if prior is None else prior.astype(dtype))
-            begun = jnp.concatenate(starts)
-            begun = jnp.where(jnp.isfinite(begun).all(1, keepdims=True), begun, about)
+            start_positions = jnp.concatenate(starts)
+            start_positions = jnp.where(jnp.isfinite(start_positions).all(1, keepdims=True), start_positions, about)
 
             def top(vector: Array) -> tuple[Array, Array]:
-                reached = climb(log_density, Climb.begin(log_density, vector), STEPS).position
-                weight = log_weight(pair, params, at(reached), data)
-                return reached, jnp.where(jnp.isfinite(weight), weight, -jnp.inf)
+                summit = climb(log_density, Climb.begin(log_density, vector), STEPS).position
+                weight = log_weight(pair, params, at(summit), data)
+                return summit, jnp.where(jnp.isfinite(weight), weight, -jnp.inf)
 
-            return in_lanes(top, begun, min(self._lanes, PER_KIND))
+            return in_lanes(top, start_positions, min(self._lanes, PER_KIND))
 
         return problem.alone(run)
 
@@ -316,7 +316,7 @@ def _images(draws: Mapping[str, np.ndarray], labels: Names) -> Iterator[tuple[st
         for names, (i, j) in [*((every, pair) for pair in pairs), *((names, pairs[0]) for names in fewer)]:
             order = np.arange(size)
             order[[i, j]] = order[[j, i]]
-            exchanged = {name: _reordered(v, size, order) if name in names else v for name, v in draws.items()}
+            exchanged = {name: _reorder(v, size, order) if name in names else v for name, v in draws.items()}
             labels_of_size = [
                 entries for name in names for entries in labels.get(name, ()) if entries and len(entries) == size
             ]
@@ -327,7 +327,7 @@ def _images(draws: Mapping[str, np.ndarray], labels: Names) -> Iterator[tuple[st
         yield f"{', '.join(names)} with the opposite sign", {n: -v if n in names else v for n, v in draws.items()}
 
 
-def _reordered(values: np.ndarray, size: int, order: np.ndarray) -> np.ndarray:
+def _reorder(values: np.ndarray, size: int, order: np.ndarray) -> np.ndarray:
     for axis in range(1, values.ndim):
         if values.shape[axis] == size:
             values = np.take(values, order, axis)

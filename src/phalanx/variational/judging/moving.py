@@ -103,8 +103,10 @@ class Mover:
     @cached_property
     def _compiled(self) -> Compiled:
         drawing = self.drawing
-        given = drawing.free, np.uint32(0), np.uint32(0), np.zeros(self._batch, np.uint32), drawing.arrays
-        return drawing.compiler(self._moved, *given, identity=key_of(drawing.pair, "moves", self.count), rarely=True)
+        arguments = drawing.free, np.uint32(0), np.uint32(0), np.zeros(self._batch, np.uint32), drawing.arrays
+        return drawing.compiler(
+            self._moved, *arguments, identity=key_of(drawing.pair, "moves", self.count), rarely=True
+        )
 
     @property
     def _batch(self) -> int:
@@ -131,13 +133,13 @@ class Mover:
         parts = []
         for first in range(0, len(parents), self._batch):
             part = parents[first : first + self._batch]
-            filled = np.resize(part, self._batch)
+            full_batch = np.resize(part, self._batch)
             which = np.uint32(seed), np.uint32(first)
-            moved = self._compiled(self.drawing.free, *which, filled, self.drawing.arrays)
-            parts.append((jax.tree.map(np.asarray, moved[:2]), float(moved[2])))
-        wanted = len(parents)
+            results = self._compiled(self.drawing.free, *which, full_batch, self.drawing.arrays)
+            parts.append((jax.tree.map(np.asarray, results[:2]), float(results[2])))
+        num_draws = len(parents)
         rates = [rate for _, rate in parts]
-        after, logs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:wanted], *(drawn for drawn, _ in parts))
+        after, logs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:num_draws], *(result for result, _ in parts))
         before = {name: np.asarray(v)[parents] for name, v in values.items()}
         return Moved(parents, before, after, logs.astype(float), float(np.mean(rates)))
 
@@ -155,21 +157,21 @@ class Mover:
                 draw = pair.draw(params, pair.noise(random.fold_in(base, number)), data)
                 return dict(position_of(pair, params, draw, data))
 
-            begun = jax.vmap(position)(numbers)
-            vectors = jax.vmap(lambda one: flat(one)[0])(begun)
-            _, back = flat(jax.tree.map(lambda leaf: leaf[0], begun))
+            positions = jax.vmap(position)(numbers)
+            vectors = jax.vmap(lambda one: flat(one)[0])(positions)
+            _, back = flat(jax.tree.map(lambda leaf: leaf[0], positions))
 
             def at(vector: Array) -> Evaluation:
                 return pair.problem.at_position(params, back(vector), data)
 
             key = random.fold_in(random.fold_in(base, MOVED), first)
-            moved, rate = hybrid(lambda vector: at(vector).log_density(), vectors, key, self._lanes)
+            new_vectors, rate = hybrid(lambda vector: at(vector).log_density(), vectors, key, self._lanes)
 
             def weighted(vector: Array) -> tuple[dict[str, Array], Array]:
                 run = at(vector)
                 return run.values(), log_weight(pair, params, run, data)
 
-            return *in_lanes(weighted, moved, self._lanes), rate
+            return *in_lanes(weighted, new_vectors, self._lanes), rate
 
         return pair.problem.alone(run)
 
@@ -199,14 +201,14 @@ def hybrid(
     tuned as they move.
     """
     count, size = vectors.shape
-    centred = vectors - jnp.mean(vectors, 0, keepdims=True)
-    variance = jnp.mean(centred**2, 0)
+    deviations = vectors - jnp.mean(vectors, 0, keepdims=True)
+    variance = jnp.mean(deviations**2, 0)
     variance = jnp.where(variance > 0, variance, 1.0)
     unit = jnp.sqrt(variance)
     root = None
     if size <= DENSE:
         part = count / (count + 5.0)  # shrinks correlations, which are noise in few draws
-        standard = centred / unit[None]
+        standard = deviations / unit[None]
         correlation = standard.T @ standard / count
         root = jnp.linalg.cholesky(part * correlation + (1.0 - part) * jnp.eye(size, dtype=vectors.dtype))
 
@@ -233,12 +235,14 @@ def hybrid(
             height, pull = slope(there)
             return there, momentum + 0.5 * step * pull, height, pull
 
-        there, ended, height, drawn = lax.fori_loop(0, LEAPS, leap, (at, momentum, value, pull))
-        gained = height - value - 0.5 * (jnp.sum(ended**2) - jnp.sum(momentum**2))
+        there, end_momentum, height, new_pull = lax.fori_loop(0, LEAPS, leap, (at, momentum, value, pull))
+        gained = height - value - 0.5 * (jnp.sum(end_momentum**2) - jnp.sum(momentum**2))
         chance = jnp.where(jnp.isfinite(gained), jnp.exp(jnp.minimum(gained, 0.0)), 0.0)
-        accepted = (random.uniform(of_choice, (), at.dtype) < chance) & jnp.all(jnp.isfinite(drawn))
-        kept = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), (there, height, drawn), (at, value, pull))
-        return *kept, chance
+        is_accepted = (random.uniform(of_choice, (), at.dtype) < chance) & jnp.all(jnp.isfinite(new_pull))
+        new_state = jax.tree.map(
+            lambda a, b: jnp.where(is_accepted, a, b), (there, height, new_pull), (at, value, pull)
+        )
+        return *new_state, chance
 
     def move(carry: tuple[Array, tuple[Array, ...]], key: Array) -> tuple[tuple[Array, tuple[Array, ...]], Array]:
         step, rows = carry
@@ -249,6 +253,6 @@ def hybrid(
         return (step * jnp.exp(GAIN * (rate - ACCEPTED)), tuple(rows)), rate
 
     first = jnp.asarray(size**-0.25, vectors.dtype)
-    begun = vectors, *in_lanes(slope, vectors, lanes)
-    (_, rows), rates = lax.scan(move, (first, begun), random.split(key, MOVES))
+    first_state = vectors, *in_lanes(slope, vectors, lanes)
+    (_, rows), rates = lax.scan(move, (first, first_state), random.split(key, MOVES))
     return rows[0], jnp.mean(rates[MOVES // 2 :])

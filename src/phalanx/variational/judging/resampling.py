@@ -49,13 +49,13 @@ class Resampled:
 
     def batches(self, seed: int, count: int) -> Iterator[tuple[Drawn, int]]:
         """Yield batches of draws on the devices, and how many of each are wanted."""
-        chosen = np.random.default_rng([seed, STREAM]).choice(POOL, count, p=self._weights_of(seed))
-        return self.proposals.numbered(seed, chosen)
+        draw_numbers = np.random.default_rng([seed, STREAM]).choice(POOL, count, p=self._weights_of(seed))
+        return self.proposals.numbered(seed, draw_numbers)
 
     def _weights_of(self, seed: int) -> np.ndarray:
         if seed not in self._weights:
-            drawn = on_host(self.proposals.batches(seed, POOL), names=())
-            weights = Weights.of(drawn.log_p, drawn.log_q).normalized
+            pool = on_host(self.proposals.batches(seed, POOL), names=())
+            weights = Weights.of(pool.log_p, pool.log_q).normalized
             # the verdict reports a pool without a finite weight
             self._weights.clear()
             self._weights[seed] = weights if np.isfinite(weights).all() else np.full(POOL, 1.0 / POOL)

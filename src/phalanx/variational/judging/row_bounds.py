@@ -90,10 +90,12 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
     bounds = []
     for first in range(0, rows, group):
         numbers = np.minimum(np.arange(first, first + group), rows - 1)
-        taken = [to_host(array)[numbers] for array in arguments.arrays]
-        given = jax.tree.map(lambda leaf: to_devices(leaf, layout), (numbers.astype(np.uint32), tuple(taken)))
-        compiled = compiled or Compiler(matmul_precision)(of_group, free, np.uint32(seed), *given)
-        bounds.append([np.asarray(part) for part in compiled(free, np.uint32(seed), *given)])
+        row_arrays = [to_host(array)[numbers] for array in arguments.arrays]
+        device_rows = jax.tree.map(
+            lambda leaf: to_devices(leaf, layout), (numbers.astype(np.uint32), tuple(row_arrays))
+        )
+        compiled = compiled or Compiler(matmul_precision)(of_group, free, np.uint32(seed), *device_rows)
+        bounds.append([np.asarray(part) for part in compiled(free, np.uint32(seed), *device_rows)])
     total, log_sum = (np.concatenate(parts)[:rows].astype(np.float64) for parts in zip(*bounds, strict=True))
     return RowBounds(total / num_draws, log_sum - np.log(num_draws), num_draws)
 

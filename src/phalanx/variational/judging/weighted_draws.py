@@ -50,8 +50,8 @@ class WeightedDraws:
         """Return importance weights of draws, and the draws; those of a verdict are kept."""
         if (weighted := self._kept.get((seed, num_draws, "weighted"))) is None:
             check_all_there(self.proposals.pair.problem, "The importance weights")
-            drawn = on_host(self.proposals.batches(seed, num_draws))
-            weighted = Weights.of(drawn.log_p, drawn.log_q), drawn.values
+            draws = on_host(self.proposals.batches(seed, num_draws))
+            weighted = Weights.of(draws.log_p, draws.log_q), draws.values
             if (seed, num_draws) == (JUDGE_SEED, JUDGED):
                 self._kept[seed, num_draws, "weighted"] = weighted
         return weighted
@@ -62,8 +62,8 @@ class WeightedDraws:
             check_same("fit.evidence or .verdict")
             weights, values = self.weighted(seed, num_draws)
             usual = np.isfinite(weights.log) / np.isfinite(weights.log).sum()
-            chosen = weights.normalized if weights.reliable else usual
-            self._kept[seed, num_draws] = Mover(self.proposals).move(seed, values, weights.log, chosen)
+            probabilities = weights.normalized if weights.reliable else usual
+            self._kept[seed, num_draws] = Mover(self.proposals).move(seed, values, weights.log, probabilities)
         return self._kept[seed, num_draws]
 
     def searched(self, seed: int, num_draws: int) -> ModeSearch:
@@ -77,20 +77,20 @@ class WeightedDraws:
             )
         return self._kept["modes"]
 
-    def verdict(self, num_draws: int, *, settled: str, steps: int, failed: int, resampled: bool) -> Verdict:
+    def verdict(self, num_draws: int, *, end_problem: str, steps: int, num_failed: int, is_resampled: bool) -> Verdict:
         """Return the verdict on the fit; see `judge_fit`."""
         findings = alignment_of(self.proposals.pair).left_out
         if self.proposals.pair.problem.is_streamed:
-            return judge_unweighted(settled=settled, steps=steps, failed=failed, findings=findings)
+            return judge_unweighted(end_problem=end_problem, steps=steps, num_failed=num_failed, findings=findings)
         which = JUDGE_SEED, num_draws
         weights, values = self.weighted(*which)
         return judge_fit(
             weights,
             values,
-            settled=settled,
+            end_problem=end_problem,
             steps=steps,
-            failed=failed,
-            resampled=resampled,
+            num_failed=num_failed,
+            is_resampled=is_resampled,
             findings=findings,
             moves=partial(self.moved, *which) if self.can_move else None,
             search=partial(self.searched, *which),
@@ -104,9 +104,9 @@ class WeightedDraws:
             return weights.evidence()._replace(reliable=False)
         gap, misses = 0.0, False
         if self.can_move and np.isfinite(weights.smoothed.k_hat):
-            moved = self.moved(seed, num_draws)
-            gap = weights.bridged(moved.log_after) - weights.evidence().log_evidence
-            misses = Compared.of(list(moments_after(moved))).are_off
+            moves = self.moved(seed, num_draws)
+            gap = weights.bridged(moves.log_after) - weights.evidence().log_evidence
+            misses = Compared.of(list(moments_after(moves))).are_off
         evidence = weights.evidence(gap)
         if misses or self.searched(seed, num_draws).modes:
             return evidence._replace(reliable=False)

@@ -82,8 +82,8 @@ class FixedDraws:
     @classmethod
     def of(cls, pair: Pair, chunk: int) -> FixedDraws:
         """Return the bound with chunks of this size, or one draw more if they come in pairs."""
-        fixed = cls(pair, chunk)
-        return cls(pair, chunk + chunk % 2) if fixed.numbers else fixed
+        fixed_draws = cls(pair, chunk)
+        return cls(pair, chunk + chunk % 2) if fixed_draws.numbers else fixed_draws
 
     def hold(self, seed: Array, set_: Array, chunks: Array) -> HeldDraws:
         """Return chunks of draws; different sets share no draws."""
@@ -206,8 +206,8 @@ class FixedDraws:
             values = begin(pair, random.key(0), data, {}).values
             return pair.draw(values, pair.noise(random.key(0)), data)
 
-        drawn = jax.eval_shape(lambda arrays: pair.problem.alone(lambda: one(arrays)), shapes)
-        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(drawn))
+        draw_shapes = jax.eval_shape(lambda arrays: pair.problem.alone(lambda: one(arrays)), shapes)
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(draw_shapes))
 
     @property
     def enough(self) -> int:

@@ -156,14 +156,14 @@ class Growing:
         )
         if self.doubles:
             size = sum(leaf.size for leaf in jax.tree.leaves(start))
-            compared = max(16, min(COMPARED, NUMBERS // size))
+            num_draws = max(16, min(COMPARED, NUMBERS // size))
             self._quartiles = self.compiler(
-                quartiles_of(self.fixed.pair, compared),
+                quartiles_of(self.fixed.pair, num_draws),
                 start,
                 self.seed,
                 self.arrays,
                 rarely=True,
-                identity=self._identity("quartiles", compared),
+                identity=self._identity("quartiles", num_draws),
             )
             self._gain = self.compiler(
                 self.fixed.gain, start, start, draws, self.arrays, rarely=True, identity=self._identity("gain")
@@ -180,8 +180,8 @@ class Growing:
         began = time.perf_counter()
         assert anchor is not None
         most = min(self._block_length.ticks, ROOM, self.num_steps - state.step)
-        at, bounds, done = self._block(state.climb, anchor, state.draws, np.int32(most), self.arrays)
-        count = int(done)
+        at, bounds, num_steps = self._block(state.climb, anchor, state.draws, np.int32(most), self.arrays)
+        count = int(num_steps)
         free = self.fixed.moved(anchor, at.climb.position)
         step_bounds = StepBounds(*map(np.asarray, (bounds[:count], jnp.full(count, state.error))))  # pyright: ignore[reportArgumentType]
         gradients = state.before + int(at.climb.gradients) * draws_now
@@ -197,21 +197,21 @@ class Growing:
 
     def stop(self, state: Growth, reason: Stop) -> str:
         """Return a line about an interruption; there is no state to save."""
-        interrupted = reason is Stop.INTERRUPTED
-        return f"Interrupted: returning what was learned in {count(state.step, 'step')}." if interrupted else ""
+        is_interrupted = reason is Stop.INTERRUPTED
+        return f"Interrupted: returning what was learned in {count(state.step, 'step')}." if is_interrupted else ""
 
-    def outcome(self, state: Growth, stopped: Stop | None) -> FitOutcome:
+    def outcome(self, state: Growth, stop: Stop | None) -> FitOutcome:
         """Return the parameters that the last step led to."""
-        unsettled = state.unsettled
+        problem = state.unsettled
         draws = state.chunks * self.fixed.chunk
-        if stopped is Stop.INTERRUPTED:
+        if stop is Stop.INTERRUPTED:
             steps = count(state.step, "step")
-            unsettled = f"Ctrl-C ended the fit after {steps}, while doubling the draws still improved the guide."
-        elif stopped is Stop.TIME:
-            unsettled = f"Time was over after {state.step:,} steps, while doubling the draws still improved the guide."
+            problem = f"Ctrl-C ended the fit after {steps}, while doubling the draws still improved the guide."
+        elif stop is Stop.TIME:
+            problem = f"Time was over after {state.step:,} steps, while doubling the draws still improved the guide."
         elif not state.over:
-            unsettled = f"After {state.step:,} steps, with {draws:,} fixed draws, the bound still rises."
-        return FitOutcome(state.free, Losses.of(state.step_bounds), state.step, state.gradients, unsettled=unsettled)
+            problem = f"After {state.step:,} steps, with {draws:,} fixed draws, the bound still rises."
+        return FitOutcome(state.free, Losses.of(state.step_bounds), state.step, state.gradients, unsettled=problem)
 
     def report(self, state: Growth) -> FitReport:
         """Return the progress of the climb."""
@@ -247,11 +247,11 @@ class Growing:
         """Return the state after a climb: the end of the fit, or room for a climb with more draws."""
         draws = state.chunks * self.fixed.chunk
         if not self.doubles:
-            unsettled = (
+            problem = (
                 f"The fit kept to {draws:,} fixed draws and did not check whether more would change the guide "
                 f"(until=False)."
             )
-            return state._replace(over=True, unsettled=unsettled)
+            return state._replace(over=True, unsettled=problem)
         fresh = self._hold(self.seed, np.uint32(state.number), np.int32(state.chunks))
         gain, error = map(float, self._gain(before, state.free, fresh, self.arrays))
         now = np.asarray(self._quartiles(state.free, self.seed, self.arrays))
@@ -260,8 +260,8 @@ class Growing:
         if state.number > 1 and gain <= max(NATS, 2.0 * error) and change <= CHANGED:
             return state._replace(over=True)
         if 2 * draws > LAST:
-            unsettled = f"With {draws:,} fixed draws the guide is still better than with fewer."
-            return state._replace(over=True, unsettled=unsettled)
+            problem = f"With {draws:,} fixed draws the guide is still better than with fewer."
+            return state._replace(over=True, unsettled=problem)
         return state
 
     def _first(self, start: dict[str, Any]) -> int:
@@ -286,8 +286,12 @@ class Growing:
         position = jnp.zeros_like(ravel_pytree(dict(anchor))[0])
         estimate = self.fixed.look(position, anchor, draws, arrays)
         none = jnp.zeros((MEMORY, position.size), position.dtype)
-        begun = Climb(position, estimate.bound, estimate.gradient, none, none, jnp.zeros(MEMORY, bool), jnp.bool_(True))
-        return ClimbState(begun, jnp.full(RECENT, -jnp.inf, estimate.bound.dtype), jnp.bool_(False)), estimate.error
+        first_climb = Climb(
+            position, estimate.bound, estimate.gradient, none, none, jnp.zeros(MEMORY, bool), jnp.bool_(True)
+        )
+        return ClimbState(
+            first_climb, jnp.full(RECENT, -jnp.inf, estimate.bound.dtype), jnp.bool_(False)
+        ), estimate.error
 
     def _climbed(
         self, at: ClimbState, anchor: Params, draws: HeldDraws, count: Int[Array, ""], arrays: Sequence[Array]
@@ -305,8 +309,8 @@ class Growing:
             recent = jnp.append(at.recent[1:], at.climb.value)
             return number + 1, ClimbState(there, recent, over), bounds.at[number].set(there.value)
 
-        done, at, bounds = lax.while_loop(go_on, step, (jnp.int32(0), at, jnp.full(ROOM, jnp.nan)))
-        return at, bounds, done
+        num_steps, at, bounds = lax.while_loop(go_on, step, (jnp.int32(0), at, jnp.full(ROOM, jnp.nan)))
+        return at, bounds, num_steps
 
     def _blame(self, state: Growth) -> str:
         draws = state.chunks * self.fixed.chunk

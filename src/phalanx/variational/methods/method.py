@@ -20,7 +20,7 @@ S = TypeVar("S")
 class FitMethod(Method[S], Protocol[S]):
     """A way to fit: `init`, `step` and `done` from parameters on the real line, and the outcome of the steps."""
 
-    def outcome(self, state: S, stopped: Stop | None) -> FitOutcome:
+    def outcome(self, state: S, stop: Stop | None) -> FitOutcome:
         """Return the outcome of the steps that led to a state."""
         ...
 
@@ -86,13 +86,13 @@ class FitReport:
         return "steps"
 
     def __str__(self) -> str:
-        failed = f", {count(self.failed, 'step')} left out" if self.failed else ""
+        failures = f", {count(self.failed, 'step')} left out" if self.failed else ""
         error = "" if isnan(self.error) else f" ± {self.error:.2g}"
         bits = "" if isnan(self.bits) else f", {self.bits:.4f} bits per dimension"
         held_out = "" if isnan(self.held_out_bits) else f" (held out {self.held_out_bits:.4f})"
         rate = "" if isnan(self.rows_per_second) else f", {self.rows_per_second:,.0f} rows per second"
         fraction = "" if isnan(self.utilisation) else f", {self.utilisation:.0%} of the devices' FLOPs"
-        return f"{self.bound} {self.elbo:,.2f}{error}{bits}{held_out}{rate}{fraction}{failed}"
+        return f"{self.bound} {self.elbo:,.2f}{error}{bits}{held_out}{rate}{fraction}{failures}"
 
 
 class Solved(NamedTuple):
@@ -126,6 +126,6 @@ class Solved(NamedTuple):
         """Return no line."""
         return ""
 
-    def outcome(self, state: dict[str, PyTree], stopped: Stop | None) -> FitOutcome:
+    def outcome(self, state: dict[str, PyTree], stop: Stop | None) -> FitOutcome:
         """Return the parameters."""
         return FitOutcome(state, Losses.of(), seen=self.seen, unsettled=self.unsettled)

@@ -112,13 +112,13 @@ class Blame:
         if not num_good or self.begun is None:
             return ""
         differences = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b), initial=0.0), self.state.free, self.begun)
-        moved = float(max(map(float, jax.tree.leaves(differences)), default=0.0)) / num_good
-        if not moved > FARTHEST_STEP:
+        farthest_step = float(max(map(float, jax.tree.leaves(differences)), default=0.0)) / num_good
+        if not farthest_step > FARTHEST_STEP:
             return ""
         rate = "the optimiser's rate" if self.rate == 1.0 else f"the rate, {abs(self.rate):g},"
         return (
-            f"The {num_good:,} steps before moved parameters by up to {moved:,.3g} each: {rate} is too large. Give a "
-            f"lower one, such as optimizer=0.05 or optax.adam(1e-2)"
+            f"The {num_good:,} steps before moved parameters by up to {farthest_step:,.3g} each: {rate} is too large. "
+            f"Give a lower one, such as optimizer=0.05 or optax.adam(1e-2)"
         )
 
 

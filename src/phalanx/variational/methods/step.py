@@ -225,9 +225,9 @@ class Steps:
         bound: Float[Array, "estimate"],
     ) -> tuple[FitState, StepBounds]:
         """Return the state after a step to `free`, which is left out if it is not finite, and the mean bound."""
-        averaged = state.averaged + 1
-        mean = jax.tree.map(lambda m, x: m + (x - m) / averaged, state.mean, free) if state.averages else ()
-        stepped = FitState(state.step, dict(free), optimizer, mean, averaged, state.failed, jnp.int32(0))
+        num_averaged = state.averaged + 1
+        mean = jax.tree.map(lambda m, x: m + (x - m) / num_averaged, state.mean, free) if state.averages else ()
+        stepped = FitState(state.step, dict(free), optimizer, mean, num_averaged, state.failed, jnp.int32(0))
         stayed = state._replace(failed=state.failed + 1, failing=state.failing + 1)
         state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), stepped, stayed)
         bound = jnp.where(finite, bound, jnp.nan)
@@ -300,10 +300,10 @@ def laid_out(pair: Pair, optimizer: Any, state: FitState) -> FitState:
     mesh = pair.problem.mesh
     everywhere = NamedSharding(mesh, PartitionSpec())
     free = pair.learned.shardings(mesh, state.free)
-    replicated = jax.tree.map(lambda _: everywhere, state)
+    specs = jax.tree.map(lambda _: everywhere, state)
     if all(sharding.is_fully_replicated for sharding in jax.tree.leaves(free)):
-        return replicated
-    kept = tree_utils.tree_map_params(
+        return specs
+    optimizer_layout = tree_utils.tree_map_params(
         optimizer, lambda _, sharding: sharding, state.optimizer, free, transform_non_params=lambda _: everywhere
     )
-    return replicated._replace(free=free, mean=free if state.averages else (), optimizer=kept)
+    return specs._replace(free=free, mean=free if state.averages else (), optimizer=optimizer_layout)

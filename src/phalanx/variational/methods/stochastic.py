@@ -168,22 +168,22 @@ class Stochastic:
         order = StepOrder(np.int32(most), rate, np.bool_(first == window.begin))
         progress = state
         if self.stream is None:
-            reached, bounds = self._block(progress.state, self.seed, self.arrays, order)
+            new_state, bounds = self._block(progress.state, self.seed, self.arrays, order)
             bounds = jax.tree.map(lambda part: np.asarray(part)[:most], bounds)
         else:
             for progress in self._one_by_one(state, most, order, self.stream):
                 yield progress
-            reached = progress.state
-            bounds = _joined(progress.fresh)
+            new_state = progress.state
+            bounds = _join_bounds(progress.fresh)
         progress = progress._replace(
-            state=reached, step_bounds=(*progress.step_bounds, bounds), fresh=(), rate=state.settling.rate
+            state=new_state, step_bounds=(*progress.step_bounds, bounds), fresh=(), rate=state.settling.rate
         )
         yield progress
         self._block_length.learn(most, seconds := time.perf_counter() - began)
         if self.watch is not None:
             self.watch.learned(np.asarray(bounds.bound), seconds)
-        if int(reached.failing) >= PATIENCE:
-            blame = Blame(self.steps, reached, self.seed, self.arrays, self._begun, self.rate)
+        if int(new_state.failing) >= PATIENCE:
+            blame = Blame(self.steps, new_state, self.seed, self.arrays, self._begun, self.rate)
             raise FitError(str(blame), progress.free)
         step = first + most
         if self.stream is not None and (word := self.stream.word()):
@@ -194,11 +194,11 @@ class Stochastic:
         if self.watch is None:
             return
         if self.watch.is_look(step, self._num_steps):
-            self.watch.look(reached, progress.step_bounds, progress.windows)
+            self.watch.look(new_state, progress.step_bounds, progress.windows)
         elif self.done(progress):
-            self.watch.save(reached, progress.step_bounds, progress.windows)
+            self.watch.save(new_state, progress.step_bounds, progress.windows)
         else:
-            self.watch.save_if_due(reached, progress.step_bounds, progress.windows)
+            self.watch.save_if_due(new_state, progress.step_bounds, progress.windows)
 
     def done(self, state: FitProgress) -> bool:
         """Return whether all steps are made, or the guide no longer changes."""
@@ -215,39 +215,39 @@ class Stochastic:
         why = "Interrupted" if reason is Stop.INTERRUPTED else "The data ended"
         return f"{why}: returning what was learned in {state.step:,} of {self._num_steps:,} steps."
 
-    def outcome(self, state: FitProgress, stopped: Stop | None) -> FitOutcome:
+    def outcome(self, state: FitProgress, stop: Stop | None) -> FitOutcome:
         """Return averages over the last window of steps, the last step, or the best parameters that were evaluated."""
         step = state.step
         last = dict(state.state.free)
         free = last
         if self.watch is not None and self.watch.best is not None:
             free = self.watch.best
-        elif self.averages and (state.settling.window.end != step or stopped is Stop.INTERRUPTED):
+        elif self.averages and (state.settling.window.end != step or stop is Stop.INTERRUPTED):
             free = state.best_average
         elif self.averages:
             free = state.free
-        ordered = self.stream is not None and self.stream.is_ordered
+        has_order = self.stream is not None and self.stream.is_ordered
         return FitOutcome(
             dict(free),
             Losses.of((*state.step_bounds, *state.fresh)),
             step,
             step * self.steps.num_particles,
             int(state.state.failed),
-            seen=self.first_batch + step if ordered else 0,
+            seen=self.first_batch + step if has_order else 0,
             last=None if free is last else last,
             looks=self.watch.looks if self.watch else (),
-            unsettled=why_unsettled(state.settling, state.step, self.falls, stopped),
+            unsettled=why_unsettled(state.settling, state.step, self.falls, stop),
         )
 
     def report(self, state: FitProgress) -> FitReport:
         """Return the progress of the fit, with bounds averaged over the last block."""
         latest = state.step_bounds[-1]
-        watched: dict[str, Any] = {}
+        window_values: dict[str, Any] = {}
         elbo, error = Losses.of([latest]).mean
         if (watch := self.watch) is not None and self.training is not None:
             looks = watch.looks
             scale = watch.scale
-            watched = {
+            window_values = {
                 "bits": scale.bits(scale.loss(elbo)),
                 "held_out_bits": looks[-1].held_out_bits if looks else nan,
                 "rows_per_second": watch.rows_per_second,
@@ -262,7 +262,7 @@ class Stochastic:
             error=error,
             learning_rate=self._learning_rate(state),
             bound=bound_name(self.steps.pair),
-            **watched,
+            **window_values,
         )
 
     def _learning_rate(self, state: FitProgress) -> float | None:
@@ -273,8 +273,8 @@ class Stochastic:
         if self.rate < 0:  # the default optimiser, whose factor turns gradients into steps downhill
             falling = optax.cosine_decay_schedule(1.0, self._num_steps)(state.step - 1) if self.falls else 1.0
             return float(-self.rate * state.rate * falling)
-        shown = optax.tree_utils.tree_get_all_with_path(state.state.optimizer, "learning_rate")
-        return float(shown[0][1]) * state.rate if len(shown) == 1 and np.size(shown[0][1]) == 1 else None
+        rates = optax.tree_utils.tree_get_all_with_path(state.state.optimizer, "learning_rate")
+        return float(rates[0][1]) * state.rate if len(rates) == 1 and np.size(rates[0][1]) == 1 else None
 
     @property
     def saves(self) -> TrainingCheckpoint | None:
@@ -323,9 +323,9 @@ class Stochastic:
         if (stream := self.stream) is not None:
             self._read(progress, lambda: stream.settle(still))
 
-    def _read(self, progress: FitProgress, read: Callable[[], T]) -> T:
+    def _read(self, progress: FitProgress, function: Callable[[], T]) -> T:
         try:
-            return read()
+            return function()
         except EndOfData:
             raise
         except Exception as error:
@@ -358,21 +358,21 @@ def draws_to_compare(free: Params) -> int:
     return max(16, min(COMPARED, NUMBERS // sum(leaf.size for leaf in jax.tree.leaves(free))))
 
 
-def why_unsettled(settling: Settling, step: int, falls: bool, stopped: Stop | None) -> str:
+def why_unsettled(settling: Settling, step: int, falls: bool, stop: Stop | None) -> str:
     """Return why learning may not have ended after so many steps; empty if it has.
 
     Args:
         settling: windows and rates.
         step: steps made.
         falls: whether the rate falls to zero over the steps.
-        stopped: reason why the fit was stopped; None if it was not.
+        stop: reason why the fit was stopped; None if it was not.
     """
     if settling.settled or (falls and step == settling.num_steps and settling.agreements):
         return ""  # the last window of a rate that falls to zero has at most a third of the rate before
     steps = count(step, "step")
-    if stopped is not None:
+    if stop is not None:
         ends = {Stop.INTERRUPTED: "Ctrl-C ended the fit", Stop.TIME: "Time was over", Stop.DATA: "The data ended"}
-        return f"{ends[stopped]} after {steps}, before the guide stopped changing."
+        return f"{ends[stop]} after {steps}, before the guide stopped changing."
     if not settling.stops:
         return f"The fit made {steps} and did not check whether the parameters still change."
     return f"After {steps} the guide still changes from one window of steps to the next, or where the rate is halved."
@@ -392,7 +392,7 @@ def _shapes_of(begins: Callable[[dict[str, Any]], FitState], shapes: dict[str, A
         return jax.eval_shape(lambda: jax.tree.map(jnp.asarray, state))
 
 
-def _joined(parts: Sequence[StepBounds]) -> StepBounds:
+def _join_bounds(parts: Sequence[StepBounds]) -> StepBounds:
     """Return the bounds of single steps on the host."""
     empty = np.zeros(0, np.float32)
     bound, error = (np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in StepBounds._fields)

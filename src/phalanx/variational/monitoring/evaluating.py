@@ -59,15 +59,15 @@ class HeldOut:
         problem = replace(pair.problem, arguments=first, minibatch=streamed_rows(first, size))
         of_rows = replace(steps, pair=replace(pair, problem=problem))
         checks = DataChecks(of_rows.pair, compiler)
-        placed = []
+        parts = []
         checks.begin(on_host(first))
         for batch in source.in_order():
             arguments = of_fit.split(problem.program, batch)
             checks.check(arguments, on_host(arguments))
-            placed.append(place_rows(problem, arguments))
+            parts.append(place_rows(problem, arguments))
         stands_for = size if pair.problem.minibatch is None else pair.problem.minibatch.total
-        held_out = cls(of_rows, seed, placed, stands_for, None)
-        compiled = compiler(held_out._bound, free, seed, np.uint32(0), placed[0])
+        held_out = cls(of_rows, seed, parts, stands_for, None)
+        compiled = compiler(held_out._bound, free, seed, np.uint32(0), parts[0])
         return replace(held_out, compiled=compiled)
 
     def loss(self, free: Params) -> float:
@@ -113,8 +113,8 @@ class Scale:
     def of(cls, problem: Problem) -> Scale:
         """Return the scale of the bound that steps compute."""
         minibatch = problem.minibatch
-        observed = [v for v in problem.whole.variables.values() if v.observed]
-        numbers = sum(math.prod(v.shape) for v in observed if v.distribution and not is_term(v.distribution))
+        observed_variables = [v for v in problem.whole.variables.values() if v.observed]
+        numbers = sum(math.prod(v.shape) for v in observed_variables if v.distribution and not is_term(v.distribution))
         if minibatch is None:
             shapes = problem.arguments.whole_shapes()
             return cls(max((s.shape[0] for s in shapes if s.shape), default=1), numbers)

@@ -19,8 +19,8 @@ def record_of(
     objective: Objective,
     num_steps: int,
     seed: int,
-    started: str,
-    interrupted: bool,
+    start_time: str,
+    is_interrupted: bool,
     names: Mapping[str, Any],
     matmul_precision: str = "float32",
 ) -> RunRecord:
@@ -42,8 +42,8 @@ def record_of(
         versions=versions(),
         matmul_precision=matmul_precision,
         init="random",
-        started=started,
-        interrupted=interrupted,
+        started=start_time,
+        interrupted=is_interrupted,
         source=source_of(problem.program),
         **names,
     )

@@ -56,17 +56,17 @@ def fit_identity(
     """Return the identity of a fit, with more values that a message can show."""
     problem = steps.pair.problem
     minibatch = problem.minibatch
-    said = {
+    settings = {
         "seed": int(seed),
         "num_particles": steps.num_particles,
         "matmul_precision": precision,
         "batch_size": None if minibatch is None else minibatch.size,
         "num_rows": None if minibatch is None else minibatch.total,
-        "data": ", ".join(map(_shaped, problem.arguments.names, problem.arguments.whole_shapes())),
+        "data": ", ".join(map(_describe_array, problem.arguments.names, problem.arguments.whole_shapes())),
         **more,
     }
     contents = {"data": content_of(problem.arguments), "held_out": _held_out(problem, held_out)}
-    return identity_of(said, contents, _traces(steps, state, rate))
+    return identity_of(settings, contents, _traces(steps, state, rate))
 
 
 def content_of(arguments: Arguments) -> str:
@@ -84,7 +84,7 @@ def _held_out(problem: Problem, data: Mapping[str, Any] | Batches | None) -> str
     return content_of(problem.known_data.split(problem.program, first))
 
 
-def _shaped(name: str, like: jax.ShapeDtypeStruct) -> str:
+def _describe_array(name: str, like: jax.ShapeDtypeStruct) -> str:
     return f"{name} {like.dtype} {like.shape}"
 
 

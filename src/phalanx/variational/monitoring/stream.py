@@ -167,7 +167,9 @@ class Stream:
         assert minibatch is not None
         if arguments.names != of_fit.names:
             return False
-        rows = {a.shape[0] for a, wanted in zip(arguments.arrays, minibatch.of_rows, strict=True) if wanted and a.shape}
+        rows = {
+            a.shape[0] for a, has_rows in zip(arguments.arrays, minibatch.of_rows, strict=True) if has_rows and a.shape
+        }
         return len(rows) == 1 and rows.pop() < minibatch.size
 
     def _check(self, arguments: Arguments) -> None:

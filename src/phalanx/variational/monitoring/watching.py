@@ -152,10 +152,10 @@ class FitWatch:
         if self._training is None:
             checkpoint.check_entries(record, ["settling"])
             names = {name.partition("-")[0]: name for name in record["states"]}
-            averaged = checkpoint.restore(names["averaged"], state.free, record) if "averaged" in names else None
+            averages = checkpoint.restore(names["averaged"], state.free, record) if "averaged" in names else None
             quartiles = checkpoint.arrays(names["quartiles"], record) if "quartiles" in names else []
             settling = Settling.of_json(record["settling"])
-            windows = Windows(settling, averaged, (*quartiles, *[None] * (2 - len(quartiles))))
+            windows = Windows(settling, averages, (*quartiles, *[None] * (2 - len(quartiles))))
         return state, [step_bounds], windows
 
     def until_next(self, step: int) -> float:
@@ -233,8 +233,8 @@ class FitWatch:
 
 def fit_checkpoint(policy: SavePolicy) -> TrainingCheckpoint:
     """Return the checkpoint of a fit in a folder."""
-    needed = ("step", "seconds", "best", "looks", "fit", "states")
-    return TrainingCheckpoint(policy, "fit", f"fit: checkpoint={str(policy.folder)!r}", needed)
+    required_entries = ("step", "seconds", "best", "looks", "fit", "states")
+    return TrainingCheckpoint(policy, "fit", f"fit: checkpoint={str(policy.folder)!r}", required_entries)
 
 
 def flops_of_a_step(steps: Steps, state: FitState, seed: np.uint32, arrays: Sequence[Array]) -> float:
