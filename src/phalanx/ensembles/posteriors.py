@@ -88,7 +88,7 @@ def _numbers(name: str, values: object) -> Array:
 
 
 def last_layer_probabilities(
-    last_layer: LastLayer, features: Float[Array, "rows features"], key: Array, draws: int = 100
+    fitted: LastLayer, features: Float[Array, "rows features"], key: Array, draws: int = 100
 ) -> Float[Array, "rows classes"]:
     """Return the mean probabilities of rows over draws of the last layer's weights.
 
@@ -99,10 +99,10 @@ def last_layer_probabilities(
         (4, 2)
     """
     draws = check_integer("last_layer_probabilities", "draws", draws)
-    size, classes = last_layer.mean.shape
-    normals = random.normal(key, (classes * size, draws), last_layer.mean.dtype)
-    away = jax.scipy.linalg.solve_triangular(last_layer.factor.T, normals, lower=False)
-    weights = last_layer.mean[None] + away.T.reshape(draws, classes, size).swapaxes(1, 2)
+    size, classes = fitted.mean.shape
+    normals = random.normal(key, (classes * size, draws), fitted.mean.dtype)
+    away = jax.scipy.linalg.solve_triangular(fitted.factor.T, normals, lower=False)
+    weights = fitted.mean[None] + away.T.reshape(draws, classes, size).swapaxes(1, 2)
     return lax.map(lambda w: jax.nn.softmax(features @ w), weights).mean(0)
 
 

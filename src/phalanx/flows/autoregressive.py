@@ -55,11 +55,11 @@ class _Autoregressive(SinglePassTransform):
         return init_dense(key, size, 2 * size, hidden, context)
 
     def affine(
-        self, context: Float[Array | np.ndarray, "*batch size"]
+        self, known: Float[Array | np.ndarray, "*batch size"]
     ) -> tuple[Float[Array, "*batch size"], Float[Array, "*batch size"]]:
         """Return shift and log scale of each coordinate, from the coordinates before it."""
         widths = tuple(len(bias) for _, bias in self.weights["layers"][:-1])
-        return shift_and_log_scale(apply_dense(self.weights, context, masks_of(self.order, widths), self.context))
+        return shift_and_log_scale(apply_dense(self.weights, known, masks_of(self.order, widths), self.context))
 
     def _solve(self, step: Callable[[Array], Array], like: Float[Array, "*batch size"]) -> Float[Array, "*batch size"]:
         """Return the fixed point of `step`, whose result for a coordinate depends only on the coordinates before it."""

@@ -151,11 +151,11 @@ def pixel_sampler(network: Network, likelihood: Likelihood, *, cached: bool = Tr
         weights: PyTree,
         key: Array,
         images: Shaped[Array | np.ndarray, "images ..."],
-        num_given: Array | int,
+        known: Array | int,
         temperature: Array | float,
     ) -> Shaped[Array, "images pixels"]:
         if not isinstance(temperature, Tracer) and not float(temperature) >= 0:
             raise ValueError(f"pixel_sampler: temperature must be 0 or above; got {temperature}.")
-        return compiled(weights, key, images, num_given, temperature)
+        return compiled(weights, key, images, known, temperature)
 
     return sampler
