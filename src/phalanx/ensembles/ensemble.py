@@ -37,7 +37,13 @@ if TYPE_CHECKING:
 
 
 class _Saved(NamedTuple):
-    """Checkpoint that the ensemble as it is comes from, after so many steps, and where its training began."""
+    """Checkpoint that has the ensemble's present state.
+
+    Attributes:
+        folder: its folder.
+        steps: steps made when it was written.
+        begun: the ensemble that its training began with.
+    """
 
     folder: Path
     steps: int
@@ -138,7 +144,8 @@ class Ensemble:
             order: "shared", the same batches for all; "own", an order for each member; "bootstrap", rows drawn with
                 replacement for each member.
             seed: seed of the order.
-            drop_last: leave out a last batch that has fewer rows, other rows in each epoch.
+            drop_last: leave out the last batch if it has fewer rows; as the order changes, these are other rows in each
+                epoch.
             apply: `apply(state, inputs)`, the logits of one network, where the data are inputs and labels: after each
                 epoch `ensemble_loss` and `ensemble_accuracy` are those of the mean of the members' probabilities on
                 the training data, whatever the placement.
@@ -147,11 +154,14 @@ class Ensemble:
             checkpoint: a folder, or `phx.checkpoint(folder, ...)` to choose when to save and what to keep. Training is
                 saved there, by Orbax, every ten seconds or less often where saving takes longer than a fiftieth of the
                 time, at its end, and after Ctrl-C or, within a step, SIGTERM, which ends the process with status 143.
-                A thread writes while the devices compute. The same call resumes it, also on other devices: only epochs
-                that are left are trained and handed over, `history` has all, and on the same devices members and
-                averages are bit for bit those of a training that was never interrupted. A larger `num_epochs` trains
-                longer. Another network, loss, optimiser, seed, batch size, order or data are refused; the message names
-                what differs.
+                A thread writes while the devices compute.
+
+                The same call resumes it, also on other devices: only epochs that are left are trained and handed over,
+                and `history` has all. On the same devices members and averages are bit for bit those of a training
+                that was never interrupted. A larger `num_epochs` trains longer.
+
+                Another network, loss, optimiser, seed, batch size, order or data are refused; the message names what
+                differs.
             log: a CSV file with a line for each epoch: epochs, steps, seconds, and averages over the members.
             progress: whether to show steps and the values that `update` measured, also within an epoch.
 
@@ -266,7 +276,10 @@ class Ensemble:
         )
 
     def _begun(self, folder: Path) -> Origin:
-        """Return the ensemble that training with this checkpoint began with: this one, unless it comes from there."""
+        """Return the ensemble that training in this folder began with.
+
+        That of an earlier call, if the present state was saved there; else the ensemble as it is.
+        """
         last_save = self._saved
         if last_save is not None and last_save[:2] == (folder, self.steps) and agreed(checkpoints.is_there(folder)):
             return last_save.begun

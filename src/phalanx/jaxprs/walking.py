@@ -55,7 +55,12 @@ _OF_ENTRIES = ("reduce", "scatter", "select_and")
 
 
 class Call(NamedTuple):
-    """A program from all operands to all results; `has_rule` is True for CALLS and CUSTOM only."""
+    """Program from all operands to all results of an equation.
+
+    Attributes:
+        program: the program.
+        has_rule: True if the equation only calls the program (CALLS and CUSTOM), so that an interpreter may follow it.
+    """
 
     program: Program
     has_rule: bool
@@ -108,7 +113,9 @@ def parts_of(equation: JaxprEqn) -> Call | Cond | Scan | While | None:
         return Scan(params["jaxpr"], *scan_sizes(params))
     if name == "while":
         return While(params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"], params["body_nconsts"])
-    for program in () if name.startswith(_OF_ENTRIES) else inner_programs(equation):  # the first is the forward program
+    if name.startswith(_OF_ENTRIES):
+        return None
+    for program in inner_programs(equation):  # the first is the forward program, others are derivatives
         jaxpr = opened(program)[0]
         if (len(jaxpr.invars), len(jaxpr.outvars)) == (len(equation.invars), len(equation.outvars)):
             return Call(program, name in CALLS | CUSTOM)

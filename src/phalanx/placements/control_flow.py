@@ -52,11 +52,9 @@ class Body:
         in_loop = tuple(axis.is_in_loop for axis in self.interpreter.axes)
         key = id(self.program), tuple(value.placements for value in self.inputs), in_loop
         if key not in all_placements:
-            all_placements[key] = (
-                self._probed(),
-                self.demanded,
-                self.program,
-            )  # which keeps its identity while it is known
+            placements = self._probed()  # sets `demanded`, too
+            # The program is kept, so that no other one has its id, which is in the key.
+            all_placements[key] = placements, self.demanded, self.program
         placements, self.demanded, _ = all_placements[key]
         return placements
 
@@ -166,8 +164,9 @@ class ProgramInterpreter(PlacementInterpreter):
 class _Loop:
     """Carry of a loop, whose placements are joined with those after a turn until nothing changes.
 
-    An entry that has been a partial sum and rows, or rows along two dimensions, stays replicated: the join is not
-    monotone, and would go round in circles.
+    A carried value is replicated for good once two turns have given it different placements that are not replicated:
+    a partial sum and rows, or rows along two dimensions. Their join is replicated, and the next turn could give one of
+    them again, without end.
     """
 
     def __init__(self, interpreter: PlacementInterpreter, carry: Sequence[PlacedValue]) -> None:

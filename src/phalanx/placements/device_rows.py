@@ -46,7 +46,11 @@ class DeviceRows:
 
     @cached_property
     def axes(self) -> dict[AxisName, int]:
-        """Devices along each axis that divides rows, or along several that are taken together; else along all."""
+        """Number of devices by mesh axis that divides rows.
+
+        Axes that divide rows only together are one entry, named by all of them. If no axis divides rows, all axes with
+        several devices are there.
+        """
         together = {self._several(sharding) for sharding in self.shardings} - {()}
         single_axes = list(itertools.chain.from_iterable(together))
         if len(set(single_axes)) < len(single_axes):  # an axis also divides rows by itself

@@ -149,7 +149,16 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         return tuple(local)
 
     def convert(self, value: PlacedValue, target: Placements) -> Array:
-        """Return this device's array of a value with other placements; each conversion is made once."""
+        """Return this device's array of a value with other placements; each conversion is made once.
+
+        The first way that is possible is taken:
+
+        1. A broadcast is made again from its operand, which is smaller.
+        2. A device computes its own rows of a replicated value from rows of the replicated operands.
+        3. A sum is computed from operands that are added first, where those are no larger.
+        4. A replicated value is computed from operands that are gathered first, where those are smaller.
+        5. The array itself is moved.
+        """
         if target in value.forms:
             return value.forms[target]
         pairs = list(zip(value.placements, target, strict=True))
@@ -169,7 +178,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
             array = self._move(value, target)
         value.forms[target] = array
         if only_adds:
-            value.placements = target  # once added, a sum is replicated for all that follows
+            value.placements = target  # the sum has been added: later equations read it as replicated
         return array
 
     def _broadcast(self, equation: JaxprEqn, value: PlacedValue, target: Placements) -> Array:
@@ -187,10 +196,11 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         return lax.broadcast_in_dim(array, self.local_shape(value.shape, target), dims)
 
     def _division(self, value: PlacedValue, target: Placements) -> list[Plan] | None:
-        """Return plans that compute some rows of a value from rows of its operands, which all devices have; else None.
+        """Return plans by which a device computes only its own rows of a replicated value; None if it cannot.
 
-        Parameters that are repeated for all rows are replicated, and so is what a program computes from them alone: a
-        device needs its own rows of it, and these are not rows that their numbers select.
+        A parameter that a program repeats for all rows is replicated, and so are values computed from it alone. Rows
+        that are sliced out of such a value would be recorded as a selection of rows by number, which they are not; see
+        `MeshAxis.note_row_numbers`.
         """
         changed_axes = [
             number for number, (at, want) in enumerate(zip(value.placements, target, strict=True)) if at != want
@@ -293,7 +303,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         return parts
 
     def _added_together(self, values: Sequence[PlacedValue], like: Sequence[PlacedValue]) -> list[PlacedValue]:
-        """Return partial sums added in one all-reduce, or to each device's rows of what they are like."""
+        """Return partial sums added in one all-reduce; a device gets its rows where the value in `like` is sharded."""
         targets = [
             tuple(
                 (of_other if is_sharded(of_other) else REPLICATED) if at == PARTIAL else at

@@ -97,7 +97,10 @@ class MeshAxis:
         return lax.dynamic_slice_in_dim(self.pad(array, dim, count), self.number() * rows, rows, dim)
 
     def note_row_numbers(self, array: Array) -> None:
-        """Record that rows are selected by their numbers, without a message: a batch of other rows would differ."""
+        """Record that a program selects rows by their numbers, which takes no communication.
+
+        Minibatches need to know: row 0 of a batch is another one than row 0 of the data.
+        """
         self._record(BY_NUMBER, self.name, array, 0)
 
     # -- messages ------------------------------------------------------------------------------------------------------

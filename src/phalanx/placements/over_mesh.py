@@ -28,7 +28,7 @@ def over_mesh(
     """Return `f` as a function of arrays on a mesh, whose devices communicate by the rules of placements alone.
 
     Args:
-        f: a function of trees of whole arrays; `divide` divides what the devices share.
+        f: a function of trees of whole arrays; `divide` shards in it work that every device would repeat.
         mesh: the devices.
         arguments: trees of arrays, or of shapes with a sharding, like those that it will be called with; what has no
             sharding on the mesh is replicated.

@@ -52,8 +52,10 @@ class PlacedValue:
         forms: this device's array, by placements.
         equation, operands, output: the origin of the value, if it can be computed again from operands with other
             placements, and its number among the results.
-        leaves: the values to move if the replicated value is computed from replicated operands.
-        sums: the partial sums to add for the sum of this one; operands, where they are as small and serve others, too.
+        leaves: the values to move in order to compute this value, replicated, on every device: operands that are not
+            replicated, if together they have less than half its size; else the value itself.
+        sums: the partial sums to add in order to have the sum of this value: operands, if together they are no larger,
+            since other values computed from them then share the all-reduce; else the value itself.
         demanded: numbers of the mesh axes along which the replicated value was needed.
         constant: the numbers of a constant of the program.
     """

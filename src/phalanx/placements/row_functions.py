@@ -45,7 +45,8 @@ class RowFunction(NamedTuple):
         adds_entries: True if the function adds up entries of arrays of any shape: padded rows may then be zeros, and
             a partial sum is added up like rows; `real` is always None.
         shapes: shapes of the operands in the whole.
-        batch: for each operand the dimension of a batch of calls, which comes first in results; None without.
+        batch: for each operand the dimension that `jax.vmap` has added, or None; empty if it has added none. In results
+            it is the first.
     """
 
     call: Callable[..., tuple[PyTree, PyTree]]

@@ -305,7 +305,7 @@ def _smoothed(
 
 def _largest(
     parts: Sequence[Shaped[np.ndarray, "*shape _"]], num_kept: int
-) -> tuple[Shaped[np.ndarray, "*shape {kept}"], Float64[np.ndarray, "*shape"]]:
+) -> tuple[Shaped[np.ndarray, "*shape {num_kept}"], Float64[np.ndarray, "*shape"]]:
     """Return the largest numbers of each row, and the logarithm of the sum of exponentials of the others."""
     shape = parts[0].shape[:-1]
     width = sum(part.shape[-1] for part in parts)

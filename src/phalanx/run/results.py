@@ -130,7 +130,10 @@ class RunResults(NamedTuple):
 
     @classmethod
     def of(cls, run: Run, with_draws: bool = True) -> RunResults:
-        """Return the results so far; without draws in a store, which must be written first, unless `with_draws`."""
+        """Return the results so far.
+
+        Draws in a store are read with `with_draws` alone, and must have been written to it before.
+        """
         state = run.state
         states = run.reduced
         results = states, HostReducers.of(run.engine.executables.reducing).finalize(states)
@@ -144,7 +147,7 @@ class RunResults(NamedTuple):
         return cls({name: draws[name] for name in run.engine.blocks.names}, stats, *results, *of_warmup)
 
     def place(self, run: Run) -> ProcessDraws | None:
-        """Return the position of these draws among all processes' draws; None if complete. All must call it."""
+        """Return which of all draws this process holds; None if it holds all. All processes must call it together."""
         is_part = (self.stats or self.warmup_stats) and run.store is None
         return ProcessDraws.of(run.engine.blocks.held, self.stats) if is_part else None
 

@@ -41,7 +41,7 @@ def posterior_of(
     reducers: Mapping[str, Reducer | Reduce],
     verdict: Verdict,
 ) -> Posterior:
-    """Return draws from a guide as one chain, as many and with the seed that their record says.
+    """Draw from a guide, and return the posterior of the draws, one chain. The record has their number and seed.
 
     Args:
         drawing: the draws.
@@ -50,13 +50,13 @@ def posterior_of(
         params: learned parameters.
         keep: names of variables to store, or one name; see `Fit.posterior`.
         reducers: reducers by name.
-        verdict: verdict on the fit, which the posterior's begins with.
+        verdict: verdict on the fit, whose findings come first in the posterior's.
     """
     began = time.perf_counter()
     problem = drawing.pair.problem
     latents = list(record.latents)
     available = list(problem.whole.values)
-    if keep is None:  # a deterministic value may have the rows of the first batch
+    if keep is None:  # of streamed data, deterministic values may have the rows of the first batch alone
         keep, _ = stored_by_default(latents, {} if problem.is_streamed else problem.whole.deterministic)
     names = [keep] if isinstance(keep, str) else list(keep)
     if unknown := [name for name in names if name not in available]:
@@ -73,7 +73,7 @@ def posterior_of(
             draws_by_name[name].append(np.asarray(batch.values[name])[:size])
         if reduction is not None:
             reduction.add(batch.values, size)
-        if problem.is_streamed:  # the density is of the rows of one batch
+        if problem.is_streamed:  # a density on the rows of one batch is not that of the data
             continue
         log_p, log_q = (np.asarray(part)[:size] for part in (batch.log_p, batch.log_q))
         stats["log_density"].append(log_p)

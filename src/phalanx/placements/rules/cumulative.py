@@ -52,7 +52,7 @@ def cumulative(
         result = combine(before, here)
         if not (params["reverse"] and axis.is_ragged(count)):
             return [result]
-        # the result in the last row is that row, of which padded rows are copies
+        # In reverse, the last row accumulates itself alone. Padded rows are copies of it, before and after.
         return [jnp.where(axis.row_numbers(array.shape, dim, count) < count, result, array)]
 
     return Plan([dim], [dim], local=local)

@@ -102,8 +102,9 @@ def window(
 
 def function_plan(function: RowFunction, equation: JaxprEqn, placements: Sequence[Placement]) -> Plan:
     """Return the plan of a function of rows along one mesh axis."""
-    of_batch = [at is not None and at == dim for at, dim in zip(placements, function.batch, strict=False)]
-    if any(of_batch):
+    # `batch` is empty where calls are not batched, and no placement is None
+    are_along_batch = [placement == dim for placement, dim in zip(placements, function.batch, strict=False)]
+    if any(are_along_batch):
         return Plan([REPLICATED if dim is None else dim for dim in function.batch], [0] * len(equation.outvars))
     others = [REPLICATED] * (len(placements) - function.rows)
     results = len(equation.outvars)

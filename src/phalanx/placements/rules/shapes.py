@@ -182,9 +182,10 @@ def rows_by_number(axis: MeshAxis, array: Array, dim: int, count: int, numbers: 
 
 
 class _Shift:
-    """Rows `start` to `start + kept` of sharded rows, sharded anew: neighbours exchange the rows that cross an edge.
+    """Rows `start` to `start + num_rows` of sharded rows, sharded anew.
 
-    Device i had rows i * a to (i + 1) * a and gets rows start + i * b to start + (i + 1) * b.
+    Device i has rows i * `before` to (i + 1) * `before`, and gets rows `start` + i * `after` to `start` + (i + 1) *
+    `after`. It takes the few rows that it lacks on either side from its neighbours: all edges are gathered.
     """
 
     def __init__(self, axis: MeshAxis, dim: int, count: int, num_rows: int, start: int) -> None:

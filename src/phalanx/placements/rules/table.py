@@ -1,8 +1,10 @@
 """Table of rules: for each primitive, the placements that it needs and those of its results.
 
 A rule is a pure function of one mesh axis, an equation, and its operands with their placements along that axis. It is
-applied axis by axis. It returns a plan, or None if all operands must be replicated. A matrix product `X @ w` of sharded
-rows X, (203, 3), and replicated weights w, (3,), meets `dot_general`:
+applied axis by axis, if an operand is sharded along the axis or a partial sum. It returns a plan, or None if all
+operands must be replicated. Operands are converted to the placements that the plan needs; a replicated operand becomes
+a partial sum by zeros on all devices but the first. A matrix product `X @ w` of sharded rows X, (203, 3), and
+replicated weights w, (3,), meets `dot_general`:
 
     placements (0, REPLICATED)  ->  Plan(needs=(0, REPLICATED), results=(0,)): each device multiplies its rows
 

@@ -145,10 +145,10 @@ class ModelAtDraws(ModelOnMesh):
     def run(
         self, arrays: Sequence[Array], tracer: Tracer, of_variables: Callable[[Tape], Any], key: Array | None = None
     ) -> Any:
-        """Run the program on its data under `tracer`, drawing with `key`, and return a function of its variables.
+        """Run the program on its data under `tracer`, and return `of_variables` of its variables.
 
-        Without a key the variables have densities of given entries alone. The function is evaluated within the same
-        context, in which a model may add up over devices.
+        With a key, variables without a value are drawn. Without one, log densities leave out missing entries.
+        `of_variables` runs inside of mesh axes of size one, since a log density may add up over devices.
         """
         data = self.arguments.join(arrays)
         if not self.latents:  # from the prior, missing entries are those of the variable itself

@@ -33,7 +33,8 @@ class DataSets:
         per_set: arrays `(set, ...)` by argument, of which each data set has its own entry; where data sets differ in
             their numbers of rows, rows are filled up with copies of the last one.
         shared: the arguments that all data sets share.
-        rows: number of rows of each data set; None if they are equal.
+        rows: number of rows of each data set; None if all have as many.
+        of_rows: names of the arguments that are divided row by row; empty where data sets lie along an axis.
         forms: an object in whose form an argument is given to the model, such as a categorical series.
     """
 
