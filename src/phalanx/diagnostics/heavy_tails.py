@@ -20,17 +20,17 @@ within the narrow one, but not further out."""
 
 INFINITE_VARIANCE, FINITE_VARIANCE = 0.5, 1 / 3
 """Shape from which on the variance is infinite, and that of Student's t with three degrees of freedom, whose variance
-is finite: a shape must exceed it by more than its error."""
+is finite."""
 
 NO_MEAN = 0.85
 """Shape from which on the mean may be infinite: it is from 1 on, and shapes have errors."""
 
 ERRORS = 1.5
-"""Standard errors by which it must."""
+"""Standard errors by which a shape must exceed `FINITE_VARIANCE`."""
 
 STEEP = 3.5
-"""Ratio of an excess that an eighth of the tail reaches to the median excess, below which no shape is fitted: it is 3
-for an exponential tail and 4.4 for a shape of a half."""
+"""Ratio of the excess that an eighth of the tail exceeds to the median excess. A tail with a smaller ratio counts as
+light without a fit: the ratio is 3 for an exponential tail and 4.4 for a shape of a half."""
 
 
 def heavy_shapes(

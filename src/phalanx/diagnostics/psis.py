@@ -87,11 +87,12 @@ def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
 
 
 def beyond_largest(values: Float[np.ndarray, "draw"]) -> float:
-    """Return the part of a sum of positive numbers that draws larger than the largest expected one would contribute.
+    """Return the expected contribution to the sum of `n` positive numbers of those beyond their `1 - 1 / n` quantile.
 
-    It is extrapolated from the generalised Pareto distribution of the largest numbers: the expected value of a number
-    in the upper `1 / n`, of which there is one in `n` draws. The shape is taken half of its standard error lower, so
-    that few draws of a light tail have none that is heavy, and as `STEEPEST` at most, since at one the sum is infinite.
+    One of `n` draws lies there on average, so that this is the mean beyond the quantile of a generalised Pareto
+    distribution that is fitted to the largest numbers. Its shape is lowered by half of its standard error, so that few
+    draws of a light tail are not taken for a heavy one, and is `STEEPEST` at most: at a shape of one the mean is
+    infinite.
 
     Args:
         values: of independent draws, not negative, `(draw,)`.

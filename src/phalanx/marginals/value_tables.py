@@ -410,10 +410,11 @@ def merged(array: Array, axes: Iterable[TableAxis]) -> ValueTable:
 
 
 def _in_place(tables: Sequence[ValueTable], dim: int) -> list[ValueTable]:
-    """Return the operands of a concatenation, in which a variable of a single element is at its position only.
+    """Return the operands of a concatenation, where one of length 1 depends on its variable at its own position alone.
 
-    Along the result, its index is that of the first dimension of `Site.entries`, outside of which there is no entry.
-    An entry that several operands share, as in `stack([z, z**2])`, is at several positions.
+    The position along `dim` becomes the variable's index along the first dimension of `Site.entries`, which has length
+    1: all other positions are outside of it, and have no entry. Entries that several operands share, as in
+    `stack([z, z**2])`, stay as they are.
     """
     count = Counter(axis for table in tables for axis in table.axes)
 

@@ -43,7 +43,13 @@ Position = tuple[np.ndarray, ...]
 
 
 class Located(NamedTuple):
-    """Positions of draws from the prior `(lanes, coordinates)`, which have one, and invalid observations by site."""
+    """Positions of draws from the prior.
+
+    Attributes:
+        position: the positions, `(coordinates, lanes)`.
+        fits: true for draws that have a position, `(lanes,)`.
+        invalid: number of invalid observations and parameters, by variable and parameter.
+    """
 
     position: Any
     fits: Any
@@ -51,7 +57,12 @@ class Located(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """Chains at rest at given positions, which have been evaluated, and these as recorded draws for a metric."""
+    """Chains between two draws.
+
+    Attributes:
+        chains: their state, with the log density, and the gradient if the kernel uses it.
+        rows: their positions in the form of recorded draws, from which a metric is learned, or ().
+    """
 
     chains: Any
     rows: Any

@@ -33,12 +33,16 @@ AT_ONCE = 2**22
 
 
 class Batched(NamedTuple):
-    """State on the device: sums of draws, doublings of batches, sum of the batch under way, means of earlier batches.
+    """State on the device.
 
-    The sum is of half distances from the draws' anchor, divided by two to the number of doublings, so that it does not
-    overflow, and in two floats; means `(chains, batches, ...)` are of half distances. Batches begin at multiples of
-    their length, counted from the first draw of the run, `before` draws before the first of this state: the first batch
-    may be shorter. The first slot is that of an even batch.
+    Attributes:
+        draws: sums of all draws, with the anchor from which distances are measured.
+        doubled: times that the length of batches was doubled.
+        total, total_lost: sum of half distances from the anchor over the batch that is not full yet, and its rounding
+            error; both are divided by two to the number of doublings, so that they do not overflow.
+        means: means of half distances in full batches, `(chains, slots, ...)`.
+        before: draws of the run before the first of this state. Batches are counted from the start of the run, so that
+            the first batch of this state may be shorter. Slot 0 holds a batch of even number: slots merge in pairs.
     """
 
     draws: Any

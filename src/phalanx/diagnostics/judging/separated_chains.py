@@ -172,7 +172,10 @@ def _profiles(values: np.ndarray, axes: Sequence[int]) -> np.ndarray:
 
 
 def _is_same(standard_means: Sequence[np.ndarray], chain: int, order: np.ndarray) -> bool:
-    """Return True if the order brings a chain to the place of chain 0, and no order would not if it changes any."""
+    """Return True if the order brings a chain to the place of chain 0, and does so by necessity.
+
+    An order that changes something is necessary if the chain is elsewhere without it.
+    """
     before = []
     after = []
     for values in standard_means:

@@ -54,7 +54,7 @@ class SharedStore:
             raise ConnectionError(str(error)) from None
 
     def under(self, folder: str) -> dict[str, str]:
-        """Return all strings whose keys begin with `folder/`, by the rest of their keys.
+        """Return all strings whose keys begin with `folder/`, by the last part of their keys.
 
         Raises:
             ConnectionError: when the first process cannot be reached.
