@@ -24,7 +24,7 @@ def phalanx_block(
     import jax
 
     import phalanx as phx
-    from phalanx.run.device.executables import order_of
+    from phalanx.run.device.executables import block_arguments
     from phalanx.run.init_values import Initial
 
     mesh = phx.make_mesh(**sizes)
@@ -33,14 +33,14 @@ def phalanx_block(
     blocks, seed = sampler.executables, np.uint32(0)
     chains = blocks.start(seed, sampler.arrays, Initial()).chains
     tuning = jax.device_put(kernel.tuning, jax.NamedSharding(mesh, jax.P()))
-    order = order_of(np.full(num_chains, options.draws), ticks=options.draws)
+    until_done = block_arguments(np.full(num_chains, options.draws), ticks=options.draws)
 
     def run() -> None:
         nonlocal chains
         made = 0
         while made < options.draws:  # a block holds as many draws as fit into it
             none = blocks.no_records(sampler.arrays, np.zeros(num_chains, np.int32))
-            advanced = jax.block_until_ready(blocks.record(seed, sampler.arrays, tuning, order, chains, none))
+            advanced = jax.block_until_ready(blocks.record(seed, sampler.arrays, tuning, until_done, chains, none))
             chains, made = advanced.chains, made + int(np.asarray(advanced.sinks.count).min())
 
     return run

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
+import importlib.util
 import json
 import tomllib
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+import numpyro.distributions as dist
 import pytest
+
+import phalanx as phx
 
 # `phalanx.cli.bench` is the function that the module defines.
 bench = import_module("phalanx.cli.bench")
@@ -105,3 +112,30 @@ def test_a_benchmark_runs(phalanx, tmp_path: Path) -> None:
     (record,) = json.loads((tmp_path / "out/bench.json").read_text())["benchmarks"]
     assert {row["what"] for row in record["rows"]} >= {"a fresh process", "another seed"}
     assert record["machine"]["cores"] > 0 and "wins" in out
+
+
+def test_names_that_scripts_import_from_the_package_exist() -> None:
+    """Scripts import parts of the package in functions, where neither type checkers nor tests would miss a name."""
+    missing = [
+        f"{script.name}: {node.module}.{name.name}"
+        for script in sorted((ROOT / "benchmarks").rglob("*.py"))
+        for node in ast.walk(ast.parse(script.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "phalanx"
+        for name in node.names
+        if not hasattr(import_module(node.module or ""), name.name)
+        and importlib.util.find_spec(f"{node.module}.{name.name}") is None
+    ]
+    assert not missing
+
+
+def test_a_block_by_hand_makes_its_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    sizes = import_module("hmc_blocks").add_sizes(argparse.ArgumentParser(), leapfrogs=3).parse_args(["--draws", "5"])
+
+    def model(y):
+        mean = phx.sample("mean", dist.Normal(0.0, 1.0))
+        phx.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    run = import_module("hmc_blocks").phalanx_block(model, {"y": np.zeros(4, np.float32)}, sizes, 0.1, chain=1, data=2)
+    for _ in range(2):  # a call ends when every chain has made its draws; the second goes on from the first
+        run()

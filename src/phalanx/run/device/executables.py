@@ -326,7 +326,7 @@ def block_arguments(
     later: Any = None,
     at_least_one: bool = False,
 ) -> BlockArguments:
-    """Return an order in the types that blocks are compiled for, with the step size of the tuning `later`."""
+    """Return arguments in the types that blocks are compiled for, with the step size of the tuning `later`."""
     most = np.int32(min(ticks, np.iinfo(np.int32).max))
     step_size = getattr(later, "step_size", np.float32(0))
     return BlockArguments(
