@@ -184,7 +184,7 @@ def chees(
 
     Args:
         step_size: length of a leapfrog; None tunes it in warm-up.
-        trajectory_length: T, in the units of the step size; None tunes it in warm-up.
+        trajectory_length: T, the longest integration time, step size times leapfrogs; None tunes it in warm-up.
         initial_step_size: the step size with which tuning starts.
         initial_trajectory_length: the length with which tuning starts.
         target_acceptance: the acceptance rate at which tuning aims. It is reached where energy errors are normal, as in

@@ -42,7 +42,7 @@ class Tuning(NamedTuple):
 
     Attributes:
         step_size: of a draw's first leapfrog.
-        trajectory_length: length of a trajectory, in the units of the step size.
+        trajectory_length: integration time of a trajectory, step size times leapfrogs.
         max_steps: the most leapfrogs of an adjusted trajectory.
         metric: the inverse mass matrix.
         adjusted: true if a Metropolis decision ends a draw.

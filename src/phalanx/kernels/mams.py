@@ -156,7 +156,7 @@ def mams(
 
     Args:
         step_size: length of a leapfrog; None tunes it in warm-up.
-        trajectory_length: the longest trajectory, in the units of the step size; None tunes it in warm-up.
+        trajectory_length: longest integration time, step size times leapfrogs; None tunes it in warm-up.
         initial_step_size: the step size with which tuning starts.
         initial_trajectory_length: the length with which tuning starts.
         target_acceptance: the acceptance rate at which tuning aims. It is reached where energy errors are normal, as in

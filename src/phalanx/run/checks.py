@@ -37,7 +37,7 @@ Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 
-OF_A_RUN = (
+RUN_ARGUMENTS = (
     "seed",
     "num_warmup",
     "num_samples",
@@ -47,6 +47,8 @@ OF_A_RUN = (
     "tuning",
     "on_block",
     "checkpoint",
+    "store",
+    "save_warmup",
     "progress",
 )
 """Arguments of `sampler.run` that `phx.compile` does not take."""
@@ -64,7 +66,7 @@ def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Param
             signature.bind(*args, **kwargs)
         except TypeError as error:
             if name == "phx.compile" and (
-                of_a_run := [argument_name for argument_name in OF_A_RUN if argument_name in kwargs]
+                of_a_run := [argument_name for argument_name in RUN_ARGUMENTS if argument_name in kwargs]
             ):
                 raise TypeError(
                     f"{name}: {' and '.join(of_a_run)} {'belongs' if len(of_a_run) == 1 else 'belong'} to "

@@ -97,7 +97,7 @@ class Sampler:
         return replace(self)
 
     def __deepcopy__(self, memo: object) -> Sampler:
-        return self  # frozen, and its programs are the process's
+        return self  # its compiled programs belong to this process, and are not copied
 
     def run(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ import pytest
 from tests.apart import compiled_in, of_a_run
 
 import phalanx as phx
+from phalanx.run.checks import RUN_ARGUMENTS
+from phalanx.run.sampler import Sampler
 
 Y = np.array([1.0, 2.0, 4.0], np.float32)
 SIZES = {"num_chains": 4, "num_warmup": 60, "progress": False}
@@ -226,6 +229,8 @@ def test_arguments_that_compile_does_not_take_are_refused_with_their_place():
         phx.compile(model, {"y": Y}, **of_runs)
     with pytest.raises(TypeError, match=r"seed belongs to .*then sampler\.run\(seed=\.\.\.\)"):
         phx.compile(model, {"y": Y}, seed=1)  # pyright: ignore[reportCallIssue]
+    of_sampler, of_compile = (inspect.signature(f).parameters for f in (Sampler.run, phx.compile))
+    assert {*RUN_ARGUMENTS} == {*of_sampler} - {*of_compile} - {"self"}
 
 
 @pytest.mark.slow

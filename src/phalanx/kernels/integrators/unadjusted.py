@@ -57,7 +57,7 @@ class Unadjusted(NamedTuple):
     Attributes:
         phase: the last point.
         steps: leapfrogs so far.
-        length: their length, in the units of the step size.
+        length: their integration time so far, the sum of the step sizes.
         step_size: of the next leapfrog.
         broken: true for lanes that have not made every leapfrog.
     """
@@ -84,7 +84,7 @@ def unadjusted_trajectory(
     Args:
         dynamics: the equations of motion.
         begin: its start.
-        length: its length, in the units of the step size.
+        length: its integration time, step size times leapfrogs.
         most: the most leapfrogs.
         step_size: of the first leapfrog, one for all lanes.
         tunes: false to keep it.
