@@ -1,7 +1,7 @@
 """The documentation runs: each page's Python blocks, top to bottom, as one script in its own process.
 
-Quick tests run every page with few draws and steps, slow ones as a reader would. The script keeps each block on the
-lines it has in the page, so that a traceback points into the page.
+Quick tests run most pages with few draws and steps, slow ones run all as a reader would. The script keeps each block
+on the lines it has in the page, so that a traceback points into the page.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LONG = {
     "docs/predictive.md", "docs/report.md", "docs/sampling.md", "docs/tracing.md", "docs/variational.md",
     "docs/when-the-verdict-says-no.md",
 }  # fmt: skip
-"""Pages that compile so much that they are slow with few draws, too."""
+"""Pages that compile so much that they are slow with few draws, too: they run as a reader would only."""
 WIDTH = 88
 """Columns of a block that a page shows without a scroll bar."""
 TIME_LIMIT = 600  # seconds; only so that a page that hangs says so
@@ -107,9 +107,9 @@ def page_cases() -> Iterator[Any]:
     for page in PAGES:
         if blocks(page.read_text(), {"python"}):
             name = str(page.relative_to(ROOT))
-            for size in ("few", "all"):
-                slow = size == "all" or name in LONG
-                yield pytest.param(page, size, id=f"{name}-{size}", marks=[pytest.mark.slow] if slow else [])
+            if name not in LONG:
+                yield pytest.param(page, "few", id=f"{name}-few")
+            yield pytest.param(page, "all", id=f"{name}-all", marks=[pytest.mark.slow])
 
 
 @pytest.mark.parametrize("page, size", [*page_cases()])

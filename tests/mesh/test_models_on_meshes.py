@@ -23,7 +23,7 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("chain, data", [(2, 4), *(pytest.param(1, n, marks=pytest.mark.slow) for n in (1, 2, 8))])
+@pytest.mark.parametrize("chain, data", [(2, 4), pytest.param(1, 8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", with_slow([*CASES], {*BY_ROW, *LONG}))  # a test of padded rows has those of BY_ROW
 def test_rows_that_divide(name, chain, data, mesh_of):
     with ranks(name):

@@ -138,17 +138,16 @@ def test_a_block_exchanges_no_draws(pair):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 4])
-def test_runs_from_other_runs_and_streams(tmp_path, count):
+def test_runs_from_other_runs_and_streams(tmp_path):
     expected = SCENARIOS["others"](phx.make_mesh(chain=DEVICES), tmp_path)
-    for found in (one["others"] for one in run(tmp_path, count, "others")):
+    for found in (one["others"] for one in run(tmp_path, 4, "others")):
         chains = found.pop("chains")
         np.testing.assert_array_equal(found.pop("own streamed"), expected["own streamed"][chains])
         equal(found, {name: values for name, values in expected.items() if name not in ("chains", "own streamed")})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before, after", [(2, 1), (1, 2), (2, 4), (4, 2)])
+@pytest.mark.parametrize("before, after", [(2, 1), (2, 4)])
 def test_other_processes_continue_a_run_that_was_killed(tmp_path, before, after):
     mesh = phx.make_mesh(chain=DEVICES)
     expected = {name: SCENARIOS[name](mesh, tmp_path / "whole") for name in ("stored", "saved")}

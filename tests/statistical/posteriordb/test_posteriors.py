@@ -86,33 +86,13 @@ def check_many_chains(entry, **options):
     assert found.r_hat.max() < 1.03
 
 
-STUCK = "lotka_volterra"
-"""A chain or two of NUTS begin where the system of equations has no solution in float32, and stay there."""
+MANY_CHAINS = {"nuts": phx.nuts(), "chees": phx.chees(), "mams": phx.mams(), "laps": phx.laps()}
+DIFFERENT = ("eight_schools_noncentered", "garch11", "earnings")
+"""A hierarchy, a recursion, and raw units. `benchmarks/many_chain_kernels.py` runs NUTS, ChEES and MAMS on all."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in (FUNNEL, STUCK)])
-def test_many_chains_of_the_default_kernel(name):
-    check_many_chains(entry_of(name), kernel=phx.nuts())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name != FUNNEL])
-def test_many_chains_of_one_trajectory_length(name):
-    check_many_chains(entry_of(name), kernel=phx.chees())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name != FUNNEL])
-def test_many_microcanonical_chains(name):
-    check_many_chains(entry_of(name), kernel=phx.mams())
-
-
-SLOW = "nes", "lotka_volterra"
-"""LAPS mixes slowly on the first with trajectories of at most 15 leapfrogs, and does not arrive on the second."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in (FUNNEL, *SLOW)])
-def test_many_chains_that_are_adjusted_late(name):
-    check_many_chains(entry_of(name), kernel=phx.laps())
+@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("kernel", MANY_CHAINS)
+def test_many_chains_of(kernel, name):
+    check_many_chains(entry_of(name), kernel=MANY_CHAINS[kernel])

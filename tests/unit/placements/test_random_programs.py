@@ -11,11 +11,7 @@ from phalanx.placements import pad_rows
 
 ROWS = {"data": 0}
 SIZES = [{"data": 2}, {"data": 4}, {"data": 2, "model": 2}]
-QUICK, ALL = 60, 2000
-
-CRASHES = {1703}
-"""Programs at which XLA's compiler ends the process on one device, without Phalanx: a product of a batch of solutions,
-`x = jnp.linalg.solve(a, b)[..., 0]` with 203 matrices, with its transpose, `x @ x.T` (JAX 0.10.1, CPU)."""
+QUICK, ALL = 60, 300
 
 
 def number_of_rows(seed: int, devices: int) -> int:
@@ -33,14 +29,10 @@ def case_of(seed):
     return arguments_of(seed, number_of_rows(seed, sizes["data"])), [{}, weights, ROWS, ROWS, ROWS, ROWS], sizes
 
 
-def case(seed):
-    marks = [pytest.mark.slow] if seed >= QUICK else []
-    if seed in CRASHES:
-        marks.append(pytest.mark.skip(reason="XLA's compiler crashes on this program, on one device too"))
-    return pytest.param(seed, marks=marks)
+SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= QUICK else []) for seed in range(ALL)]
 
 
-@pytest.mark.parametrize("seed", [case(seed) for seed in range(ALL)])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_program_is_that_of_one_device(seed):
     arguments, divided, sizes = case_of(seed)
     pad = pad_with_the_first if seed % 2 else pad_rows  # any real row may stand in a padded one
