@@ -28,7 +28,7 @@ from numpyro.distributions import Distribution, constraints
 from phalanx.density.finite_data import find_not_finite
 from phalanx.density.given_entries import WHERE_MISSING
 from phalanx.density.missing_entries import MissingEntries, missing_name, support_of_entries
-from phalanx.distributions.supports import entries
+from phalanx.distributions.supports import entrywise
 from phalanx.errors.message_text import count
 from phalanx.inputs.arguments import Arguments, split_arguments
 from phalanx.inputs.missing import mark_missing
@@ -157,7 +157,7 @@ def _program(model: Program, counts: Mapping[str, int], discrete: frozenset[str]
                 return forward(variable)
             where = jnp.asarray(numbers_of[variable.name])
             if variable.name in discrete:
-                return forward(replace(variable, distribution=entries(variable.distribution).mask(where < 0)))
+                return forward(replace(variable, distribution=entrywise(variable.distribution).mask(where < 0)))
             latent = LatentEntries(variable.distribution, where, counts[variable.name])
             missing_values = forward(RandomVariable(missing_name(variable.name), latent)).value
             full = jnp.where(where >= 0, missing_values[jnp.maximum(where, 0)], jnp.asarray(variable.value))

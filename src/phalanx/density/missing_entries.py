@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import Distribution, Unit, constraints
 
-from phalanx.distributions.supports import entries, entries_of_support, kind_of, support_of
+from phalanx.distributions.supports import entries_of_support, entrywise, kind_of, support_of
 from phalanx.errors.message_text import count
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.needed_values import trace_with_values
@@ -69,7 +69,7 @@ class Observed:
         support = support_of_entries(distribution)
         whole = entries_of_support(support_of(distribution))
         is_discrete = whole is not None and whole.is_discrete
-        is_whole = support is None or (is_discrete and bool(entries(distribution).event_shape))
+        is_whole = support is None or (is_discrete and bool(entrywise(distribution).event_shape))
         return cls(kind_of(distribution), is_discrete, is_whole, argument)
 
 

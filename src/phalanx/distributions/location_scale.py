@@ -44,7 +44,7 @@ from numpyro.distributions import (
 from numpyro.distributions.transforms import Transform
 
 from phalanx.distributions.precise import precise
-from phalanx.distributions.supports import Known
+from phalanx.distributions.supports import PrecomputedDensity
 from phalanx.mesh.specs import PyTree
 
 SCALARS = (Normal, StudentT, Cauchy, Laplace, Logistic, Gumbel, SoftLaplace)
@@ -113,11 +113,11 @@ def at_residual(distribution: Any, residual: Array) -> Distribution:
         scale = jnp.broadcast_to(jnp.diagonal(factor, axis1=-2, axis2=-1), residual.shape)
         z = residual / scale
         if family is MultivariateNormal:
-            return Known(distribution, jnp.sum(Normal(0.0, 1.0).log_prob(z) - jnp.log(scale), -1))
+            return PrecomputedDensity(distribution, jnp.sum(Normal(0.0, 1.0).log_prob(z) - jnp.log(scale), -1))
         residual = _times(factor, z)
     around_zero: Distribution = copy(distribution)
     around_zero.loc = jnp.zeros_like(distribution.loc)  # pyright: ignore[reportAttributeAccessIssue]
-    return Known(distribution, jnp.asarray(precise(around_zero).log_prob(residual)))
+    return PrecomputedDensity(distribution, jnp.asarray(precise(around_zero).log_prob(residual)))
 
 
 class PartlyCentred(Transform[Array]):

@@ -29,7 +29,7 @@ from numpyro.distributions import (
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, SigmoidTransform, Transform
 
 from phalanx.distributions.precise import log_prob_of_beta_at_logit, precise
-from phalanx.distributions.supports import Known
+from phalanx.distributions.supports import PrecomputedDensity
 from phalanx.mesh.compatibility.numpyro_internals import components_of, with_components
 
 
@@ -53,7 +53,7 @@ def at_logit(distribution: Distribution, logit: Array, value: Array) -> Distribu
         distribution.base_dist = base
         return distribution
     log_prob = _log_prob(distribution, logit, value)
-    return distribution if log_prob is None else Known(distribution, log_prob)
+    return distribution if log_prob is None else PrecomputedDensity(distribution, log_prob)
 
 
 def logit_of(transform: Transform, unconstrained: Array) -> Array | None:

@@ -115,12 +115,16 @@ def kind_of(distribution: Any) -> str:
     return type(distribution).__name__
 
 
-def entries(distribution: Distribution) -> Distribution:
-    """Return the density entry by entry: undo `.to_event`, also under `.expand`, `.mask` and elementwise transforms."""
+def entrywise(distribution: Distribution) -> Distribution:
+    """Return the distribution of single entries: `.to_event`, which sums their log densities, is undone.
+
+    `.expand`, `.mask` and elementwise transforms are kept. A distribution of dependent entries, such as a multivariate
+    normal, is returned as it is.
+    """
     if isinstance(distribution, Independent):
-        return entries(distribution.base_dist)
+        return entrywise(distribution.base_dist)
     base = getattr(distribution, "base_dist", None)
-    inner = entries(base) if isinstance(base, Distribution) else None
+    inner = entrywise(base) if isinstance(base, Distribution) else None
     if inner is None or inner is base:
         return distribution
     num_dims = len(distribution.event_shape) - len(inner.event_shape)
@@ -138,7 +142,7 @@ def entries(distribution: Distribution) -> Distribution:
 
 
 def entries_of_support(support: Any) -> Any:
-    """Return the support of single entries."""
+    """Return the support of one entry of a value whose support is an array of independent entries."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support
@@ -185,9 +189,9 @@ def within_support(distribution: Any) -> Any:
         return _within_components(distribution)
     if isinstance(distribution, FoldedDistribution) and support_of(distribution) is not distribution.support:
         return _unvalidated(_with_base(distribution, OnSupport(distribution.base_dist)))
-    if isinstance(distribution, TransformedDistribution) and isinstance(_entries(distribution), Image):
+    if isinstance(distribution, TransformedDistribution) and isinstance(_entry_support(distribution), Image):
         return _unvalidated(distribution)
-    if isinstance(distribution, HURDLES) and isinstance(_entries(distribution), AnyOf):
+    if isinstance(distribution, HURDLES) and isinstance(_entry_support(distribution), AnyOf):
         return _unvalidated(distribution)
     return distribution
 
@@ -196,7 +200,7 @@ def _within_components(mixture: MixtureGeneral | MixtureSameFamily) -> Distribut
     before = components_of(mixture)
     inner = [within_support(component) for component in before]
     points = [component for component in inner if _is_point(component)]
-    support = _entries(mixture)
+    support = _entry_support(mixture)
     if points and len(points) < len(inner):
         inner = [part if _is_point(part) else OnSupport(part, points) for part in inner]
     elif isinstance(support, AnyOf) or (isinstance(mixture, MixtureSameFamily) and isinstance(support, RealInterval)):
@@ -223,7 +227,7 @@ def zero_outside(distribution: Distribution, value: ArrayLike, log_prob: Array) 
 
     Bounds, and observed values, may be computed from latent variables, as in `obs=y - shift`.
     """
-    support = _entries(distribution)
+    support = _entry_support(distribution)
     if support is None or support.event_dim or support is constraints.real or support.is_discrete:
         return log_prob
     return jnp.where(is_outside(distribution, value), -jnp.inf, log_prob)
@@ -470,9 +474,9 @@ def _of_transformed(distribution: TransformedDistribution) -> Any:
         codomain = transform.codomain
     else:
         return distribution.support
-    entries = entries_of_support(before)
-    if entries.event_dim == 0 and all(t.domain.event_dim == 0 == t.codomain.event_dim for t in transforms):
-        return _joined(Image(entries, transforms, 0), before.event_dim)
+    of_entry = entries_of_support(before)
+    if of_entry.event_dim == 0 and all(t.domain.event_dim == 0 == t.codomain.event_dim for t in transforms):
+        return _joined(Image(of_entry, transforms, 0), before.event_dim)
     return Image(before, transforms, distribution.event_dim)
 
 
@@ -591,7 +595,8 @@ def _has_support_of_its_class(distribution: Any) -> bool:
     return False
 
 
-def _entries(distribution: Any) -> Any:
+def _entry_support(distribution: Any) -> Any:
+    """Return the support of one entry of a distribution's values; see `entries_of_support`."""
     return entries_of_support(support_of(distribution))
 
 
@@ -631,11 +636,15 @@ def _list(names: Iterable[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-class Known(Distribution):
-    """Distribution whose log density is known and does not depend on the value."""
+class PrecomputedDensity(Distribution):
+    """Distribution with a given log density, which its caller has computed at the variable's value already.
+
+    It replaces the distribution of a variable whose density has a more precise formula, or includes a sum over other
+    variables. Its support is that of the replaced distribution; it cannot be drawn from.
+    """
 
     def __init__(self, distribution: Distribution, log_prob: Array) -> None:
-        self._known = log_prob
+        self._log_density = log_prob
         self._support = support_of(distribution)
         super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=False)
 
@@ -645,8 +654,8 @@ class Known(Distribution):
         return self._support
 
     def log_prob(self, value: ArrayLike, *_: Any, **__: Any) -> Array:
-        """Return the known log density."""
-        return self._known
+        """Return the given log density; `value` is not read."""
+        return self._log_density
 
 
 class SharedTerm(Unit):

@@ -16,7 +16,7 @@ from phalanx.distributions.location_scale import at_residual
 from phalanx.distributions.logit_density import at_logit
 from phalanx.distributions.precise import precise
 from phalanx.distributions.row_sums import total_of
-from phalanx.distributions.supports import entries, kind_of, within_support, zero_outside
+from phalanx.distributions.supports import entrywise, kind_of, within_support, zero_outside
 from phalanx.inputs.dataframe_input import as_named_array
 from phalanx.inputs.dtype_checks import to_jax_dtype
 from phalanx.mesh.compatibility.numpyro_internals import mask_of
@@ -100,7 +100,7 @@ class RandomVariable:
         """
         if self.distribution is None:
             return self.log_prob()
-        single = entries(self.distribution)
+        single = entrywise(self.distribution)
         num_dims = len(self.distribution.event_shape) - len(single.event_shape)
         scale = jnp.expand_dims(self.scale, [-1 - n for n in range(num_dims)]) if jnp.ndim(self.scale) else self.scale
         return replace(self, distribution=single, scale=scale).log_prob()

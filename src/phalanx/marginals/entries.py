@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from numpyro.distributions import Distribution
 
-from phalanx.distributions.supports import entries, kind_of
+from phalanx.distributions.supports import entrywise, kind_of
 
 NO_ENTRY = -1
 """Index or number outside of a variable."""
@@ -178,7 +178,7 @@ def values_of(name: str, distribution: Distribution) -> np.ndarray:
     Raises:
         ValueError: when they are infinitely many, or not known before the program runs.
     """
-    single = entries(distribution)
+    single = entrywise(distribution)
     kind = kind_of(distribution)
     if single.event_shape:
         raise ValueError(

@@ -13,7 +13,7 @@ from jax import Array
 from jax.core import Tracer
 from numpyro.distributions import MaskedDistribution
 
-from phalanx.distributions.supports import Known, SharedTerm
+from phalanx.distributions.supports import PrecomputedDensity, SharedTerm
 from phalanx.inputs.arguments import check_program
 from phalanx.language.handlers import substitute, trace
 from phalanx.language.messages import Forward, has_key
@@ -266,7 +266,7 @@ class _Running:
         term = jnp.transpose(term, [plates.index(row) for row in rows])  # pyright: ignore[reportArgumentType]
         if shape != term.shape or variable.shape != shape + tuple(variable.distribution.event_shape):
             return False
-        send(replace(variable, distribution=Known(variable.distribution, term), scale=1.0, logit=None))
+        send(replace(variable, distribution=PrecomputedDensity(variable.distribution, term), scale=1.0, logit=None))
         return True
 
 

@@ -23,7 +23,7 @@ from phalanx.density.finite_data import find_not_finite
 from phalanx.density.imputation import masks_of_missing
 from phalanx.density.missing_entries import missing_name
 from phalanx.density.target import Target
-from phalanx.distributions.supports import entries, kind_of
+from phalanx.distributions.supports import entrywise, kind_of
 from phalanx.inputs.arguments import ADDED
 from phalanx.language.messages import Forward
 from phalanx.language.random_variable import RandomVariable
@@ -146,7 +146,7 @@ def _missing(
 
 def _covers_parts(distribution: Distribution, missing: np.ndarray) -> bool:
     """Return whether an event of dependent entries misses some of its entries."""
-    dims = len(entries(distribution).event_shape)
+    dims = len(entrywise(distribution).event_shape)
     if not dims:
         return False
     axes = tuple(range(missing.ndim - dims, missing.ndim))
@@ -158,7 +158,7 @@ def _conditional(name: str, distribution: Distribution, draws: Array, value: Arr
 
     $x_m = z_m + \Sigma_{mg} \Sigma_{gg}^{-1} (x_g - z_g)$ has the conditional distribution if $z$ has the joint one.
     """
-    normal: Any = entries(distribution)
+    normal: Any = entrywise(distribution)
     while isinstance(normal, ExpandedDistribution | MaskedDistribution | Independent):
         normal = normal.base_dist
     if not isinstance(normal, MultivariateNormal | LowRankMultivariateNormal):
