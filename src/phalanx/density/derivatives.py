@@ -1,8 +1,15 @@
-"""Log density that any code may differentiate, forward or in reverse, twice: a stranger's kernel, an optimiser.
+"""Derivative rules of the log density as a function of the position, for any code that differentiates it.
 
-Value and gradient on a mesh contain messages, which JAX would differentiate as if each device had a value of its own.
-So the derivatives are given: that of the log density is the inner product with its gradient, and that of the gradient
-the product with the Hessian, which is its own transpose.
+With `log_density = differentiable(functions, data)`, a user's kernel or an optimiser may call
+
+    jax.grad(log_density)(position)                     # first rule: `value_and_grad`
+    jax.jvp(jax.grad(log_density), [position], [step])  # second rule: `hessian_product`
+
+On a mesh, the log density and its gradient contain sums over devices. JAX would differentiate these sums as if each
+device had a result of its own, which gives wrong derivatives, so that here they follow from the functions instead:
+
+- the derivative of the log density in a direction is the inner product of its gradient and the direction;
+- the derivative of the gradient is the product of the Hessian and the direction, and its transpose is the same product.
 """
 
 from __future__ import annotations
@@ -19,19 +26,19 @@ from phalanx.mesh.position import ByVariable
 
 
 def inner_product_here(a: ByVariable, b: ByVariable) -> Array:
-    """Return the inner product of two positions that one device has."""
+    """Return the inner product of two positions whose entries are all on one device."""
     return sum((jnp.vdot(a[name], b[name]) for name in a), start=jnp.zeros(()))
 
 
 class DensityFunctions(NamedTuple):
-    """Functions of a log density, given its data and a position by variable.
+    """A log density and its derivatives, as functions of its data and of a position by variable.
 
     Attributes:
         value: the log density.
         value_and_grad: the log density and its gradient.
-        hessian_product: the product of the Hessian with a direction, which follows the position; None if value and
-            gradient contain no messages, so that JAX may differentiate them.
-        inner_product: the inner product of two positions, over all devices, without data.
+        hessian_product: the product of the Hessian with a direction, `hessian_product(data, position, direction)`; None
+            if value and gradient contain no sums over devices, so that JAX differentiates the gradient itself.
+        inner_product: the inner product of two positions, over all devices; it takes no data.
     """
 
     value: Callable[[Any, ByVariable], Array]
@@ -41,7 +48,12 @@ class DensityFunctions(NamedTuple):
 
 
 def differentiable(log_density: DensityFunctions, data: Any) -> Callable[[ByVariable], Array]:
-    """Return a log density, of data that are a tree of arrays, as a function of the position."""
+    """Return a log density as a function of the position that JAX may differentiate twice, forward or in reverse.
+
+    Args:
+        log_density: the functions that compute it and its derivatives.
+        data: a tree of arrays that is passed to them.
+    """
     hessian_product = log_density.hessian_product
     inner_product = log_density.inner_product
 
@@ -68,7 +80,7 @@ def differentiable(log_density: DensityFunctions, data: Any) -> Callable[[ByVari
 
 
 def _with_curvature(value_and_grad: Any, hessian_product: Any, inner_product: Any) -> Any:
-    """Return value and gradient as a function of position and data, with derivatives of both."""
+    """Return `value_and_grad` with a derivative rule, which computes the gradient's by `hessian_product`."""
 
     @jax.custom_jvp
     def both(position: ByVariable, data: Any) -> tuple[Array, ByVariable]:
