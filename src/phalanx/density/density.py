@@ -24,7 +24,7 @@ from phalanx.mesh.position import ByVariable, inner_products
 from phalanx.mesh.row_sharding import GLOBAL, RowSharding
 from phalanx.mesh.specs import PyTree
 from phalanx.mesh.total import Total
-from phalanx.mesh.virtual_mesh import traced_anyhow
+from phalanx.mesh.virtual_mesh import retry_without_mesh
 from phalanx.placements import Message
 from phalanx.programs.centring import Residuals, first_centring, log_jacobians, residuals_of
 from phalanx.programs.sites import Sites, Term
@@ -243,7 +243,7 @@ class Density:
             *operands: positions or values on this device.
         """
         if not self.sites.is_divided:
-            return traced_anyhow(with_group_sums(lambda *operands: f(self, *operands)))(*operands)
+            return retry_without_mesh(with_group_sums(lambda *operands: f(self, *operands)))(*operands)
         temperature = () if self.temperature is None else (self.temperature,)
 
         def of_all_rows(arrays: Sequence[Array], temperature: Sequence[Array], *operands: Mapping[str, Array]) -> Any:

@@ -27,11 +27,12 @@ def alone(f: Callable[[], Any], axes: Iterable[str]) -> PyTree:
     return on_virtual_mesh(f, dict.fromkeys(axes, 1))()
 
 
-def traced_anyhow(f: F) -> F:
-    """Return `f`, traced without a mesh in context if it cannot be traced inside `shard_map`.
+def retry_without_mesh(f: F) -> F:
+    """Return a function that traces `f`, and traces it again without a mesh in context if that fails.
 
-    Equinox, and with it diffrax, compares the types of traced values, to which `shard_map` adds a mesh: in gradients of
-    ODE solvers only to some of them (diffrax #765, lineax #185).
+    Equinox, and with it diffrax, compares the types of traced values. `shard_map` adds a mesh to these types, in
+    gradients of ODE solvers only to some of them, so that the comparison fails (diffrax #765, lineax #185). If both
+    traces fail, the first error is raised.
     """
 
     @wraps(f)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
-from phalanx.mesh.virtual_mesh import traced_anyhow
+from phalanx.mesh.virtual_mesh import retry_without_mesh
 
 
 @jax.custom_vjp
@@ -34,7 +34,7 @@ def on_devices(f, *arrays):
 def test_a_gradient_that_no_mesh_may_surround_is_computed():
     def lanes(x, scale):
         def one(x):
-            total = traced_anyhow(
+            total = retry_without_mesh(
                 jax.value_and_grad(lambda x: jnp.sum(doubled(x) * scale[0]) * jax.lax.psum(1.0, "chain"))
             )
             return total(x)
@@ -51,4 +51,4 @@ def test_the_error_of_a_program_that_fails_either_way_is_its_first():
         raise ValueError("a mesh is there" if not jax.sharding.get_abstract_mesh().empty else "no mesh is there")
 
     with pytest.raises(ValueError, match="a mesh is there"):
-        on_devices(traced_anyhow(fails), jnp.arange(2.0))
+        on_devices(retry_without_mesh(fails), jnp.arange(2.0))
