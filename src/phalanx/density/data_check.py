@@ -19,7 +19,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
 from phalanx.inputs.arguments import Arguments
-from phalanx.jaxprs.lookups import Known, KnownValue, Lookup, follow
+from phalanx.jaxprs.lookups import KnownValue, Lookup, MaybeKnown, follow
 from phalanx.jaxprs.source_lines import SourceLine, called, counts_from_zero, source_line_of
 from phalanx.mesh.output import warn
 from phalanx.mesh.row_sharding import RowSharding
@@ -114,14 +114,14 @@ class DataCheck:
             *(jnp.bool_(True) if flags is None else jnp.any(jnp.asarray(flags)) for flags in flags_of_outputs),
         ]
 
-    def _known(self, outputs: Sequence[Known]) -> Iterator[tuple[tuple[str, str], KnownValue, KnownValue]]:
+    def _known(self, outputs: Sequence[MaybeKnown]) -> Iterator[tuple[tuple[str, str], KnownValue, KnownValue]]:
         """Yield the checks that data alone determine: values, and whether each is invalid."""
         last = outputs[len(outputs) - 2 * len(self.checks) :]
         for key, values, bad in zip(self.checks, last[::2], last[1::2], strict=True):
             if values is not None and bad is not None:
                 yield key, values, bad
 
-    def _follow(self, inputs: Sequence[KnownValue]) -> tuple[list[Lookup], list[Known]]:
+    def _follow(self, inputs: Sequence[KnownValue]) -> tuple[list[Lookup], list[MaybeKnown]]:
         latent = {v for v in self.program.jaxpr.outvars[: self.positions] if not isinstance(v, Literal)}
         return follow(self.program, [*[None] * self.unknown, *inputs], latent)
 

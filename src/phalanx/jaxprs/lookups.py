@@ -46,8 +46,8 @@ class KnownValue:
             return None
 
 
-Known = KnownValue | None
-"""A known value; None if it depends on the position or on the device."""
+MaybeKnown = KnownValue | None
+"""A known value; None for a value that is not known, since it depends on the position or on the device."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Lookup:
 
 
 def follow(
-    program: ClosedJaxpr, inputs: Sequence[Known], latent: Set[Var] = frozenset()
-) -> tuple[list[Lookup], list[Known]]:
+    program: ClosedJaxpr, inputs: Sequence[MaybeKnown], latent: Set[Var] = frozenset()
+) -> tuple[list[Lookup], list[MaybeKnown]]:
     """Return the lookups of a program whose indices are known given these inputs, and its outputs.
 
     Values that depend on the variables `latent` are not known. Lookups in a `while_loop` are found if their indices do
@@ -88,7 +88,7 @@ def follow(
     return lookups, outputs
 
 
-class _LookupWalk(Interpreter[Known]):
+class _LookupWalk(Interpreter[MaybeKnown]):
     """A partial evaluation of a jaxpr on data alone, which records every lookup; a `dry` walk computes no values."""
 
     def __init__(
@@ -99,17 +99,17 @@ class _LookupWalk(Interpreter[Known]):
         self.latent = latent
         self.dry = dry
 
-    def constant(self, value: ArrayLike) -> Known:
+    def constant(self, value: ArrayLike) -> MaybeKnown:
         return KnownValue(lambda: value)
 
-    def named(self, variable: Var, value: Known) -> Known:
+    def named(self, variable: Var, value: MaybeKnown) -> MaybeKnown:
         return None if variable in self.latent else value
 
-    def equation(self, equation: JaxprEqn, inputs: list[Known]) -> list[Known]:
+    def equation(self, equation: JaxprEqn, inputs: list[MaybeKnown]) -> list[MaybeKnown]:
         self._note(equation, inputs)
         return super().equation(equation, inputs)
 
-    def primitive(self, equation: JaxprEqn, inputs: list[Known]) -> list[Known]:
+    def primitive(self, equation: JaxprEqn, inputs: list[MaybeKnown]) -> list[MaybeKnown]:
         known_inputs = [value for value in inputs if value is not None]
         if len(known_inputs) < len(inputs) or axes_named(equation):  # the walk runs outside of the mesh
             return [None] * len(equation.outvars)
@@ -117,14 +117,14 @@ class _LookupWalk(Interpreter[Known]):
             lambda: equation.primitive.bind(*(v.get() for v in known_inputs), **equation.params), equation, known_inputs
         )
 
-    def call(self, equation: JaxprEqn, parts: Call, inputs: list[Known]) -> list[Known]:
+    def call(self, equation: JaxprEqn, parts: Call, inputs: list[MaybeKnown]) -> list[MaybeKnown]:
         return self._inside(equation).run(parts.program, inputs)
 
     def _inside(self, eqn: JaxprEqn) -> _LookupWalk:
         # JAX caches traces of inner functions with the line of their first caller: only the outermost line is right.
         return _LookupWalk(self.lookups, self.outermost or eqn, dry=self.dry)
 
-    def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[Known]) -> list[Known]:
+    def cond(self, equation: JaxprEqn, parts: Cond, inputs: list[MaybeKnown]) -> list[MaybeKnown]:
         choice, *operands = inputs
         if choice is None:
             return [None] * len(equation.outvars)
@@ -133,7 +133,9 @@ class _LookupWalk(Interpreter[Known]):
         branch = parts.branches[min(max(int(choice.get()), 0), len(parts.branches) - 1)]
         return self._inside(equation).run(branch, operands)
 
-    def _every_branch(self, eqn: JaxprEqn, parts: Cond, choice: KnownValue, inputs: list[Known]) -> list[Known]:
+    def _every_branch(
+        self, eqn: JaxprEqn, parts: Cond, choice: KnownValue, inputs: list[MaybeKnown]
+    ) -> list[MaybeKnown]:
         """Return the results of the branch chosen at run time; an invalid index counts only in the chosen branch."""
         branches = parts.branches
         of_branches = []
@@ -151,20 +153,24 @@ class _LookupWalk(Interpreter[Known]):
                 self.lookups.append(lookup)
         return [_result_of_branch(taken, choice.sources, values) for values in zip(*of_branches, strict=True)]
 
-    def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[Known]) -> list[Known]:
+    def while_loop(self, equation: JaxprEqn, parts: While, inputs: list[MaybeKnown]) -> list[MaybeKnown]:
         """Walk the body once, with an unknown carry, and return the final values if the inputs are known."""
         _, of_body, carry = parts.split(inputs)
         self._inside(equation).run(parts.body, [*of_body, *[None] * len(carry)])
         return self.primitive(equation, inputs)
 
-    def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[Known]) -> list[Known]:
-        """Evaluate every turn; a part of the carry that depends on more than data is unknown."""
+    def scan(self, equation: JaxprEqn, parts: Scan, inputs: list[MaybeKnown]) -> list[MaybeKnown]:
+        """Return the results of a scan that data alone determine, and record the lookups of all its turns.
+
+        Dry walks of the body find which parts of the carry stay known in every turn. The known part of the scan runs
+        at once if the body contains lookups, otherwise when one of its results is used.
+        """
         constants, carry, rows = parts.split(inputs)
         count = len(carry)
         lookups = []
         outputs = []
 
-        def turn(now: list[Known]) -> list[Known]:
+        def turn(now: list[MaybeKnown]) -> list[MaybeKnown]:
             lookups.clear()
             outputs[:] = _LookupWalk(lookups, self.outermost or equation, dry=True).run(
                 parts.body, [*constants, *now, *rows]
@@ -176,18 +182,33 @@ class _LookupWalk(Interpreter[Known]):
             self.lookups += lookups
             return outputs
         sources = frozenset().union(*(v.sources for v in inputs if v is not None))
-        turns = KnownValue(lambda: self._turns(equation, parts, inputs, carry, outputs))
+        known_part = KnownValue(lambda: self._run_known_part(equation, parts, inputs, carry, outputs))
         if lookups:
-            for lookup, (any_outside, least, most) in turns.get()[2]:
+            for lookup, (any_outside, least, most) in known_part.get()[2]:
                 outside = (jnp.any(any_outside), jnp.min(least), jnp.max(most))
                 self.lookups.append(replace(lookup, outside=outside, index=None))
-        first = [None if v is None else KnownValue(lambda i=i: turns.get()[0][i], sources) for i, v in enumerate(carry)]
-        each = enumerate(outputs[count:])
-        rest = [None if v is None else KnownValue(lambda i=i: turns.get()[1][i], sources) for i, v in each]
-        return [*first, *rest]
 
-    def _turns(self, eqn: JaxprEqn, parts: Scan, inputs: list[Known], carry: list[Known], outputs: list[Known]) -> Any:
-        """Return the final carry, the results of each turn, and the lookups in the turns."""
+        def result(part: int, number: int, value: MaybeKnown) -> MaybeKnown:
+            return None if value is None else KnownValue(lambda: known_part.get()[part][number], sources)
+
+        final_carry = [result(0, number, value) for number, value in enumerate(carry)]
+        stacked_outputs = [result(1, number, value) for number, value in enumerate(outputs[count:])]
+        return [*final_carry, *stacked_outputs]
+
+    def _run_known_part(
+        self,
+        eqn: JaxprEqn,
+        parts: Scan,
+        inputs: list[MaybeKnown],
+        carry: list[MaybeKnown],
+        outputs: list[MaybeKnown],
+    ) -> tuple[dict[int, Array], dict[int, Array], list[tuple[Lookup, Any]]]:
+        """Run a scan without its unknown values, which are None in `carry` and in the body's `outputs`.
+
+        Returns:
+            The known parts of the final carry and of the stacked outputs, by position, and each lookup of the body with
+            its `outside` in every turn.
+        """
         constants, _, rows = parts.split(inputs)
         count = len(carry)
         lookups = []
@@ -213,7 +234,7 @@ class _LookupWalk(Interpreter[Known]):
         end, (gives, outside) = lax.scan(turn, start, xs, length=eqn.params["length"], reverse=eqn.params["reverse"])
         return end, gives, list(zip(lookups, outside, strict=True))
 
-    def _note(self, eqn: JaxprEqn, inputs: list[Known]) -> None:
+    def _note(self, eqn: JaxprEqn, inputs: list[MaybeKnown]) -> None:
         """Record a lookup of the model whose indices data alone determine."""
         for size, last, index, silent in _indices(eqn, inputs):
             if not index.sources or not picks(called(eqn)) or source_line_of(self.outermost or eqn) is None:
@@ -226,7 +247,7 @@ class _LookupWalk(Interpreter[Known]):
             self.lookups.append(lookup)
 
 
-def _indices(eqn: JaxprEqn, inputs: list[Known]) -> Iterator[tuple[int, int, KnownValue, bool]]:
+def _indices(eqn: JaxprEqn, inputs: list[MaybeKnown]) -> Iterator[tuple[int, int, KnownValue, bool]]:
     """Yield for each axis that an equation picks from: size, largest valid index, indices and `silent` of `Lookup`."""
     name = eqn.primitive.name
     params = eqn.params
@@ -261,7 +282,7 @@ def _window(eqn: JaxprEqn, numbers: Any, axis: int) -> int:
     return aval_of(eqn.invars[2]).shape[numbers.update_window_dims[dims.index(axis)]]
 
 
-def _lazy(compute: Callable[[], Any], eqn: JaxprEqn, inputs: Sequence[KnownValue]) -> list[Known]:
+def _lazy(compute: Callable[[], Any], eqn: JaxprEqn, inputs: Sequence[KnownValue]) -> list[MaybeKnown]:
     sources = frozenset().union(*(v.sources for v in inputs))
     if not eqn.primitive.multiple_results:
         return [KnownValue(compute, sources)]
@@ -269,7 +290,9 @@ def _lazy(compute: Callable[[], Any], eqn: JaxprEqn, inputs: Sequence[KnownValue
     return [KnownValue(lambda i=i: every.get()[i], sources) for i in range(len(eqn.outvars))]
 
 
-def _result_of_branch(choice: Callable[[], Array], sources: frozenset[int], of_branches: Sequence[Known]) -> Known:
+def _result_of_branch(
+    choice: Callable[[], Array], sources: frozenset[int], of_branches: Sequence[MaybeKnown]
+) -> MaybeKnown:
     """Return the result of the chosen branch if the results of all branches are known."""
     known_results = [value for value in of_branches if value is not None]
     if len(known_results) < len(of_branches):
