@@ -83,8 +83,8 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         functions: functions of rows by name, which are called on local arrays.
 
     Attributes:
-        is_probing: whether only placements are asked for.
-        body_placements: what the bodies of loops have shown, by their program and the placements of its inputs.
+        is_probing: whether only shapes and placements are evaluated, in which case messages are not recorded.
+        body_placements: cached placements of the results of loop bodies, by program and placements of its inputs.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         self.is_probing = False
         self.body_placements: dict[Any, Any] = {}
 
-    # -- what is sent --------------------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------------------
 
     def record(self, collective: str, axis: AxisName, arrays: Sequence[Array], copies: int = 1) -> None:
         """Record a message of arrays."""
@@ -162,8 +162,8 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         if target in value.forms:
             return value.forms[target]
         pairs = list(zip(value.placements, target, strict=True))
-        only_adds = all(at == want or (at == PARTIAL and want == REPLICATED) for at, want in pairs)
-        value.demanded |= {number for number, (at, want) in enumerate(pairs) if at != want and want == REPLICATED}
+        only_adds = all(old == new or (old == PARTIAL and new == REPLICATED) for old, new in pairs)
+        value.demanded |= {axis for axis, (old, new) in enumerate(pairs) if old != new and new == REPLICATED}
         if value.equation is not None and value.equation.primitive.name == "broadcast_in_dim":
             array = self._broadcast(value.equation, value, target)
         elif (plans := self._division(value, target)) is not None:
@@ -203,7 +203,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         `MeshAxis.note_row_numbers`.
         """
         changed_axes = [
-            number for number, (at, want) in enumerate(zip(value.placements, target, strict=True)) if at != want
+            number for number, (old, new) in enumerate(zip(value.placements, target, strict=True)) if old != new
         ]
         equation = value.equation
         operands = value.operands
@@ -218,8 +218,8 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
             return None
         plans = self._plans(equation, operands)
         plans[number] = plan
-        gives_wanted = all(each.results[value.output] == want for each, want in zip(plans, target, strict=True))
-        conflicts = any(_conflict(plan, other) for each, other in enumerate(plans) if each != number)
+        gives_wanted = all(other.results[value.output] == want for other, want in zip(plans, target, strict=True))
+        conflicts = any(_conflict(plan, other) for axis, other in enumerate(plans) if axis != number)
         return plans if gives_wanted and not conflicts else None
 
     def _plans_of_sums(self, value: PlacedValue, target: Placements) -> list[Plan]:
@@ -244,10 +244,10 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         size = aval_of(equation.outvars[output]).shape[dim]
         if rule is None:
             return None
-        for place, operand in enumerate(operands):
-            for of_operand in (at for at, each in enumerate(operand.shape) if each == size):
+        for position, operand in enumerate(operands):
+            for operand_dim in (number for number, length in enumerate(operand.shape) if length == size):
                 placements: list[Placement] = [REPLICATED] * len(operands)
-                placements[place] = of_operand
+                placements[position] = operand_dim
                 plan = rule(axis, equation, operands, placements)
                 if plan is not None and plan.results[output] == dim and not plan.masks and plan.local is None:
                     return plan
@@ -260,7 +260,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
 
         def move(number: int, target: Placement) -> None:
             nonlocal array
-            others = [REPLICATED if each == number else at for each, at in enumerate(placements)]
+            others = [REPLICATED if axis == number else placement for axis, placement in enumerate(placements)]
             shape = self.local_shape(value.shape, tuple(others))
             array = self.axes[number].move(array, placements[number], target, shape)
             placements[number] = target
@@ -283,15 +283,15 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         return array
 
     def add(self, values: Sequence[PlacedValue], targets: Sequence[Placements]) -> list[Array]:
-        """Return values as wanted: all that are added over the same axes in one all-reduce."""
+        """Return values in the placements `targets`; those that are added over the same axes share one all-reduce."""
         parts: list[Array] = []
         added_over: dict[tuple[int, ...], list[int]] = {}
         for number, (value, placements) in enumerate(zip(values, targets, strict=True)):
             pairs = list(zip(value.placements, placements, strict=True))
-            is_added = [at == PARTIAL and want == REPLICATED for at, want in pairs]
-            before = tuple(PARTIAL if added else want for added, (_, want) in zip(is_added, pairs, strict=True))
+            is_added = [old == PARTIAL and new == REPLICATED for old, new in pairs]
+            before = tuple(PARTIAL if adds else new for adds, (_, new) in zip(is_added, pairs, strict=True))
             parts.append(self.convert(value, before))
-            added_over.setdefault(tuple(axis for axis, added in enumerate(is_added) if added), []).append(number)
+            added_over.setdefault(tuple(axis for axis, adds in enumerate(is_added) if adds), []).append(number)
         added_over.pop((), None)
         for over, numbers in added_over.items():
             for axis in over:
@@ -306,13 +306,13 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         """Return partial sums added in one all-reduce; a device gets its rows where the value in `like` is sharded."""
         targets = [
             tuple(
-                (of_other if is_sharded(of_other) else REPLICATED) if at == PARTIAL else at
-                for at, of_other in zip(value.placements, other.placements, strict=True)
+                (of_other if is_sharded(of_other) else REPLICATED) if old == PARTIAL else old
+                for old, of_other in zip(value.placements, other.placements, strict=True)
             )
             for value, other in zip(values, like, strict=True)
         ]
         targets = [
-            want if _is_valid(want) else tuple(REPLICATED if at == PARTIAL else at for at in value.placements)
+            want if _is_valid(want) else tuple(REPLICATED if old == PARTIAL else old for old in value.placements)
             for value, want in zip(values, targets, strict=True)
         ]
         triples = zip(self.add(values, targets), targets, values, strict=True)
@@ -358,10 +358,10 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
             return value
         new = equation.params["all_gather_dimension"]  # the devices' arrays, stacked
 
-        def moved(at: Placement) -> Placement:
-            return at + 1 if is_sharded(at) and at >= new else at
+        def with_new_dimension(dim: Placement) -> Placement:
+            return dim + 1 if is_sharded(dim) and dim >= new else dim
 
-        placements = tuple(map(moved, value.placements))
+        placements = tuple(map(with_new_dimension, value.placements))
         return PlacedValue(lax.expand_dims(value.array, [new]), placements, shape, value.dtype)
 
     def _plans(self, equation: JaxprEqn, inputs: Sequence[PlacedValue]) -> list[Plan]:

@@ -21,7 +21,11 @@ from phalanx.placements.rules.table import Mask, Plan, rule
 def lookup(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
-    """Look each device's indices up in the whole table; or, for few results, in each device's rows of the table."""
+    """Plan `table[indices]`: which operands each device needs whole, and how the result is placed.
+
+    Sharded indices are looked up in the whole table. A few replicated indices are looked up in each device's rows of
+    the table, and the results added.
+    """
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
     table, indices = operands
@@ -48,11 +52,14 @@ def lookup(
     is_small = 2 * math.prod(result.shape) <= math.prod(table.shape)
     if not looks_up_rows or paired or not is_small or table.dtype == bool or axis.is_in_loop:
         return None
-    return Plan(placements, [PARTIAL], local=_WhereRowsAre(axis, equation, table, batch))
+    return Plan(placements, [PARTIAL], local=_LookupInOwnRows(axis, equation, table, batch))
 
 
-class _WhereRowsAre:
-    """Lookup of a few rows in a sharded table: each device contributes the rows that it has, and zeros."""
+class _LookupInOwnRows:
+    """Lookup of a few rows in a sharded table, on one device: zeros for indices of other devices' rows.
+
+    The sum over devices is the whole result.
+    """
 
     def __init__(self, axis: MeshAxis, equation: JaxprEqn, table: PlacedValue, batch: Sequence[int]) -> None:
         self.axis = axis
@@ -103,7 +110,11 @@ def _fill_of(fill_value: Any, dtype: Any) -> Any:
 def scatter(
     axis: MeshAxis, equation: JaxprEqn, operands: Sequence[PlacedValue], placements: Sequence[Placement]
 ) -> Plan | None:
-    """Update each device's rows; sums by index of each device's updates are partial sums."""
+    """Plan `table.at[indices].set(updates)` and the like.
+
+    Devices update their own rows where rows of table and updates correspond. `.add` of sharded updates gives each
+    device a partial sum for the whole table.
+    """
     numbers = equation.params["dimension_numbers"]
     table, indices, updates = operands
     at_table, at_indices, at_updates = placements
