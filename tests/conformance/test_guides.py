@@ -98,7 +98,7 @@ def test_draws_are_those_of_the_density(name):
     fit = fitted(name)
     pair, params = fit.pair, fit.pair.learned.constrain(fit.free)
     grid = np.linspace(1e-3, 12.0, 24_000, dtype=np.float32)
-    if not pair.program:
+    if not pair.program_guide:
         grid = np.linspace(-9.0, 6.0, 24_000, dtype=np.float32)
     log_prob = jax.jit(jax.vmap(lambda x: pair.log_guide(params, {"x": x}, {"y": Y})))
     density = np.exp(np.asarray(log_prob(grid), np.float64))

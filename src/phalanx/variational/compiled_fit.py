@@ -74,13 +74,13 @@ class CompiledFit:
         unseen = data_checks.unseen(problem.arguments)
         problem.check_function()
         problem.check_finite()
-        arrays = problem.place_arrays() if stream is None else stream.begin(problem, data_checks)
+        arrays = problem.place_arrays() if stream is None else stream.place_first_batch(problem, data_checks)
         with waiting(options.progress, "compiling"):
             host_arrays = arrays if stream is None else on_host(problem.arguments)
             continues = options.num_steps > 0
             first = FirstParameters.of(pair, compiler, options.seed, arrays, options.init, continues=continues)
             checks.check_found(pair, first.given, options.num_steps)
-            data_checks.begin(host_arrays, once=stream is None)
+            data_checks.compile_for(host_arrays, once=stream is None)
             method = _method(traced_fit, options, first.shapes, arrays, compiler)
             values = first.values_from(compiler)
             data_checks.check(problem.arguments, host_arrays)
@@ -128,7 +128,7 @@ def _method(
         return Growing(fixed_draws, seed, arrays, options.num_steps, options.stops, compiler)
     if isinstance(options.optimizer, str) and options.optimizer == checks.BATCH_AND_MATCH:
         matching = Steps(pair, options.objective, None, options.num_particles, match_scores)
-        settling = Settling.begin(options.num_steps, options.stops, FIRST_MATCHES)
+        settling = Settling.at_first_window(options.num_steps, options.stops, FIRST_MATCHES)
         begins = partial(FitState.of, optimizer=())
         return Stochastic(matching, begins, shapes, seed, arrays, 1.0, settling, compiler, averages=options.averages)
     steps, rate, falls = steps_of(
@@ -136,12 +136,12 @@ def _method(
     )
     return Stochastic(
         steps,
-        partial(steps.begin, averages=options.averages or options.stops),
+        partial(steps.init_state, averages=options.averages or options.stops),
         shapes,
         seed,
         arrays,
         rate,
-        Settling.begin(options.num_steps, options.stops),
+        Settling.at_first_window(options.num_steps, options.stops),
         compiler,
         traced_fit.stream,
         falls,

@@ -41,21 +41,22 @@ class DataChecks:
         self._shardings = pair.problem.arguments.shardings
         self._compiler = compiler
         self._of_model = _model_check(pair.problem)
-        of_guide = [DataCheck(_trace_of_draws(pair), unknown=1)] if pair.program else []
+        of_guide = [DataCheck(_trace_of_draws(pair), unknown=1)] if pair.program_guide else []
         self._checks: list[DataCheck] = [self._of_model, *of_guide]
         self._identity = key_of(pair, "data")
         self._compiled: Compiled | None = None
 
-    def begin(self, arrays: Rows, once: bool = True) -> None:
-        """Compile for such arrays, while the caller goes on: those on the devices, or of batches on the host.
+    def compile_for(self, arrays: Rows, once: bool = True) -> None:
+        """Start to compile the check of such arrays, in the background; until this is called `look` returns None.
 
-        A batch is checked on one device: a sum over devices could deadlock with a sum of the step that is running.
+        Arrays of all rows are on the devices. A batch is on the host, and is checked on one device: a sum over devices
+        could deadlock with a sum of the step that is running.
         """
         if self._identity is not None or self.apply:
             self._compiled = self._compiler(self.any_outside, list(arrays), rarely=once, identity=self._identity)
 
     def look(self, arrays: Rows) -> Array | None:
-        """Return a flag that is true if an index or a value is out of range, without waiting; see `begin`."""
+        """Return a flag that is true if an index or a value is out of range, without waiting; see `compile_for`."""
         return None if self._compiled is None else self._compiled(list(arrays))
 
     def check(self, arguments: Arguments, arrays: Rows) -> None:
@@ -109,7 +110,7 @@ def _model_check(problem: Problem) -> DataCheck:
 
 def _trace_of_draws(pair: Pair) -> ClosedJaxpr:
     """Return the draw of a program as a function of a key and all rows, at initial parameters."""
-    program = pair.program
+    program = pair.program_guide
     arguments = pair.problem.arguments
     assert program is not None
 

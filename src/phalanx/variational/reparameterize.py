@@ -146,7 +146,7 @@ def _pair_of(model: object, fit: object) -> Pair:
             "reparameterize: this fit was read from a file, which holds no model and no guide. Continue it, "
             "phx.fit(model, guide, data, init=fit, num_steps=0)."
         )
-    if fit.pair.program:
+    if fit.pair.program_guide:
         raise ValueError(
             f"reparameterize: the guide {fit.pair.guide.name} is a program, not a transform of "
             f"standard normals. Fit phx.guides.flow(), or full_rank(), low_rank(), mean_field() or structured()."

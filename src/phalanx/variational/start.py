@@ -26,7 +26,7 @@ from phalanx.variational import checks
 from phalanx.variational.guides.aligned import ProgramGuide
 from phalanx.variational.guides.constructors import MAKERS
 from phalanx.variational.guides.guide import Guide
-from phalanx.variational.guides.guide_and_model import Pair, begin, key_of
+from phalanx.variational.guides.guide_and_model import Pair, init_parameters, key_of
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.monitoring.stream import streamed_rows
 from phalanx.variational.problem import Problem
@@ -144,7 +144,7 @@ def first_values(pair: Pair, seed: Array, arrays: Sequence[Array], init: Params)
     """Return the initial parameters on the real line, and flags of given values that do not fit."""
     key = random.fold_in(random.key(seed), 0x696E6974)
     data = pair.problem.arguments.join(arrays)
-    start_params = pair.problem.alone(lambda: begin(pair, key, data, init))
+    start_params = pair.problem.alone(lambda: init_parameters(pair, key, data, init))
     free = pair.learned.free(start_params.values)
     return free, pair.learned.misfits(start_params.values, free), start_params.misfits
 
@@ -172,7 +172,7 @@ def init_of(init: Init | None, pair: Pair, continues: bool = False) -> dict[str,
     """Return the user's `init` by name, as floating-point arrays; of a fit to continue, those of its last step."""
     if init is None:
         return {}
-    of_guide = () if pair.program else pair.problem.latents
+    of_guide = () if pair.program_guide else pair.problem.latents
     latents = [latent.name for latent in of_guide]
     names = [*pair.learned.parameters, *latents]
     if isinstance(init, Fit):

@@ -54,7 +54,7 @@ def check_bounded(pair: Pair) -> None:
         ValueError: naming the variable of the distribution, and the value.
     """
     problem = pair.problem
-    program = pair.program
+    program = pair.program_guide
     if program is None:
         if not pair.guide.traits.is_solved:
             _check_latents(problem)

@@ -16,7 +16,7 @@ FLAT = np.zeros(100)
 
 def looked_at(*changes):
     """What has been decided after windows that have changed by so much, and so much over two of them."""
-    settling = Settling.begin(20_000)
+    settling = Settling.at_first_window(20_000)
     for change, across in ((np.inf, np.inf), *changes):
         settling = settling.look(settling.window.end, FLAT, change, across)
     return settling

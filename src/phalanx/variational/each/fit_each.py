@@ -88,8 +88,10 @@ class CompiledSets:
             steps, rate, falls = steps_of(
                 pair, options.objective, options.optimizer, options.num_particles, options.num_steps, shapes
             )
-            method = LearningOfSets(programs, steps, seeds, rate, Settling.begin(options.num_steps, options.stops))
-            loop = Loop(method, method.begin(dict(free), lanes, arrays, frozenset(failures)))
+            method = LearningOfSets(
+                programs, steps, seeds, rate, Settling.at_first_window(options.num_steps, options.stops)
+            )
+            loop = Loop(method, method.init_progress(dict(free), lanes, arrays, frozenset(failures)))
         notices = (*on_sets.notices, *data_checks.unseen(pair.problem.arguments))
         return cls(programs, method, loop, failures, falls, notices)
 
@@ -330,7 +332,7 @@ def _check_guide(pair: Pair, on_sets: ModelOnSets) -> None:
     """Raise for a guide without steps, and for one that takes rows which may only fill a data set up."""
     sets = on_sets.sets
     arguments_of_guide = (
-        set() if pair.program is None or sets.rows is None else pair.program.asked(on_sets.filled).keys()
+        set() if pair.program_guide is None or sets.rows is None else pair.program_guide.asked(on_sets.filled).keys()
     )
     if rows := sorted(arguments_of_guide & sets.of_rows):
         raise ValueError(

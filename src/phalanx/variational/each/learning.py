@@ -135,16 +135,23 @@ class LearningOfSets:
         """Return the state to begin with."""
         return start
 
-    def begin(
+    def init_progress(
         self, free: dict[str, Any], sets: np.ndarray, arrays: tuple[Array, ...], without: frozenset[int]
     ) -> SetsProgress:
-        """Return the state of lanes of these data sets at initial parameters; those in `without` do not move."""
+        """Return the state of all fits before the first step.
+
+        Args:
+            free: initial parameters of the lanes, on the real line.
+            sets: number of the data set of each lane; later lanes may repeat data sets, to fill the devices up.
+            arrays: the data of the lanes.
+            without: numbers of the data sets that cannot be fitted, whose lanes do not move.
+        """
         count = len(self.seeds)
         moves = (np.arange(len(sets)) < count) & ~np.isin(sets, list(without))
         of_sets = jax.tree.map(lambda leaf: to_host(leaf)[:count].copy(), free)
         return SetsProgress(
             0,
-            jax.vmap(self.steps.begin)(free),
+            jax.vmap(self.steps.init_state)(free),
             sets,
             moves,
             arrays,

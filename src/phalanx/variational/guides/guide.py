@@ -1,6 +1,6 @@
 """The protocol of guides: distributions of a model's latent variables, with parameters that `phx.fit` learns.
 
-`phx.fit` takes a guide without a model; `pair.py` puts it beside one. JAX traces its methods.
+`phx.fit` takes a guide without a model; `guide_and_model.py` combines the two. JAX traces its methods.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Guide(Protocol):
         ...
 
     def begin(self, start: ModelStart) -> Beginning:
-        """Return initial values of the parameters."""
+        """Return initial values of the parameters, for a model with its data; see `ModelStart`."""
         ...
 
     def noise(self, key: Array, latents: Latents) -> PyTree:

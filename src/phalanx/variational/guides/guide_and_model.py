@@ -1,4 +1,4 @@
-"""A guide beside its model: draws, their log densities under both, and the parameters of both."""
+"""A guide and the model that it is fitted to: draws, their log densities under both, and the parameters of both."""
 
 from __future__ import annotations
 
@@ -30,12 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pair:
-    """A guide and its model. Methods with data among their arguments are traced.
+    """A guide and the model that it is fitted to.
+
+    A guide that is made from the model, such as `phx.guides.mean_field()`, draws unconstrained values and reads no
+    data. A guide that is a program draws values of the model's variables, and may read data. The methods hide the
+    difference: they evaluate what `draw` returns. Methods that take data are called while JAX traces.
 
     Attributes:
         problem: the model and its data.
         guide: the guide.
-        weights: factors on terms, by variable; 1 if left out.
+        weights: factors on the terms of the log densities, by variable; 1 if left out.
     """
 
     problem: Problem
@@ -43,13 +47,13 @@ class Pair:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def program(self) -> ProgramGuide | None:
-        """The guide, if it is a program: it then reads data, and draws values in place of unconstrained ones."""
+    def program_guide(self) -> ProgramGuide | None:
+        """The guide if it is a program, or None if it was made from the model."""
         return self.guide if isinstance(self.guide, ProgramGuide) else None
 
     @cached_property
     def learned(self) -> Learned:
-        """The parameters of guide and model."""
+        """The parameters of guide and model together, all of which the fit learns."""
         mine = self.guide.parameters(self.problem)
         of_model = self.problem.parameters
         if clash := mine.keys() & of_model.keys():
@@ -73,7 +77,7 @@ class Pair:
         return self._at(data).draw_with_density(params, noise, self._latents, is_constant)
 
     def log_guide(self, params: Params, draw: Mapping[str, Array], data: Values) -> Shaped[Array, ""]:
-        """Return the log density of a draw under the guide; a whole 0 without variables."""
+        """Return the log density of a draw under the guide; 0 if the guide has no variables."""
         return self._at(data).log_prob(params, draw, self._latents)
 
     def log_model(self, params: Params, draw: Mapping[str, Array], data: Values) -> dict[str, Float[Array, ""]]:
@@ -93,17 +97,17 @@ class Pair:
 
     @property
     def _latents(self) -> Latents:
-        """The latent variables that the guide is made from; a program names its own."""
-        return () if self.program else self.problem.latents
+        """The latent variables that the guide is made from; empty for a program, which names its own variables."""
+        return () if self.program_guide else self.problem.latents
 
     def _at(self, data: Values) -> Guide:
-        """Return the guide at these data."""
-        return replace(self.program, data=data, weights=self.weights) if self.program else self.guide
+        """Return the guide with these data and the weights, if it is a program; other guides read no data."""
+        return replace(self.program_guide, data=data, weights=self.weights) if self.program_guide else self.guide
 
 
 def key_of(pair: Pair, *what: Hashable) -> Hashable | None:
     """Return the key of a program made of a pair; None where only its trace determines what it computes."""
-    if pair.program or pair.weights or not is_ours(pair.guide):
+    if pair.program_guide or pair.weights or not is_ours(pair.guide):
         return None
     identity = pair.problem.identity
     return None if identity is None else (identity, pair.guide, *what)
@@ -111,8 +115,8 @@ def key_of(pair: Pair, *what: Hashable) -> Hashable | None:
 
 def alignment_of(pair: Pair) -> Alignment:
     """Return facts that guide and model show together; a density on the real line leaves nothing out."""
-    if pair.program:
-        return pair.program.alignment
+    if pair.program_guide:
+        return pair.program_guide.alignment
     return Alignment(described={latent.name: f"{latent.support} {latent.shape}" for latent in pair.problem.latents})
 
 
@@ -121,25 +125,25 @@ def bound_name(pair: Pair | None) -> str:
     return "ELBO" if pair is None or pair.guide.traits.has_draws else "log likelihood"
 
 
-def begin(pair: Pair, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
-    """Return initial values of the parameters."""
+def init_parameters(pair: Pair, key: Array, data: Values, init: Mapping[str, Any]) -> Beginning:
+    """Return initial values of the parameters of guide and model: those in `init`, where it has some."""
     start = ModelStart(pair.problem, data, key, init)
     start_params = pair.guide.begin(start)
-    if pair.program:
+    if pair.program_guide:
         return start_params
     values = start_params.values if pair.guide.traits.is_solved else begun_with(init, start_params.values)
     return Beginning({**values, **start.of_model}, {**start.misfits, **start_params.misfits})
 
 
 def for_steps(pair: Pair) -> Pair:
-    """Return the pair that steps see: terms of a minibatch's rows count for all rows."""
+    """Return the pair that steps evaluate: terms of the rows of a minibatch are weighted to represent all rows."""
     problem = pair.problem
     minibatch = pair.problem.minibatch
     if minibatch is None:
         return pair
     names = minibatch.terms_of_rows(problem.at_start, problem.arguments, "model")
-    if pair.program:
-        pair.program.check_rows(names, problem)
+    if pair.program_guide:
+        pair.program_guide.check_rows(names, problem)
     elif local := [latent.name for latent in problem.latents if latent.name in names]:
         raise ValueError(
             f"{minibatch.argument}: variable {local[0]!r} has an element for each row, and {pair.guide.name} has "
@@ -174,26 +178,26 @@ def _model_moved(pair: Pair, free: Params, change: Params) -> dict[str, Any]:
 
 def run_model(pair: Pair, params: Params, draw: Mapping[str, Array], data: Values) -> Evaluation:
     """Run the model at a draw of the guide: `.values()` are its latent variables and deterministic values."""
-    run = pair.problem.at_values if pair.program else pair.problem.at_position
+    run = pair.problem.at_values if pair.program_guide else pair.problem.at_position
     return run(params, draw, data)
 
 
 def position_of(pair: Pair, params: Params, draw: Mapping[str, Array], data: Values) -> Mapping[str, Array]:
     """Return the unconstrained values of a draw's latent variables."""
-    return to_unconstrained(with_parameters(pair.problem.program, params), draw, data) if pair.program else draw
+    return to_unconstrained(with_parameters(pair.problem.program, params), draw, data) if pair.program_guide else draw
 
 
 def log_weight(pair: Pair, params: Params, run: Evaluation, data: Values) -> Float[Array, ""]:
     """Return the log importance weight at the position of a run of the model."""
-    draw = {name: v.value for name, v in run.variables.items() if v.is_latent} if pair.program else run.position
-    return run.log_density(jacobian=not pair.program) - pair.log_guide(params, draw, data)
+    draw = {name: v.value for name, v in run.variables.items() if v.is_latent} if pair.program_guide else run.position
+    return run.log_density(jacobian=not pair.program_guide) - pair.log_guide(params, draw, data)
 
 
 def log_score(pair: Pair, params: Params, draw: Mapping[str, Array], data: Values) -> Float[Array, ""] | None:
     """Return the log density of the guide's variables that cannot be differentiated through; None without any."""
-    if pair.program is None or not pair.program.alignment.scored:
+    if pair.program_guide is None or not pair.program_guide.alignment.scored:
         return None
-    return replace(pair.program, data=data).log_score(params, draw)
+    return replace(pair.program_guide, data=data).log_score(params, draw)
 
 
 def noise_of(pair: Pair, key: Array, count: int) -> PyTree:

@@ -102,7 +102,7 @@ def row_bounds(pair: Pair, free: Params, data: Values, num_draws: int, seed: int
 
 def _terms_of_rows(pair: Pair) -> set[str]:
     """Return the names of the terms that have an entry for each row; raise unless all latent variables have one."""
-    if pair.program is None or pair.problem.minibatch is None:
+    if pair.program_guide is None or pair.problem.minibatch is None:
         raise ValueError(
             "row_bounds: it needs a fit to minibatches (phx.batches, batch_size=) whose guide is a program, or that "
             "has no guide: Phalanx checks only these for rows that mix."

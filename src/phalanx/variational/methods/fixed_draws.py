@@ -27,7 +27,7 @@ from jax.flatten_util import ravel_pytree
 
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.learning.ascent import LogDensity
-from phalanx.variational.guides.guide_and_model import Pair, begin, moved, numbered, run_model
+from phalanx.variational.guides.guide_and_model import Pair, init_parameters, moved, numbered, run_model
 from phalanx.variational.guides.learned import Params
 from phalanx.variational.problem import Values
 
@@ -203,7 +203,7 @@ class FixedDraws:
 
         def one(arrays: Sequence[Array]) -> dict[str, Array]:
             data = pair.problem.arguments.layout.join(arrays)
-            values = begin(pair, random.key(0), data, {}).values
+            values = init_parameters(pair, random.key(0), data, {}).values
             return pair.draw(values, pair.noise(random.key(0)), data)
 
         draw_shapes = jax.eval_shape(lambda arrays: pair.problem.alone(lambda: one(arrays)), shapes)

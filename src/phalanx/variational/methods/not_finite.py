@@ -83,7 +83,7 @@ class Blame:
     def _improper_guide(self) -> str:
         """Return a sentence about a distribution of the guide whose parameter is out of range; or an empty one."""
         pair = self.steps.pair
-        if not (program := pair.program):
+        if not (program := pair.program_guide):
             return ""
 
         def look(free: Params, arrays: Sequence[Array]) -> ValueChecks:

@@ -75,8 +75,11 @@ class Settling:
     _alike: bool = False
 
     @classmethod
-    def begin(cls, num_steps: int, stops: bool = True, first: int = FIRST) -> Settling:
-        """Return the state at the first window, of `first` steps; a fit that does not stop has one, at its end."""
+    def at_first_window(cls, num_steps: int, stops: bool = True, first: int = FIRST) -> Settling:
+        """Return the state of the rule before the first step.
+
+        The first window has `first` steps. A fit that does not stop has a single window, its last quarter.
+        """
         if not stops:
             return cls(num_steps, stops, AveragingWindow(3 * num_steps // 4, num_steps))
         window = _window(0, min(first, num_steps), num_steps)

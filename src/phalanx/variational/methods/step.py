@@ -126,8 +126,8 @@ class Steps:
     num_particles: int
     rule: Callable[..., tuple[Params, Array]] | None = None
 
-    def begin(self, free: dict[str, Any], averages: bool = True) -> FitState:
-        """Return the first state at these parameters, with an average of the steps or without."""
+    def init_state(self, free: dict[str, Any], averages: bool = True) -> FitState:
+        """Return the state before the first step from these parameters; `averages` keeps an average of the steps."""
         return FitState.of(free, self.optimizer.init(free), averages)
 
     def identity(self, state: FitState) -> Hashable | None:

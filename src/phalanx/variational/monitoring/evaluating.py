@@ -47,7 +47,7 @@ class HeldOut:
             ValueError: when the guide is made from the model, or there are fewer rows than a batch.
         """
         pair = steps.pair
-        if pair.program is None:
+        if pair.program_guide is None:
             raise ValueError(
                 f"training: held_out= needs a guide that is a program and takes other rows, or none; "
                 f"{pair.guide.name} was made from the model with its data. Leave it out, or write the guide."
@@ -60,7 +60,7 @@ class HeldOut:
         of_rows = replace(steps, pair=replace(pair, problem=problem))
         checks = DataChecks(of_rows.pair, compiler)
         parts = []
-        checks.begin(on_host(first))
+        checks.compile_for(on_host(first))
         for batch in source.in_order():
             arguments = of_fit.split(problem.program, batch)
             checks.check(arguments, on_host(arguments))

@@ -68,8 +68,8 @@ class Stream:
         except StopIteration:
             raise ValueError("data: there is no first batch; it may have been used up.") from None
 
-    def begin(self, problem: Problem, data_checks: DataChecks) -> tuple[Array, ...]:
-        """Set the problem and the checks of its data; return the arrays of the first batch."""
+    def place_first_batch(self, problem: Problem, data_checks: DataChecks) -> tuple[Array, ...]:
+        """Set the model and the checks that batches must pass; return the arrays of the first batch, on the devices."""
         self._problem = problem
         self._data_checks = data_checks
         self._next = place_rows(problem, problem.arguments)
