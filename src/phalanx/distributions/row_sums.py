@@ -22,8 +22,11 @@ from phalanx.placements.row_functions import sum_entries
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
-FEWEST_TERMS, MOST_TERMS = 16, 64
-"""Range for the number of terms that are added up as they are; the smallest divisor in it, else its lower end."""
+FEWEST_TERMS = 16
+"""Fewest neighbouring terms that are added as they are; so many if their count has no divisor below `MOST_TERMS`."""
+
+MOST_TERMS = 64
+"""Number below which divisors of the count of terms are tried."""
 
 GROUP = 4096
 """Most numbers that are split at one power of two: their lower parts add up to at most half of the largest number."""

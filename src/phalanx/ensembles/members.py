@@ -30,8 +30,11 @@ EVERYWHERE = PartitionSpec()
 MOST_MAPPED = 8
 """Functions of the members that are kept compiled."""
 
-IN_STEPS, IN_FUNCTIONS = 0xFFFFFFFE, 0xFFFFFFFF
-"""Numbers that a member's key is folded with before the number of the step: `init` may split the key itself."""
+IN_STEPS = 0xFFFFFFFE
+"""Number folded into a member's key before the number of the step: `init` may split the key itself."""
+
+IN_FUNCTIONS = 0xFFFFFFFF
+"""The same for functions with an argument `key`, which `Ensemble.map` calls."""
 
 
 class Members:

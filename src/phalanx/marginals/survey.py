@@ -29,8 +29,17 @@ from phalanx.marginals.loops import loops_with
 from phalanx.marginals.value_tables import Tabulation, ValueTable, enumerated
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
 
-TERM, VALUE, SUPPORT, RESULT = "term", "value", "support", "result"
-"""Kinds of outputs of the trace: log densities, deterministic values, bounds of supports, and the program's result."""
+TERM = "term"
+"""Kind of the outputs of a trace that are log densities, by variable."""
+
+VALUE = "value"
+"""Kind of the outputs that are deterministic values, by name."""
+
+SUPPORT = "support"
+"""Kind of the outputs that are bounds of the supports of latent variables, by variable."""
+
+RESULT = "result"
+"""Kind of the outputs that the program returns; their name is empty."""
 
 Output = tuple[str, str]
 """An output of the trace: its kind, and the name of the variable."""

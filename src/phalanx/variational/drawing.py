@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 STREAM = 0x67756964
 """Distinguishes the keys of draws from those of learning, which may have the same seed."""
 
-MOST_DRAWS, MOST_ELEMENTS = 512, 2**22
-"""Most draws of a batch, and most numbers in its results."""
+MOST_DRAWS = 512
+"""Most draws of a batch."""
+
+MOST_ELEMENTS = 2**22
+"""Most numbers in the results of a batch, unless eight draws have more."""
 
 WITHIN = 2**26
 """Most numbers of an array that the density of a batch makes."""

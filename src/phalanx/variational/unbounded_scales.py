@@ -29,8 +29,11 @@ from phalanx.programs.validity import VALUE, ValueCheck, ValueChecks, value_chec
 from phalanx.variational.guides.guide_and_model import Pair
 from phalanx.variational.problem import Problem
 
-DRAWS, RARE = 100, 0.1
-"""Draws from the prior of a latent variable, and the largest fraction of them that may be invalid."""
+DRAWS = 100
+"""Draws from the prior of a latent variable."""
+
+RARE = 0.1
+"""Largest fraction of draws from the prior that may be invalid."""
 
 NAMES = {"positive": "positive", "zero or more": "nonnegative", "between 0 and 1": "unit_interval"}
 """Names of constraints that a real number satisfies or not, whatever the other parameters are, by their texts."""

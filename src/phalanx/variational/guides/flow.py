@@ -39,7 +39,11 @@ from phalanx.variational.problem import Problem
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-COUPLING, INVERSE_AUTOREGRESSIVE = "coupling", "inverse_autoregressive"
+COUPLING = "coupling"
+"""Name of a flow whose layers move one half of the coordinates, given the other half."""
+
+INVERSE_AUTOREGRESSIVE = "inverse_autoregressive"
+"""Name of a flow whose layers move each coordinate given those before it, in one order and then the other."""
 TRANSFORMS = COUPLING, INVERSE_AUTOREGRESSIVE
 
 STEP = 0.2

@@ -24,8 +24,11 @@ from phalanx.variational.problem import Problem, Values
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-CANDIDATES, RADIUS = 8, 2.0
-"""Number of random positions evaluated for a start, and their range, which shrinks to zero from one to the next."""
+CANDIDATES = 8
+"""Number of random positions that are evaluated for a start, beside zero."""
+
+RADIUS = 2.0
+"""Range of the first random position, uniform on (-2, 2); it shrinks to zero from one position to the next."""
 
 NARROW = 0.1
 """Initial standard deviations about the user's values."""

@@ -32,8 +32,11 @@ from phalanx.variational.judging.moving import Moved
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-MEAN_OFF, SD_OFF = 0.1, 0.15
-"""Largest errors tolerated: of a mean, in standard deviations, and of a standard deviation, in parts of itself."""
+MEAN_OFF = 0.1
+"""Largest error of a mean that is tolerated, in standard deviations."""
+
+SD_OFF = 0.15
+"""Largest error of a standard deviation that is tolerated, in parts of itself."""
 
 FALSE_ALARMS = 0.01
 """Probability that any quantity of an exact fit is reported, for any number of quantities."""

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 MOST_PARAMETERS = 4096
 """Most parameters whose Hessian is computed."""
 
-AT_ONCE, CHUNK = 16, 8
-"""Rows of the Hessian, and draws, that are computed at once."""
+AT_ONCE = 16
+"""Rows of the Hessian that are computed at once."""
+
+CHUNK = 8
+"""Draws that are evaluated at once."""
 
 
 class LinearResponse(NamedTuple):

@@ -40,17 +40,32 @@ SOFTEST = 32
 LEVEL = 1e-3
 """Curvature, in the units of the diagonal, that products with a Hessian cannot distinguish from zero."""
 
-FARTHEST, WANDERS = 30.0, 10.0
-"""Farthest that a transformed coordinate is followed, and that the search among neighbours may lead."""
+FARTHEST = 30.0
+"""Distance from a maximum to which a transformed coordinate is followed."""
 
-FAR, PUSHED = (8.0, 16.0, 32.0), 40.0
-"""Distances at which a flat coordinate must be level, and the distance that brings its variable to its bound."""
+WANDERS = 10.0
+"""Distance along a coordinate at which the search among neighbours is given up."""
 
-ROUNDS, FIRST_STEP, LAST_STEP = 300, 0.25, 1e-4
-"""Most rounds of the search among neighbours, its first and its last step."""
+FAR = (8.0, 16.0, 32.0)
+"""Distances at which the density must not have fallen along a coordinate that counts as flat."""
 
-BESIDE, EVALUATED_AT_ONCE = (0.02, 0.2), 64
-"""Distances at which neighbours must be lower, and random directions, or positions, that are evaluated together."""
+PUSHED = 40.0
+"""Distance along a flat coordinate at which its variable is at its bound, or keeps growing."""
+
+ROUNDS = 300
+"""Most rounds of the search among neighbours."""
+
+FIRST_STEP = 0.25
+"""First step of the search among neighbours."""
+
+LAST_STEP = 1e-4
+"""Step below which the search among neighbours ends."""
+
+BESIDE = (0.02, 0.2)
+"""Distances at which all neighbours of a maximum must be lower."""
+
+EVALUATED_AT_ONCE = 64
+"""Positions that are evaluated together, and random directions in which neighbours are compared."""
 
 
 def is_summit(

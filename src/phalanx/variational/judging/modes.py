@@ -41,8 +41,11 @@ from phalanx.variational.problem import Values
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt32
 
-PER_KIND, STEPS = 8, 100
-"""Starts of each of the three kinds, and most steps of a climb."""
+PER_KIND = 8
+"""Starts of each of the three kinds."""
+
+STEPS = 100
+"""Most steps of a climb."""
 
 FARTHEST = 40.0
 """The farthest start, in standard deviations of the guide."""
@@ -54,14 +57,26 @@ there has less than one of 4,000 draws."""
 MASS = 0.01
 """The mass, in parts of the guide's evidence, from which a region is reported."""
 
-LARGEST, WHOLE = 512, 128
-"""Coordinates up to which modes are searched for, and up to which a maximum gets a whole Hessian."""
+LARGEST = 512
+"""Number of coordinates up to which modes are searched for."""
 
-TOPS, NEARBY = 8, 256
-"""Most maxima whose mass is estimated, and draws of each estimate."""
+WHOLE = 128
+"""Number of coordinates up to which the whole Hessian at a maximum is computed; beyond, its diagonal."""
 
-TRIED, SWAPS, SUBSETS = 32, 4, 16
-"""Draws that test a symmetry, and for each size of an axis exchanges of elements of all variables and of some."""
+TOPS = 8
+"""Most maxima whose mass is estimated."""
+
+NEARBY = 256
+"""Draws about a maximum that estimate its mass."""
+
+TRIED = 32
+"""Draws that test a symmetry."""
+
+SWAPS = 4
+"""For each size of an axis, most exchanges of two elements in all variables that have such an axis."""
+
+SUBSETS = 16
+"""For each size of an axis, most exchanges of two elements in some of these variables only."""
 
 
 class Mode(NamedTuple):

@@ -36,11 +36,17 @@ from phalanx.variational.guides.learned import Params
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt32
 
-MOVES, LEAPS = 8, 4
-"""Moves of each draw, and gradients of a move."""
+MOVES = 8
+"""Moves of each draw."""
 
-ACCEPTED, GAIN = 0.75, 1.0
-"""The acceptance rate that steps are tuned to, and the gain of the tuning."""
+LEAPS = 4
+"""Leapfrog steps of a move, each of which takes a gradient."""
+
+ACCEPTED = 0.75
+"""Acceptance rate that the step size is tuned to."""
+
+GAIN = 1.0
+"""Change of the logarithm of the step size per unit of the acceptance rate."""
 
 MOVED = 0x6D6F7665
 """Distinguishes the keys of moves from those of draws."""
@@ -54,8 +60,14 @@ COUNTS = ((2**14, 4096), (2**18, 1024))
 FEWEST_DRAWS = 512
 """Number of draws to move beyond the costs in `COUNTS`."""
 
-FEW_NUMBERS, LANES_OF_FEW, LANES = 2**16, 64, 8
-"""Up to a cost of `FEW_NUMBERS`, gradients of `LANES_OF_FEW` draws are computed at once; beyond, of `LANES`."""
+FEW_NUMBERS = 2**16
+"""Cost of a log density up to which gradients of `LANES_OF_FEW` draws are computed at once; beyond, of `LANES`."""
+
+LANES_OF_FEW = 64
+"""Draws whose gradients are computed at once if a log density is cheap."""
+
+LANES = 8
+"""Draws whose gradients are computed at once if a log density is expensive."""
 
 T = TypeVar("T")
 

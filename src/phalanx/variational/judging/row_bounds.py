@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 STREAM = 0x726F7773
 """Distinguishes the keys of these draws from those of others."""
 
-DRAWS_OF_ROW, DRAWS_OF_ALL_ROWS = 50, 512
-"""Most draws that are made at once: of one row, and of all rows together."""
+DRAWS_OF_ROW = 50
+"""Most draws of one row that are made at once."""
+
+DRAWS_OF_ALL_ROWS = 512
+"""Most draws that are made at once, of several rows together, unless one row has more."""
 
 
 class RowBounds(NamedTuple):

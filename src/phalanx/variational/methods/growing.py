@@ -38,8 +38,11 @@ from phalanx.variational.result import FitOutcome
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-FIRST, LAST = 32, 2**15
-"""Fewest draws to begin with, and most draws."""
+FIRST = 32
+"""Fewest draws of the first climb."""
+
+LAST = 2**15
+"""Number of draws that is not exceeded by doubling."""
 
 PER_COORDINATE = 4
 """Draws to begin with for each parameter of a coordinate: a guide overfits fewer."""

@@ -36,8 +36,11 @@ AGREEMENTS = 2
 TOLERANCE = 0.05
 """The most that a median may move, in standard deviations of the guide, and a width in parts of itself."""
 
-NEAR, PATIENT = 6.0, 2
-"""Tolerances within which windows nearly agree, and number of near agreements in a row that may lower the rate."""
+NEAR = 6.0
+"""Tolerances within which windows nearly agree."""
+
+PATIENT = 2
+"""Near agreements in a row after which the rate may be lowered."""
 
 NATS = 0.05
 """A rise of the bound that is too small to wait for."""

@@ -37,8 +37,11 @@ from phalanx.variational.result import FitOutcome
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-COMPARED, NUMBERS = 256, 2**22
-"""Draws that compare two guides, and most numbers in all of them."""
+COMPARED = 256
+"""Most draws that compare two guides."""
+
+NUMBERS = 2**22
+"""Most numbers in the draws that compare two guides, unless 16 have more, and in a copy of the first parameters."""
 
 T = TypeVar("T")
 
