@@ -196,7 +196,7 @@ class _Axes:
         return roots[0] if roots else None
 
     def names_of(self, axis: int | None, size: int) -> Axis:
-        """Return the names of an axis; none if it met different entries, or a number of them that does not fit."""
+        """Return the names of an axis; none if different labels meet along it, or their number is not `size`."""
         sources = set() if axis is None else self._names[self._root(axis)]
         labels = {names.labels for names in sources if names.labels}
         if len(labels) > 1 or any(not len(levels) == len(set(levels)) == size for levels in labels):

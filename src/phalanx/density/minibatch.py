@@ -203,7 +203,7 @@ class Minibatch:
         return {name for (name, _), kind in kinds.items() if kind}
 
     def _batches(self, arguments: Arguments, count: int) -> Arguments:
-        """Return the shapes of so many batches, each on a device of its own."""
+        """Return arguments with the shapes of `count` batches, sharded as if each batch were on a device of its own."""
         sharding = RowSharding((ROWS,), count * self.size, self.size)
         shapes = tuple(
             ShapeDtypeStruct((count * self.size, *a.shape[1:]), a.dtype) if has_rows else a
@@ -213,7 +213,15 @@ class Minibatch:
         return replace(arguments, arrays=shapes, shardings=shardings)
 
     def _kind(self, term: Term, sites: Sites, batch: Arguments, one: TracedProgram, two: TracedProgram) -> bool | None:
-        """Return whether a term adds up over rows, or is independent of them; None if it does neither."""
+        """Return True if a term adds up over rows, False if it is independent of them, None otherwise.
+
+        Args:
+            term: the term.
+            sites: the sites of two batches, on two devices.
+            batch: the two batches.
+            one: trace of the program on one batch.
+            two: trace of the program on two batches.
+        """
         inputs = sites.positions, list(batch.shardings)
         term_rows = sites.rows.inspect(two.only(term), inputs, sites.layout.shapes(), list(batch.local_shapes()))
         if term_rows.messages:

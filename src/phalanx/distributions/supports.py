@@ -238,7 +238,7 @@ class OnSupport(Distribution):
 
     Args:
         base_dist: the distribution.
-        points: distributions at one point each, where this one has no mass: a density gives a point none.
+        points: the other components of a mixture that are at one point each; at these points the density is zero, too.
     """
 
     def __init__(self, base_dist: Distribution, points: Sequence[Distribution] = ()) -> None:
@@ -601,7 +601,7 @@ def _entry_support(distribution: Any) -> Any:
 
 
 def _unvalidated(distribution: Any) -> Any:
-    """Return a distribution without NumPyro's check of values, which knows another support."""
+    """Return a distribution without NumPyro's check of values, which would be against NumPyro's own support."""
     distribution = copy(distribution)
     distribution._validate_args = False
     if isinstance(base := getattr(distribution, "base_dist", None), Distribution):

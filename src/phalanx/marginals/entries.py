@@ -47,9 +47,10 @@ class At(NamedTuple):
 
 
 class Along(NamedTuple):
-    """Index `start + step * (p // every)` for the elements at position `p` along a dimension.
+    """Index `start + step * (p // every)` of the entry that elements at position `p` along a dimension depend on.
 
-    Outside of the range there is no entry. After rows of several elements were flattened, `every` is their number.
+    An index outside of the variable stands for no entry. `every` is 1, or the number of elements of a row after rows
+    were flattened: all elements of a row depend on the same entry.
     """
 
     dim: int

@@ -192,7 +192,7 @@ class _Running:
         return answered
 
     def _without_density(self, variable: RandomVariable, forward: Forward) -> RandomVariable:
-        """Sample a latent variable whose density depends on discrete ones: it is part of the sums."""
+        """Sample a latent variable with its density masked out: the sums over discrete variables contain it."""
         assert variable.distribution is not None
         answered = forward(replace(variable, distribution=MaskedDistribution(variable.distribution, False)))
         if answered.distribution is None or answered.observed:
@@ -243,7 +243,11 @@ class _Running:
                 send(RandomVariable(self.survey.sites[site].name, shared_term, value, observed=True))
 
     def _carry(self, name: str, table: ValueTable, terms: Mapping[tuple[Dim, ...], tuple[int, Array]]) -> bool:
-        """Sample an observed variable with the sums as its density, if it has one for each element."""
+        """Sample an observed variable whose density is the sums, if there is one sum for each of its elements.
+
+        Returns:
+            Whether it was sampled. Otherwise the caller sends the sums as terms without a variable.
+        """
         ((plates, (_, term)),) = terms.items()
         variable = self._held[name]
         assert variable.distribution is not None

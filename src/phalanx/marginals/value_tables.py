@@ -248,7 +248,7 @@ class Tabulation(Interpreter[ValueTable]):
         return [ValueTable(array, axes) for array in outputs]
 
     def _placed(self, table: ValueTable, moves: Moves, shape: tuple[int, ...]) -> ValueTable:
-        """Return an operand with the axes that the result has because of it; the array itself is unchanged."""
+        """Return an operand whose axes are indexed by positions of the result, of this `shape`, instead of its own."""
         axes = [moved(axis, moves, shape) for axis in table.axes]
         assert None not in axes
         return merged(table.array, axes)  # pyright: ignore[reportArgumentType]
@@ -327,7 +327,10 @@ class Tabulation(Interpreter[ValueTable]):
         return [merged(array, new)]  # pyright: ignore[reportArgumentType]
 
     def _custom(self, equation: JaxprEqn, parts: Any, inputs: list[ValueTable]) -> list[ValueTable] | None:
-        """Evaluate a function with derivatives of its own as it is; None if it mixes entries, and is followed."""
+        """Evaluate a function that has derivative rules of its own, such as a `custom_jvp`, without losing the rules.
+
+        None if the function mixes entries: its equations are then evaluated one by one.
+        """
         axes: list[tuple[TableAxis, ...]] = []
 
         def note(*arrays: Array) -> None:
@@ -368,11 +371,11 @@ class Tabulation(Interpreter[ValueTable]):
 
 
 class _Mixes(Exception):
-    """Signal of `_Keeping`: entries are mixed."""
+    """Raised by `_Keeping` at an operation that mixes entries."""
 
 
 class _Keeping(Tabulation):
-    """An evaluation that raises instead of separating entries."""
+    """Tabulation that raises where an operation mixes entries, instead of adding an axis for each of them."""
 
     def _separated(self, table: ValueTable, dim: int, equation: JaxprEqn) -> ValueTable:
         raise _Mixes

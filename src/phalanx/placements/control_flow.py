@@ -1,8 +1,9 @@
 """Loops and branches on one device's parts: carries keep their placements from turn to turn, tests are replicated.
 
-A carry begins with the placements that it has, and is joined with what a turn makes of it, until nothing changes. In
-`lax.scan(lambda c, t: (c + (t * x).sum(), None), 0.0, times)` over sharded rows x, the carry begins replicated, and a
-turn makes a partial sum of it: it is carried as a partial sum, and added once, after the loop.
+The placement of a carry must be the same before and after a turn. It is the join of the initial value's placement and
+that after a turn, computed again until it no longer changes. In the loop
+`lax.scan(lambda c, t: (c + (t * x).sum(), None), 0.0, times)` over sharded rows x, the initial value is replicated, and
+after a turn the carry is a partial sum. The loop carries partial sums, and one all-reduce after the loop adds them.
 """
 
 from __future__ import annotations

@@ -482,7 +482,7 @@ class PlacementInterpreter(Interpreter[PlacedValue]):
         return self._bind(equation, inputs, plans)
 
     def bind_replicated(self, equation: JaxprEqn, inputs: Sequence[PlacedValue]) -> list[PlacedValue]:
-        """Return the results of an equation on replicated operands, with all that it calls left as it is."""
+        """Return the results of an equation on replicated operands; programs that it calls are not rewritten."""
         plan = Plan([REPLICATED] * len(inputs), [REPLICATED] * len(equation.outvars))
         return self._bind(equation, inputs, [plan] * len(self.axes))
 

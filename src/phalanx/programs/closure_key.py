@@ -49,8 +49,8 @@ class OfThisProcess:
 def check_function(whole: TracedProgram) -> None:
     """Raise if traces of a program keep computing with other constants: it draws random numbers or reads a clock.
 
-    A setting of JAX or NumPyro that was changed after the first trace, or a value that the program computed once and
-    keeps, makes one other program, not another one each time. Where a second trace differs, further ones are compared.
+    A single difference is no error: a setting of JAX may have changed since the first trace, or the program may cache a
+    value. If the second trace differs from the first, each of up to `FURTHER_TRACES` is compared with the one before.
 
     Raises:
         ValueError: naming the line with the first constant that differs, or the variable if no line of the user's does.
@@ -72,7 +72,7 @@ def check_function(whole: TracedProgram) -> None:
 
 
 FURTHER_TRACES = 4
-"""Traces of a program after a second one that differs: of a branch taken at random two in a row may agree."""
+"""Number of traces after a second one that differs: two may agree by chance if a branch is taken at random."""
 
 
 def _is_other(one: TracedProgram, other: TracedProgram) -> bool:

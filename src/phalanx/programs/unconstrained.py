@@ -76,7 +76,11 @@ class Evaluation:
         return out
 
     def totals(self, terms: Collection[tuple[str, str]], lanes: int) -> dict[tuple[str, str], Total]:
-        """Return the summed terms, for one of `lanes` chains that are evaluated at once; `terms` are to be met."""
+        """Return the sum of each term, for one of `lanes` chains that are evaluated at once.
+
+        Raises:
+            ValueError: when the variables differ from those in `terms`, the terms of the first trace.
+        """
         term_names = [name for name, variable in self.variables.items() if variable.distribution is not None]
         if set(term_names) != (before := {name for name, _ in terms}):
             names = ", ".join(map(repr, sorted(before.symmetric_difference(term_names))))

@@ -164,7 +164,11 @@ def slices(
 
 
 def own_sizes(sizes: Sequence[int], whole: PlacedValue, array: Array) -> list[int]:
-    """Return the sizes on this device of what a primitive takes of a whole value: another axis may divide it, too."""
+    """Return sizes of slices of a whole value as sizes on this device.
+
+    A slice that is as long as the whole value along a dimension is as long as this device's array, which other mesh
+    axes may divide.
+    """
     triples = zip(sizes, whole.shape, array.shape, strict=True)
     return [local if size == everything else size for size, everything, local in triples]
 

@@ -114,7 +114,10 @@ def key_of(pair: Pair, *what: Hashable) -> Hashable | None:
 
 
 def alignment_of(pair: Pair) -> Alignment:
-    """Return facts that guide and model show together; a density on the real line leaves nothing out."""
+    """Return what the traces of guide and model show about each other.
+
+    A guide that is made from the model draws from the whole real line, so that it leaves out no part of a support.
+    """
     if pair.program_guide:
         return pair.program_guide.alignment
     return Alignment(described={latent.name: f"{latent.support} {latent.shape}" for latent in pair.problem.latents})

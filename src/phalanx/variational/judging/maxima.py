@@ -240,7 +240,7 @@ class HostLogDensity:
         return at
 
     def flat_directions(self, vector: Float[np.ndarray, "coordinate"]) -> Float64[np.ndarray, "coordinate"]:
-        """Return 1 or -1 for the direction in which the density never falls, or 0, of each coordinate."""
+        """Return the direction, 1 or -1, in which the density never falls, for each coordinate; 0 without one."""
         log_p = self.log_density(vector)
         signs = np.zeros(self._size)
         for way in (1.0, -1.0):
