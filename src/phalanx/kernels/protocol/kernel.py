@@ -123,9 +123,16 @@ class Machine(Protocol):
     ) -> tuple[LaneState, Bool[Array, "lanes"], PyTree]:
         """Advance all lanes by one tick.
 
+        A machine whose draws take several ticks must return `draw` and `at` of lanes that are not active unchanged,
+        and must bring these lanes to rest: the next tick in which they are active begins their draw again, from `at`.
+        A machine of whole draws may ignore `active`: the positions of lanes that are not active may move. No machine
+        needs to mask its results: the caller ignores the end of a draw, and its statistics, in lanes that are not
+        active.
+
         Args:
-            now: the lanes' state. The `now.at` of lanes at rest may have changed: chains are relocated.
-            active: lanes that may start and end draws, `(lanes,)`; the others are at rest, and stay so.
+            now: the lanes' state. The `now.at` of lanes at rest, which have no draw under way, may have changed: chains
+                are relocated.
+            active: true for lanes whose draws are wanted in this tick, `(lanes,)`.
             keys: the lanes' keys, of which each draw has one.
             target: the log density.
             tuning: hyperparameters; a metric among them acts on vectors.
