@@ -208,16 +208,16 @@ def _check(tree: Tree, end: PhasePoint, normals: Vector, target: LaneTarget, tun
 def _double(
     tree: Tree, leaf: Leaf, start: Point, active: Bool[Array, "lanes"], word: Array, tuning: Tuning
 ) -> tuple[Tree, Endings]:
-    """Return the tree, doubled in lanes whose subtree is complete, and what has ended."""
-    complete = tree.leaf + 1 == jnp.left_shift(1, tree.depth)
-    doubles = complete & ~leaf.turning & ~leaf.diverging & active
+    """Return the tree, doubled in lanes whose subtree has all its leaves, and the subtrees and draws that end."""
+    has_all_leaves = tree.leaf + 1 == jnp.left_shift(1, tree.depth)
+    doubles = has_all_leaves & ~leaf.turning & ~leaf.diverging & active
     tree = tree.join_subtree(doubles, start, word)
     across_halves = leaf.turning_at_join | leaf.turning_from_join
-    full = tree.depth >= tuning.max_depth
+    at_max_depth = tree.depth >= tuning.max_depth
     turned = leaf.turning_from_fixed_end | across_halves & (tree.depth <= CROSS_CHECK_LEVELS + 1)
-    subtree_ended = complete | leaf.turning | leaf.diverging
-    is_complete = subtree_ended & (~doubles | turned | full) & active
-    return tree, Endings(subtree_ended, is_complete, is_complete & doubles & ~turned & full)
+    subtree_ends = has_all_leaves | leaf.turning | leaf.diverging
+    draw_ends = subtree_ends & (~doubles | turned | at_max_depth) & active
+    return tree, Endings(subtree_ends, draw_ends, draw_ends & doubles & ~turned & at_max_depth)
 
 
 def _finish(
