@@ -67,12 +67,12 @@ class NormalFit(NamedTuple):
         """Half the logarithm of the covariance's determinant."""
         return float(np.log(self.root if self.root.ndim == 1 else np.diag(self.root)).sum())
 
-    def narrowed(self, rows: Float64[np.ndarray, "draw coordinate"]) -> Float64[np.ndarray, "draw coordinate"]:
+    def whiten(self, rows: Float64[np.ndarray, "draw coordinate"]) -> Float64[np.ndarray, "draw coordinate"]:
         """Map draws of this density to standard normals."""
         deviations = rows - self.mean
         return deviations / self.root if self.root.ndim == 1 else np.linalg.solve(self.root, deviations.T).T
 
-    def widened(self, standard: Float64[np.ndarray, "draw coordinate"]) -> Float64[np.ndarray, "draw coordinate"]:
+    def unwhiten(self, standard: Float64[np.ndarray, "draw coordinate"]) -> Float64[np.ndarray, "draw coordinate"]:
         """Map standard normals to draws of this density."""
         return self.mean + (standard * self.root if self.root.ndim == 1 else standard @ self.root.T)
 
@@ -96,7 +96,7 @@ def log_mass_at_most(region: Region) -> float:
     bounds = [math.inf]
     for fit in normals(region):
         dense = fit.root.ndim == 2
-        each = _independent(fit.narrowed(region.rows), region.chain)
+        each = _independent(fit.whiten(region.rows), region.chain)
         count = each * len(np.unique(region.chain))
         if each < MIXED or (dense and count < DENSE * size):
             continue
@@ -112,7 +112,7 @@ def log_mass_at_least(
 ) -> float:
     """Return a bound from below on the logarithm of the posterior's mass, from as many points drawn from `fit`."""
     standard = random.standard_normal((points, len(fit.mean)))
-    heights = np.asarray(log_density(fit.widened(standard)), np.float64)
+    heights = np.asarray(log_density(fit.unwhiten(standard)), np.float64)
     weights = heights + 0.5 * np.square(standard).sum(1)
     weights = weights[np.isfinite(weights)]
     if not len(weights):

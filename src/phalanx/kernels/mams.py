@@ -80,14 +80,14 @@ class Microcanonical:
         """Make half a turn, a drift, half a turn."""
         reach = step_size * np.sqrt(target.coordinates, dtype=target.dtype)
         half, first = _turn_direction(phase.momentum, phase.gradient, 0.5 * reach, target, metric)
-        position = phase.position + reach * metric.widened(half)
+        position = phase.position + reach * metric.unwhiten(half)
         log_density, gradient = target.value_and_grad(position)
         momentum, second = _turn_direction(half, gradient, 0.5 * reach, target, metric)
         return PhasePoint(position, momentum, log_density, gradient, phase.gathered.then(first).then(second))
 
     def velocity(self, phase: PhasePoint, target: LaneTarget, metric: LaneMetric) -> Vector:
         """Return the direction, scaled to the mean length of a Hamiltonian velocity."""
-        return np.sqrt(target.coordinates, dtype=target.dtype) * metric.widened(phase.momentum)
+        return np.sqrt(target.coordinates, dtype=target.dtype) * metric.unwhiten(phase.momentum)
 
     def kinetic_energy(self, phase: PhasePoint, target: LaneTarget, metric: LaneMetric) -> Float[Array, "lanes"]:
         """Return the energy gained since the start: a direction alone does not determine it."""
@@ -114,7 +114,7 @@ def _turn_direction(
     With $e$ the gradient's direction, $\delta$ the reach times its length and $a, b = (1 \pm e \cdot u) / 2$,
     directions near $u$ contract by $a e^\delta + b e^{-\delta}$; kinetic energy is its logarithm, times $d - 1$.
     """
-    scaled_gradient = metric.narrowed(gradient)
+    scaled_gradient = metric.whiten_gradient(gradient)
     square, along = target.inner_products((scaled_gradient, scaled_gradient), (scaled_gradient, direction))
     size = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
     towards = scaled_gradient / size

@@ -3,7 +3,8 @@ r"""Metric that warm-up adapts: a variance for every coordinate, and correlation
 $$M^{-1} = S \bigl(c I + U (\Lambda - c I) U^\top\bigr) S$$
 
 with $S$ the square roots of the variances, $U$ orthonormal columns over the global coordinates and $\Lambda$ the
-variances along them. With few columns and $c = 1$ it is diagonal plus low rank; with as many columns as coordinates
+variances along them. Below, $A$ is the matrix in brackets, or the identity where $U$ is not used, so that
+$M^{-1} = S A S$. With few columns and $c = 1$ the metric is diagonal plus low rank; with as many columns as coordinates
 and $c = 0$ it is any covariance, multiplied without cancellation. Sharded coordinates have variances only: a covariance
 between devices would cost communication in every step.
 
@@ -28,15 +29,23 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 FEW_TERMS = 16
-"""Terms in the sums of a matrix product up to which its multiplications are written out."""
+"""Most terms in each sum of a matrix product that is written out as a sum of products of vectors."""
 
 FEW_LANES = 16
-"""Lanes up to which they are the rows of a product with a matrix, not its columns: on a CPU XLA multiplies a few rows
-faster than as many columns, and many rows slower."""
+"""Most lanes that are the rows of a matrix product, and not its columns: on a CPU XLA multiplies a few rows faster than
+as many columns, and many rows slower."""
 
 
 class LaneMetric(NamedTuple):
-    """Metric that acts on vectors of all lanes. `scale` is the diagonal of S."""
+    """Metric that acts on vectors of all lanes.
+
+    Attributes:
+        scale: the diagonal of S, `(coordinates, 1)` if it is equal in all lanes, else `(coordinates, lanes)`.
+        directions: U, orthonormal columns over the global coordinates.
+        variances: the diagonal of Λ, the variances along U of coordinates divided by S.
+        outside: c, the variance of these coordinates along all directions orthogonal to U.
+        correlated: true if U is used; false if the metric is the square of S.
+    """
 
     scale: Vector
     directions: Float[Array, "coordinates rank"]
@@ -63,23 +72,24 @@ class LaneMetric(NamedTuple):
         return self.scale * self._along(self.variances - self.outside, self.outside, self.scale * momentum)
 
     def momentum(self, normals: Vector, where: Bool[Array, "lanes"] | None = None) -> Vector:
-        """Return momenta made of standard normals z: with $M^{-1} = S A S$, $p = S^{-1} A^{-1/2} z$.
+        """Return momenta $p = S^{-1} A^{-1/2} z$, of covariance $M$, made of standard normals z.
 
-        If `where` is given, they are right in its lanes alone; where it has none, no product with U is taken.
+        Momenta of lanes outside of `where` may be wrong: if it is false in all lanes, products with U are skipped.
         """
         # with c = 0, U spans all coordinates
         unit = jnp.where(self.outside > 0, 1.0, 0.0).astype(self.outside.dtype)
         return self._along(1 / jnp.sqrt(self.variances) - unit, unit, normals, where) / self.scale
 
-    def widened(self, whitened: Vector) -> Vector:
-        r"""Return $S A^{1/2} z$ with $M^{-1} = S A S$: map whitened coordinates to the scale of positions."""
-        return self.scale * self._root(whitened)
+    def unwhiten(self, whitened: Vector) -> Vector:
+        r"""Return $S A^{1/2} z$: map a vector in whitened coordinates, whose metric is the identity, to positions."""
+        return self.scale * self._times_root(whitened)
 
-    def narrowed(self, gradient: Vector) -> Vector:
-        r"""Return $A^{1/2} S g$: map the gradient by the position to that by whitened coordinates; see `widened`."""
-        return self._root(self.scale * gradient)
+    def whiten_gradient(self, gradient: Vector) -> Vector:
+        r"""Return $A^{1/2} S g$: map the gradient by the position to that by whitened coordinates; see `unwhiten`."""
+        return self._times_root(self.scale * gradient)
 
-    def _root(self, vector: Vector) -> Vector:
+    def _times_root(self, vector: Vector) -> Vector:
+        r"""Return $A^{1/2} v$."""
         return self._along(jnp.sqrt(self.variances) - jnp.sqrt(self.outside), jnp.sqrt(self.outside), vector)
 
     def _along(
@@ -89,7 +99,7 @@ class LaneMetric(NamedTuple):
         vector: Vector,
         where: Bool[Array, "lanes"] | None = None,
     ) -> Vector:
-        """Return `outside` times the global coordinates, plus U times their components along U times `factors`."""
+        r"""Return $(c I + U F U^\top) v$ on the global coordinates, with c `outside` and F of diagonal `factors`."""
         if not self.variances.size:
             return vector
 
@@ -104,7 +114,7 @@ class LaneMetric(NamedTuple):
 def _product(matrix: Float[Array, "rows inner"], columns: Float[Array, "inner lanes"]) -> Float[Array, "rows lanes"]:
     """Return a matrix product.
 
-    On a CPU XLA does not fuse a dot into a tick, so that a small product is written out; a few lanes are its rows.
+    On a CPU XLA does not fuse a dot with the other operations of a tick, but fuses a small product that is written out.
     """
     inner = matrix.shape[1]
     if inner <= FEW_TERMS and Workaround.WRITTEN_OUT_PRODUCTS.is_on:
