@@ -92,6 +92,8 @@ class TrajectoryState(NamedTuple):
 class TrajectoryLength(Tuner):
     """Tuner of `trajectory_length`, from the statistics `trajectory_gradient` and `jump_gradient`.
 
+    It also sets `in_warm_up`, true until warm-up is over, so that the kernel need not compute these later.
+
     Example:
         >>> import phalanx as phx
         >>> phx.kernels.TrajectoryLength().sets
@@ -131,7 +133,7 @@ class TrajectoryLength(Tuner):
     def apply(self, state: TrajectoryState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the length to try, or to keep."""
         length = np.asarray(state.averaged if stage.over else state.length, tuning.trajectory_length.dtype)
-        return tuning._replace(trajectory_length=length, learns=np.bool_(not stage.over))
+        return tuning._replace(trajectory_length=length, in_warm_up=np.bool_(not stage.over))
 
 
 class FixedLengthState(NamedTuple):
@@ -140,7 +142,7 @@ class FixedLengthState(NamedTuple):
 
 @dataclass(frozen=True)
 class FixedLength(Tuner):
-    """Tuner that leaves `trajectory_length` as it is, and sets `learns` in warm-up as `TrajectoryLength` does."""
+    """Tuner that leaves `trajectory_length` as it is, and sets `in_warm_up` as `TrajectoryLength` does."""
 
     def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> FixedLengthState:
         """Return the only state."""
@@ -152,4 +154,4 @@ class FixedLength(Tuner):
 
     def apply(self, state: FixedLengthState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set whether warm-up goes on."""
-        return tuning._replace(learns=np.bool_(not stage.over))
+        return tuning._replace(in_warm_up=np.bool_(not stage.over))

@@ -48,14 +48,15 @@ if TYPE_CHECKING:
 class Tuning(NamedTuple):
     """Hyperparameters: the step size, the longest trajectory in units of time, the most leapfrogs, and the metric.
 
-    `learns` is true in warm-up: the gradients of `Info` are computed, and trajectories that climb need not lead back.
+    `in_warm_up` is true in warm-up, and at all temperatures of `phx.smc`: the gradients of `Info` are computed, and
+    trajectories that end higher need not be reversible, see `draw_by_trajectory`.
     """
 
     step_size: Any
     trajectory_length: Any
     max_steps: Any
     metric: Any
-    learns: Any
+    in_warm_up: Any
 
 
 class Info(NamedTuple):
@@ -91,7 +92,7 @@ class SharedLength(Machine):
         time, steps = shared_length(now.draw[0], tuning, target.dtype)
         key = keys.of_draw(now.draw)
         new, info, end = draw_by_trajectory(
-            self.dynamics, key, now.at, steps, tuning.step_size, target, tuning.metric, tuning.learns
+            self.dynamics, key, now.at, steps, tuning.step_size, target, tuning.metric, tuning.in_warm_up
         )
 
         def gradients() -> tuple[Array, Array]:
@@ -101,7 +102,7 @@ class SharedLength(Machine):
 
         # all devices take the same branch, which has a collective
         none = jnp.zeros_like(info.acceptance_rate)
-        gained, jumped = lax.cond(tuning.learns, gradients, lambda: (none, none))
+        gained, jumped = lax.cond(tuning.in_warm_up, gradients, lambda: (none, none))
         return LaneState(now.draw + 1, new, ()), jnp.ones(target.count, bool), Info(*info, gained, jumped)
 
 

@@ -92,8 +92,8 @@ def test_in_warm_up_a_trajectory_that_climbs_need_not_lead_back():
     begin = {"x": np.full((200, 2), 7.0, np.float32)}
     tuning: dict[str, Any] = {"step_size": np.float32(0.05), "trajectory_length": np.float32(4.0)}
     drawer = Drawer(model, phx.mams(), 200, 1)
-    for learns, moves in ((False, False), (True, True)):
-        found, _ = drawer.after(begin, **tuning, learns=np.bool_(learns))
+    for in_warm_up, moves in ((False, False), (True, True)):
+        found, _ = drawer.after(begin, **tuning, in_warm_up=np.bool_(in_warm_up))
         assert ((found["x"] != begin["x"]).any(1) == moves).mean() > 0.9
 
 

@@ -32,14 +32,14 @@ class PhasePoint(NamedTuple):
         position, momentum: of every lane.
         log_density: at the position, `(lanes,)`.
         gradient: of the log density.
-        gathered: state of the trajectory so far that dynamics need besides the momentum.
+        path_state: further state of the dynamics, which depends on the trajectory up to this point.
     """
 
     position: Vector
     momentum: Vector
     log_density: Total
     gradient: Vector
-    gathered: Any = ()
+    path_state: Any = ()
 
 
 def leapfrog(

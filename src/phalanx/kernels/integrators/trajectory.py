@@ -48,8 +48,8 @@ class Dynamics(Protocol):
         """Return the kinetic energy up to a constant; called at both ends of a trajectory, not at every leapfrog."""
         ...
 
-    def retraceable(self, begin: PhasePoint, end: PhasePoint) -> Bool[Array, "lanes"]:
-        """Return whether a trajectory from the end leads back to the start, as far as numbers resolve."""
+    def is_reversible(self, begin: PhasePoint, end: PhasePoint) -> Bool[Array, "lanes"]:
+        """Return whether a trajectory from the end leads back to the start, despite rounding; else it is rejected."""
         return jnp.ones(end.log_density.shape, bool)
 
 
@@ -84,7 +84,7 @@ def draw_by_trajectory(
     step_size: Float[Array, "*#lanes"],
     target: LaneTarget,
     metric: LaneMetric,
-    arrives: bool | Bool[Array, ""] = False,
+    in_warm_up: bool | Bool[Array, ""] = False,
 ) -> tuple[Point, Info, PhasePoint]:
     """Make a draw of every lane: a trajectory with a new momentum, and a Metropolis decision at its end.
 
@@ -96,8 +96,8 @@ def draw_by_trajectory(
         step_size: their length, one for all lanes or one for each, `(lanes,)`.
         target: the log density.
         metric: the inverse mass matrix.
-        arrives: true in warm-up. A trajectory that climbs need not lead back then: chains on their way to the posterior
-            have no distribution to keep, and would be held where they began.
+        in_warm_up: true to accept ends of a higher log density even if the trajectory is not reversible. Chains on
+            their way to the posterior have no distribution to leave invariant, and would be held where they began.
 
     Returns:
         The lanes' next points, statistics of the draw, and the end of the trajectory.
@@ -112,8 +112,8 @@ def draw_by_trajectory(
     end = dynamics.leapfrog(phase, step_size, target, metric)
     energy = dynamics.kinetic_energy(begin, target, metric) - at.log_density
     error = dynamics.kinetic_energy(end, target, metric) - end.log_density - energy
-    climbs = arrives & (end.log_density - at.log_density > 0)
-    error = jnp.where(dynamics.retraceable(begin, end) | climbs, error, jnp.inf)
+    climbs_in_warm_up = in_warm_up & (end.log_density - at.log_density > 0)
+    error = jnp.where(dynamics.is_reversible(begin, end) | climbs_in_warm_up, error, jnp.inf)
     proposal = Point(end.position, end.log_density, end.gradient)
     new, info = decide(target.uniform(key), at, proposal, energy, error, num_steps)
     return new, info, end
