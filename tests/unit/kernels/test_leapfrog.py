@@ -43,7 +43,7 @@ def with_lanes(name, count, f):
 
     def run(arrays):
         on_lanes = LaneTarget(target.on_device(arrays, count), count)
-        on_lanes.count_coordinates()
+        on_lanes.cache_coordinate_numbers()
         metric = LaneMetric.of(jax.tree.map(jnp.asarray, given), on_lanes)
         return f(on_lanes, metric, Keys.of_chains(0, jnp.arange(count)))
 

@@ -38,7 +38,7 @@ def _both(places: Any, length: Any, most: Any, step_size: Any) -> Any:
 
     def run(arrays: Any, places: Any, length: Any, most: Any, step_size: Any) -> Any:
         target = LaneTarget(TARGET.on_device(arrays, LANES), LANES)
-        target.count_coordinates()
+        target.cache_coordinate_numbers()
         metric, dynamics, key = LaneMetric.of(None, target), Microcanonical(), Keys.of_chains(0, jnp.arange(LANES))
         position = jax.tree.map(lambda part: places.reshape(part.shape), target.normal(key.of_draw(0)))
         at = Point(position, *target.value_and_grad(position))

@@ -64,7 +64,7 @@ class KernelAdapter:
             keys: the lanes' keys.
             target: the log density.
         """
-        target.count_coordinates()
+        target.cache_coordinate_numbers()
         at = Point(at.position.T, at.log_density, at.gradient.T)
         now = LaneState(jnp.broadcast_to(draw, (target.count,)), at, ())
         return now._replace(kernel_state=self.machine.init(now, keys, target))
@@ -73,7 +73,7 @@ class KernelAdapter:
         self, now: LaneState, active: Bool[Array, "lanes"], keys: Keys, target: LaneTarget, tuning: PyTree
     ) -> tuple[LaneState, Bool[Array, "lanes"], PyTree]:
         """Advance all lanes by one tick, as `Machine.step` does, without a change of types."""
-        target.count_coordinates()
+        target.cache_coordinate_numbers()
         if "metric" in tuning._fields:
             tuning = tuning._replace(metric=LaneMetric.of(tuning.metric, target))
         new, has_ended, info = self.machine.step(now, active, keys, target, tuning)

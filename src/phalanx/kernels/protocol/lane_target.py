@@ -135,8 +135,8 @@ class LaneTarget:
         """Return the mean over all chains of all devices, in arrays with a single lane, by one sum over devices."""
         return lax.pmean(jax.tree.map(lambda part: part.mean(-1, keepdims=True), values), CHAIN)
 
-    def count_coordinates(self) -> None:
-        """Cache the numbers of the coordinates outside of branches and loops, since values cached inside are lost."""
+    def cache_coordinate_numbers(self) -> None:
+        """Cache the numbers of the coordinates: call it before branches and loops, where cached tracers would leak."""
         _ = self._numbers, self._real
 
     @cached_property
