@@ -1,5 +1,8 @@
 r"""Tuner of late-adjusted sampling: trajectories of unadjusted draws, then step size and trajectories of adjusted ones.
 
+A draw is adjusted if a Metropolis decision ends its trajectory, which corrects the error of the integrator. An
+unadjusted draw is the end of its trajectory, whatever the energy error.
+
 A trajectory is 1.9 standard deviations of the chains long. Unadjusted draws tune their step size on the devices,
 leapfrog by leapfrog (`phalanx.kernels.integrators.unadjusted`). Until a first metric is learned they stop after 4
 leapfrogs, with each further metric after twice as many, up to 32: an early metric helps more than long trajectories,
@@ -22,13 +25,22 @@ from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 from phalanx.mesh.specs import PyTree
 
 LENGTH = 1.9
-"""Length of a trajectory, in standard deviations of the chains."""
+"""Length of a trajectory, in standard deviations of the chains, as in the source."""
 
-STEPS, MOST_STEPS = 4, 32
-"""The most leapfrogs of an unadjusted trajectory in the first window, and in any."""
+FIRST_STEPS = 4
+"""Most leapfrogs of an unadjusted trajectory in the first window."""
 
-FEW, LENIENT, STRICT = 200, 0.7, 0.9
-"""Coordinates up to which the lower acceptance rate is aimed at, and both rates."""
+MOST_STEPS = 32
+"""Most leapfrogs of an unadjusted trajectory in any window."""
+
+FEW_COORDINATES = 200
+"""Largest number of coordinates for which the acceptance rate to aim at is `RATE_OF_FEW`."""
+
+RATE_OF_FEW = 0.7
+"""Acceptance rate to aim at with few coordinates: the default of `phx.chees`."""
+
+RATE_OF_MANY = 0.9
+"""Acceptance rate to aim at with more coordinates: the default of `phx.mams`."""
 
 
 class LateAdjustmentState(NamedTuple):
@@ -115,7 +127,7 @@ class LateAdjustment(Tuner):
             step_size = tuning.step_size
         if adjusted is not None:
             length = min(length, most * float(step_size))
-        steps = np.asarray(min(STEPS << stage.window, MOST_STEPS), tuning.unadjusted_steps.dtype)
+        steps = np.asarray(min(FIRST_STEPS << stage.window, MOST_STEPS), tuning.unadjusted_steps.dtype)
         return tuning._replace(
             step_size=step_size,
             trajectory_length=np.asarray(length, dtype),
@@ -124,7 +136,7 @@ class LateAdjustment(Tuner):
         )
 
     def _step_size(self, state: LateAdjustmentState) -> StepSize:
-        target = self.target or (LENIENT if state.coordinates <= FEW else STRICT)
+        target = self.target or (RATE_OF_FEW if state.coordinates <= FEW_COORDINATES else RATE_OF_MANY)
         return StepSize(target, "max_steps", of_trajectories=True)
 
 

@@ -1,9 +1,9 @@
 r"""LAPS: late-adjusted parallel sampling, for hundreds of chains that find the posterior together.
 
-Warm-up has two parts. In the first, chains follow microcanonical trajectories without a Metropolis decision, which
-would hold them back on their way; the step size is tuned after each leapfrog, by the energy errors of all chains
-(`phalanx.kernels.integrators.unadjusted`). In the second part, and in sampling, a draw is one of
-`phalanx.kernels.mams`, so that draws are of the posterior.
+Warm-up has two parts. In the first, draws are unadjusted: chains follow microcanonical trajectories without a
+Metropolis decision, which would hold them back on their way; the step size is tuned after each leapfrog, by the energy
+errors of all chains (`phalanx.kernels.integrators.unadjusted`). In the second part, and in sampling, draws are
+adjusted: a Metropolis decision ends each, as in `phalanx.kernels.mams`, so that draws are of the posterior.
 
 Source: Robnik, Cohn-Gordon, Seljak (2026), Late-adjusted parallel sampling, arXiv 2601.16696.
 """
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from phalanx.adaptation.late_adjustment import LENGTH, STEPS, LateAdjustment
+from phalanx.adaptation.late_adjustment import FIRST_STEPS, LENGTH, LateAdjustment
 from phalanx.adaptation.metric import Metric
 from phalanx.kernels.chees import shared_length
 from phalanx.kernels.integrators.trajectory import draw_by_trajectory
@@ -173,7 +173,7 @@ def laps(
     return Kernel(
         name=f"laps(step_size={step_size})",
         machine=LateAdjusted(Microcanonical(), tunes_step_size=step_size is None),
-        tuning=Tuning(first, hyperparameter(LENGTH), most, None, np.bool_(True), hyperparameter(STEPS)),
+        tuning=Tuning(first, hyperparameter(LENGTH), most, None, np.bool_(True), hyperparameter(FIRST_STEPS)),
         tuners=(Metric(metric), LateAdjustment(target_acceptance, tunes_step_size=step_size is None)),
         statistics=Info._fields,
         relocates=relocate,

@@ -2,10 +2,11 @@ r"""Trajectory without a Metropolis decision, whose step size is tuned after eac
 
 The step size $\epsilon$ follows the variance $v$ of the energy error of a leapfrog, per coordinate. With $b$ the mean
 squared distance of all chains from equipartition, $E[-x_i \, \partial_i \log\pi(x)] = 1$ for every coordinate, the
-variance to aim at is $0.1\, b^{3/8}$, and $\epsilon$ is multiplied by $(0.1\, b^{3/8} / v)^{1/6}$: steps are larger the
-farther the chains are from the posterior.
+variance to aim at is $0.1\, b^{3/8}$, and $\epsilon$ is multiplied by $(0.1\, b^{3/8} / v)^{1/6}$, since $v$ grows with
+$\epsilon^6$: steps are larger the farther the chains are from the posterior. Below, $b$ is called the imbalance.
 
-Source: Robnik, Cohn-Gordon, Seljak (2026), Late-adjusted parallel sampling, arXiv 2601.16696.
+Source: Robnik, Cohn-Gordon, Seljak (2026), Late-adjusted parallel sampling, arXiv 2601.16696, and its implementation in
+BlackJAX, for all constants but those for which another reason is given.
 """
 
 from __future__ import annotations
@@ -26,29 +27,42 @@ from phalanx.mesh.position import Vector, choose, inner_products
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-ENERGY, POWER = 0.1, 3 / 8
-"""Energy variance per coordinate to aim at where the squared imbalance is one, and the power with which it falls."""
+TARGET_VARIANCE = 0.1
+"""Energy variance per coordinate to aim at where the imbalance is one."""
+
+IMBALANCE_POWER = 3 / 8
+"""Power of the imbalance to which the energy variance to aim at is proportional."""
 
 MOST_IMBALANCE = 464.0
-"""A larger squared imbalance counts as this one, for which the energy variance to aim at is one: chains that are spread
-over many scales have one of 1e6 and more, which says nothing about a step size."""
+"""A larger imbalance counts as this one, for which the energy variance to aim at is one. Chains whose
+distances from the posterior differ by orders of magnitude have 1e6 and more, which says nothing about a step size."""
 
-LEAST_VARIANCE, MOST_VARIANCE = 1e-20, 1e10
-"""Bounds on the square of the energy error of a leapfrog per coordinate, whose logarithm is taken."""
+LEAST_VARIANCE = 1e-20
+"""Lower bound on the squared energy error of a lane per coordinate: errors below rounding have a finite logarithm."""
+
+MOST_VARIANCE = 1e10
+"""Upper bound on that square, and its value for a lane that makes no leapfrog, whose error may be infinite."""
 
 LOG_OF_SQUARE = -1.2704
 """Mean of the logarithm of the square of a standard normal: a mean of logarithms of squared errors is so much below the
 logarithm of their variance."""
 
-LEAST_FACTOR, MOST_FACTOR = 0.3, 3.0
-"""Bounds on the factor by which the step size changes after a leapfrog."""
+LEAST_FACTOR = 0.3
+"""Least factor by which the step size changes after a leapfrog."""
 
-MOST_ERROR, MOST_OF_ROOT = 100.0, 10.0
-"""A leapfrog with a larger energy error, and one larger than this multiple of the root of the number of coordinates, is
-not made: it leads to where the posterior has no mass. Errors to aim at are at most as large as that root."""
+MOST_FACTOR = 3.0
+"""Largest factor by which the step size changes after a leapfrog."""
 
-BREAKING = 0.05
-"""Share of chains that make no leapfrog, from which the step size is halved."""
+MOST_ERROR = 100.0
+"""Largest energy error of a leapfrog that a lane makes, in nats: beyond it the posterior has no mass."""
+
+MOST_DEVIATIONS = 10.0
+"""The same bound in roots of the number of coordinates, if that is more: errors to aim at have a standard deviation of
+at most one such root."""
+
+MOST_BROKEN = 0.05
+"""Largest fraction of chains that may make no leapfrog before the step size is halved. BlackJAX halves it for a single
+chain, but one lost chain would then stop all others."""
 
 
 class Unadjusted(NamedTuple):
@@ -59,7 +73,7 @@ class Unadjusted(NamedTuple):
         steps: leapfrogs so far.
         length: their integration time so far, the sum of the step sizes.
         step_size: of the next leapfrog.
-        broken: true for lanes that have not made every leapfrog.
+        broken: true for lanes that have left out a leapfrog, because its energy error was too large.
     """
 
     phase: PhasePoint
@@ -102,7 +116,7 @@ def unadjusted_trajectory(
         new = dynamics.leapfrog(now.phase, now.step_size, target, metric)
         gained = dynamics.kinetic_energy(new, target, metric) - dynamics.kinetic_energy(now.phase, target, metric)
         error = gained - (new.log_density - now.phase.log_density)
-        breaks = ~(jnp.abs(error) < max(MOST_ERROR, MOST_OF_ROOT * math.sqrt(target.coordinates)))
+        breaks = ~(jnp.abs(error) < max(MOST_ERROR, MOST_DEVIATIONS * math.sqrt(target.coordinates)))
         new = choose(~breaks, new, now.phase)
         factor = _factor(error, breaks, new, middle, target) if tunes else 1.0
         length = now.length + now.step_size
@@ -129,6 +143,6 @@ def _factor(
     (square,), (total,) = inner_products(target.layout.groups, (balance, balance), (balance, ones))
     imbalance = jnp.maximum(1 + (square + 2 * total) / target.coordinates, 0)
     # a lost chain makes the imbalance NaN, which fmin ignores
-    aim = math.log(ENERGY) + POWER * jnp.log(jnp.fmin(imbalance, MOST_IMBALANCE))
+    aim = math.log(TARGET_VARIANCE) + IMBALANCE_POWER * jnp.log(jnp.fmin(imbalance, MOST_IMBALANCE))
     factor = jnp.clip(jnp.exp((aim - logarithm) / 6), LEAST_FACTOR, MOST_FACTOR)
-    return jnp.where(broken > BREAKING, 0.5, factor)
+    return jnp.where(broken > MOST_BROKEN, 0.5, factor)
