@@ -27,7 +27,7 @@ from phalanx.mesh.devices import CHAIN
 from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.processes import to_host
 from phalanx.programs.validity import find_invalid, nan_hint
-from phalanx.run.find_finite_start import FARTHER
+from phalanx.run.find_finite_start import FARTHER_ATTEMPTS
 
 if TYPE_CHECKING:
     from phalanx.run.device.blocks import Blocks, InitResult
@@ -244,7 +244,7 @@ def check_beginning(
     if given_names:
         where = f"with the values of {', '.join(map(repr, given_names))} that init= gives"
     if not guilty:
-        farther = "" if given_names else f", and at {FARTHER} farther from it"
+        farther = "" if given_names else f", and at {FARTHER_ATTEMPTS} farther from it"
         raise ValueError(
             f"Chain {chain}: the log density is finite but its gradient is not, {where}{farther}. Look for "
             f"sqrt, log, abs or norms at points without a derivative, among {', '.join(map(repr, values))}."

@@ -26,25 +26,36 @@ from phalanx.mesh.total import Total
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Key
 
-ATTEMPTS = 20
-"""Further attempts with a smaller radius each, if the log density is not finite."""
+NEARER_ATTEMPTS = 20
+"""Attempts after the first one, nearer to zero each, if a position cannot be used."""
 
-FARTHER = 20
-"""Further attempts with a larger radius each, if a log density was finite and its gradient was not: the gradient of
+FARTHER_ATTEMPTS = 20
+"""Attempts after these, farther from zero each, if a log density was finite and its gradient was not: the gradient of
 sqrt(exp(-x)) is not finite near zero once the exponential underflows."""
 
-FARTHEST = 10.0
+LARGEST_RADIUS = 10.0
 """Radius of the last attempt."""
 
-FAR = 1.0
-"""Rounding error of a starting log density, in nats, from which a chain climbs before it draws."""
+LARGEST_ROUNDING = 1.0
+"""Largest rounding error of a starting log density, in nats, with which a chain draws without a climb."""
 
-CLIMB, SLOW, PATIENCE = 300, 0.1, 10
-"""The most evaluations of a climb. It ends before where the last ten have not reduced the distance of the log density
-from zero by a tenth."""
+MOST_EVALUATIONS = 300
+"""Most evaluations of a climb, which bounds its time; it ends earlier where it becomes slow."""
 
-GROWTH, DECAY, FIRST_STEP = 1.5, 0.5, 0.1
-"""Factors of a coordinate's step where the sign of its gradient stays or changes, and its first step."""
+EVALUATIONS_PER_CHECK = 10
+"""Evaluations of a climb after which its speed is checked."""
+
+LEAST_PROGRESS = 0.1
+"""Least rise of the log density between two checks, as a fraction of its distance from zero: slower climbs end."""
+
+STEP_GROWTH = 1.5
+"""Factor of a coordinate's step where the sign of its gradient stays."""
+
+STEP_DECAY = 0.5
+"""Factor of a coordinate's step where the sign of its gradient changes."""
+
+FIRST_STEP = 0.1
+"""First step of each coordinate."""
 
 Misfits = dict[str, Array]
 """By variable, true if its given value has no unconstrained position."""
@@ -72,12 +83,12 @@ class RpropState(NamedTuple):
     """State of a climb by resilient propagation.
 
     Attributes:
-        count: evaluations so far; `CLIMB` once it has ended.
+        count: evaluations so far; `MOST_EVALUATIONS` once the climb has ended.
         position: the next position to evaluate.
         best: the highest position, its log density and gradient.
         gradient: the last gradient, zero where its sign had changed.
         steps: length of each coordinate's next step.
-        mark: log density of the best position at the last check of the speed.
+        last_height: log density of the best position at the last check of the speed.
     """
 
     count: Int[Array, ""]
@@ -85,7 +96,7 @@ class RpropState(NamedTuple):
     best: tuple[ByVariable, Total, ByVariable]
     gradient: ByVariable
     steps: ByVariable
-    mark: Float[Array, ""]
+    last_height: Float[Array, ""]
 
     @classmethod
     def at(cls, position: ByVariable, total: Total, gradient: ByVariable) -> RpropState:
@@ -98,20 +109,22 @@ class RpropState(NamedTuple):
         """Return the state after an evaluation at `position`."""
         best = _choose(is_finite & (total - self.best[1] > 0), (self.position, total, gradient), self.best)
         turns = jax.tree.map(lambda g, before: jnp.sign(g) * jnp.sign(before), gradient, self.gradient)
-        factors = jax.tree.map(lambda turn: jnp.where(turn > 0, GROWTH, jnp.where(turn < 0, DECAY, 1.0)), turns)
+        factors = jax.tree.map(
+            lambda turn: jnp.where(turn > 0, STEP_GROWTH, jnp.where(turn < 0, STEP_DECAY, 1.0)), turns
+        )
         followed = jax.tree.map(lambda g, turn: jnp.where(turn < 0, 0.0, g).astype(g.dtype), gradient, turns)
         # where the log density is not finite, go back and take shorter steps
-        factors = jax.tree.map(lambda factor: jnp.where(is_finite, factor, DECAY**3), factors)
+        factors = jax.tree.map(lambda factor: jnp.where(is_finite, factor, STEP_DECAY**3), factors)
         begin, followed = _choose(is_finite, (self.position, followed), (best[0], best[2]))
         steps = jax.tree.map(lambda step, factor: (step * factor).astype(step.dtype), self.steps, factors)
         position = jax.tree.map(lambda x, g, step: x + jnp.sign(g) * step, begin, followed, steps)
         count = self.count + 1
         height = best[1].value
-        is_due = count % PATIENCE == 0
-        is_slow = is_due & (height - self.mark < SLOW * jnp.abs(height))
-        count = jnp.where(is_slow, CLIMB, count)
-        mark = jnp.where(is_due, height, self.mark)
-        return RpropState(count, position, best, followed, steps, mark)
+        is_due = count % EVALUATIONS_PER_CHECK == 0
+        is_slow = is_due & (height - self.last_height < LEAST_PROGRESS * jnp.abs(height))
+        count = jnp.where(is_slow, MOST_EVALUATIONS, count)
+        last_height = jnp.where(is_due, height, self.last_height)
+        return RpropState(count, position, best, followed, steps, last_height)
 
 
 def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], start_values: Given) -> Attempt:
@@ -123,17 +136,17 @@ def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], st
     zeros = density.sites.layout.zeros()
 
     def missed(carry: Carry) -> Bool[Array, ""]:
-        attempt, steep, (_, good, _) = carry
-        return ~good & (attempt <= ATTEMPTS + jnp.where(steep, FARTHER, 0))
+        attempt, was_finite, (_, good, _) = carry
+        return ~good & (attempt <= NEARER_ATTEMPTS + jnp.where(was_finite, FARTHER_ATTEMPTS, 0))
 
     def again(carry: Carry) -> Carry:
-        attempt, steep, _ = carry
+        attempt, was_finite, _ = carry
         # The radius shrinks from 2 towards 0, where every constrained value is moderate, and then grows from 2.
-        grown = INITIAL_RADIUS + (FARTHEST - INITIAL_RADIUS) * (attempt - ATTEMPTS) / FARTHER
-        radius = jnp.where(attempt <= ATTEMPTS, INITIAL_RADIUS * (1 - attempt / ATTEMPTS), grown)
+        grown = INITIAL_RADIUS + (LARGEST_RADIUS - INITIAL_RADIUS) * (attempt - NEARER_ATTEMPTS) / FARTHER_ATTEMPTS
+        radius = jnp.where(attempt <= NEARER_ATTEMPTS, INITIAL_RADIUS * (1 - attempt / NEARER_ATTEMPTS), grown)
         position = density.initial_position(random.fold_in(key, attempt), radius)
         last = _evaluate_at(density, needs_gradient, position, start_values)
-        return attempt + 1, steep | jnp.isfinite(last[0].log_density.value), last
+        return attempt + 1, was_finite | jnp.isfinite(last[0].log_density.value), last
 
     # the first attempt is made in the loop, too, so that the model is compiled once
     height = jnp.zeros((), jnp.result_type(*zeros.values()))
@@ -144,8 +157,8 @@ def finite_start(density: Density, needs_gradient: bool, key: Key[Array, ""], st
 
 
 def is_far(log_density: Float[Array, "lanes"]) -> Bool[Array, "lanes"]:
-    """Return true for starts that rounding would hold."""
-    return jnp.abs(log_density) > FAR / jnp.finfo(log_density.dtype).eps
+    """Return true for starts whose log density has such rounding errors that its chain could not move."""
+    return jnp.abs(log_density) > LARGEST_ROUNDING / jnp.finfo(log_density.dtype).eps
 
 
 def climbed(density: Density, start: Point, far: Bool[Array, ""], start_values: Given) -> Point:
@@ -153,14 +166,14 @@ def climbed(density: Density, start: Point, far: Bool[Array, ""], start_values: 
     layout = density.sites.layout
     first = RpropState.at(start.position.by_variable(), start.log_density, start.gradient.by_variable())
     first = first.after(start.log_density, start.gradient.by_variable(), jnp.ones((), bool))
-    first = first._replace(count=jnp.where(far, first.count, CLIMB))
+    first = first._replace(count=jnp.where(far, first.count, MOST_EVALUATIONS))
 
     def step(state: RpropState) -> RpropState:
         at, is_finite, _ = _evaluate_at(density, True, state.position, start_values)
         state = state._replace(position=at.position.by_variable())
         return state.after(at.log_density, at.gradient.by_variable(), is_finite)
 
-    position, total, gradient = lax.while_loop(lambda state: state.count < CLIMB, step, first).best
+    position, total, gradient = lax.while_loop(lambda state: state.count < MOST_EVALUATIONS, step, first).best
     return Point(layout.vector(position), total, layout.vector(gradient))
 
 
