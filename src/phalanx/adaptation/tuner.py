@@ -83,8 +83,10 @@ class Sample(NamedTuple):
     chain: Integer[np.ndarray, "draw"]
 
 
-class Recentred(NamedTuple):
-    """Draws of a window in new coordinates. Tuners learn from them instead of the original draws.
+class RecentredDraws(NamedTuple):
+    """Draws of a window in the coordinates of the next window, whose centring differs.
+
+    Tuners learn from them instead of the original draws.
 
     Attributes:
         sample: the draws.

@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phalanx.adaptation.stuck_chains import Relocation, StuckChains
-from phalanx.adaptation.tuner import LAST_LEAST, Recentred, Sample, Stage, Sums, Tuner
+from phalanx.adaptation.tuner import LAST_LEAST, RecentredDraws, Sample, Stage, Sums, Tuner
 from phalanx.mesh.specs import PyTree
 
-ROUNDS = 4
-"""Ratio of the earlier draws of a window to the length of its next round."""
+EARLIER_DRAWS_PER_DRAW = 4
+"""Earlier draws of a window for each draw of its next round. The rounds of a window grow by a quarter each: short ones
+correct the tuning often while it is poor, and a window of any length has few."""
 
 
 class WarmUpState(NamedTuple):
@@ -96,10 +97,10 @@ class WarmUp:
         return state._replace(tuning=tuning)
 
     @property
-    def sampled_groups(self) -> int | None:
-        """Number of groups of coordinates to keep until the window ends; None for all, to find stuck chains."""
+    def num_sampled_groups(self) -> int | None:
+        """Groups of coordinates of the draws to keep until the window ends: 0, 1 (the global ones), or None for all."""
         if self._stuck is not None and self._stuck.compares:
-            return None
+            return None  # chains are compared in all coordinates
         return int(any(tuner.learns_from == "draws" for tuner in self._tuners))
 
     def over(self, state: WarmUpState) -> bool:
@@ -138,10 +139,11 @@ class WarmUp:
         ends = not self.searching(state) and state.draws + self.length(state) == self._windows[state.window]
         return ends and not self._stage(state.window + 1).over  # chains relocated at the end would stay correlated
 
-    def settles(self, state: WarmUpState) -> tuple[int, int] | None:
-        """Return the second eighth of the last window that tunes, if the next round completes it; else None.
+    def settling_draws(self, state: WarmUpState) -> tuple[int, int] | None:
+        """Return the first draw of the second eighth of the last window that tunes, and the first one after it.
 
-        Its draws are early ones of a time in which little is tuned any more.
+        None unless the next round completes that eighth. The verdict compares the draws of sampling with these, which
+        are early draws of a time in which the tuning changes little.
         """
         window = self._windows[state.window]
         first = window // 8
@@ -154,7 +156,7 @@ class WarmUp:
         return self._stage(state.window + 1).tunes
 
     def learn(
-        self, state: WarmUpState, sums: Sums, sample: Sample | None, recentred: Recentred | None = None
+        self, state: WarmUpState, sums: Sums, sample: Sample | None, recentred_draws: RecentredDraws | None = None
     ) -> tuple[WarmUpState, list[Relocation]]:
         """Return the state after a round, and the chains that continue beside others.
 
@@ -164,7 +166,7 @@ class WarmUp:
             state: state before the round.
             sums: sums over its draws.
             sample: draws of the window if it ends; see `ends_window`.
-            recentred: the same in the coordinates of the next window, if those differ.
+            recentred_draws: the same in the coordinates of the next window, if those differ.
         """
         searching, (length, ahead) = self.searching(state), (self.length(state), self.ahead(state))
         later = self.later(state) if ahead else None
@@ -182,20 +184,22 @@ class WarmUp:
             if state.draws == self._windows[state.window]:
                 if self._stuck is not None and sample is not None:
                     relocations = self._stuck.relocations(sample, state.window)
-                state = self._next_window(state, sample, recentred)
+                state = self._next_window(state, sample, recentred_draws)
         return state._replace(tuning=later if ahead else self.later(state)), relocations
 
-    def _next_window(self, state: WarmUpState, sample: Sample | None, recentred: Recentred | None) -> WarmUpState:
+    def _next_window(
+        self, state: WarmUpState, sample: Sample | None, recentred_draws: RecentredDraws | None
+    ) -> WarmUpState:
         state = state._replace(window=state.window + 1, draws=0)
         stage = self._stage(state.window)
         if not stage.tunes:
             return state
         states = list(state.states)
         for number, tuner in enumerate(self._tuners):
-            if recentred is not None and tuner.renews:
+            if recentred_draws is not None and tuner.renews:
                 empty = tuner.next_window(states[number], None, stage)
-                states[number] = tuner.update(empty, recentred.moments, state.tuning, stage)
-            window_sample = sample if recentred is None else recentred.sample
+                states[number] = tuner.update(empty, recentred_draws.moments, state.tuning, stage)
+            window_sample = sample if recentred_draws is None else recentred_draws.sample
             states[number] = tuner.next_window(states[number], window_sample, stage)
         return state._replace(states=tuple(states))
 
@@ -209,7 +213,7 @@ class WarmUp:
         if not (self._tuners and self._stage(state.window).tunes):
             return num_left
         every_draw = any(tuner.every_draw for tuner in self._tuners)
-        return min(1 if every_draw else math.ceil(num_draws / ROUNDS) + 1, num_left)
+        return min(1 if every_draw else math.ceil(num_draws / EARLIER_DRAWS_PER_DRAW) + 1, num_left)
 
 
 def _as_type(mine: PyTree, previous: PyTree) -> PyTree:

@@ -14,7 +14,7 @@ import numpy as np
 from phalanx.adaptation.centring import learn_centring
 from phalanx.adaptation.metric import LowRankMetric
 from phalanx.adaptation.stuck_chains import HostTarget, Relocation, StuckChains
-from phalanx.adaptation.tuner import Recentred, Sample, Sums, VectorMoments
+from phalanx.adaptation.tuner import RecentredDraws, Sample, Sums, VectorMoments
 from phalanx.adaptation.warm_up import WarmUp
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.position import Vector
@@ -65,7 +65,7 @@ class WarmUpPhase:
     def begin(self, state: RunState, beginning: Sums) -> RunState:
         """Return the state before the first round, given sums over initial positions and their gradients."""
         blocks = self._engine.blocks
-        groups = self._warm_up.sampled_groups
+        groups = self._warm_up.num_sampled_groups
         if self._engine.centring:
             groups = None
         one_of_each = blocks.num_chains * blocks.row_layout.widths[0]
@@ -197,7 +197,7 @@ class WarmUpPhase:
         sample = None
         assert state.warming is not None
         schedule = state.warming.schedule
-        if (part := warm_up.settles(schedule)) is not None:
+        if (part := warm_up.settling_draws(schedule)) is not None:
             state = self._with_settling_draws(state, part)
         if warm_up.searching(schedule) or warm_up.ends_window(schedule):
             state = self._with_empty_slots(state)
@@ -343,7 +343,7 @@ class Recentring(NamedTuple):
     """A centring, draws in the coordinates that belong to it, and the gradients evaluated to find both."""
 
     centring: Centrings
-    draws: Recentred
+    draws: RecentredDraws
     evaluations: int
 
 
@@ -363,7 +363,7 @@ def recentring_of(engine: Engine, sample: Sample) -> Recentring:
     recentred_sample = sample._replace(position=position.parts, gradient=there.gradient.parts)
     # the chains themselves are located, too, before and after
     evaluations = 2 * (len(draw_numbers) + engine.blocks.num_chains)
-    return Recentring(centring, Recentred(recentred_sample, _moments(recentred_sample)), evaluations)
+    return Recentring(centring, RecentredDraws(recentred_sample, _moments(recentred_sample)), evaluations)
 
 
 def _moments(sample: Sample) -> Sums:
