@@ -19,17 +19,21 @@ from phalanx.reducers.shifted import add_to, at_lanes, half_distance
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Float64, Int, Shaped
 
-BATCHES = 2**16
-"""The most batches of all chains together."""
+SLOTS_OF_ALL_CHAINS = 2**16
+"""Room for batch means of all chains together, in numbers for each element: 256 KiB in float32."""
 
-MOST_BATCHES, LEAST_BATCHES = 256, 16
-"""The most batches of a chain, for few chains and for many."""
+MOST_SLOTS = 256
+"""Most room of a chain, which it has in runs of up to 256 chains. Half of it, at least, is in use after the first
+doubling: the result then has a standard error of about 10%, see `ess`."""
+
+LEAST_SLOTS = 16
+"""Least room of a chain, in runs of 4,096 chains and more: a doubling leaves `FEWEST_BATCHES` of as many batches."""
 
 FEWEST_BATCHES = 8
 """Fewest batches of each chain from which correlations are estimated."""
 
-AT_ONCE = 2**22
-"""Batch means whose correlations are computed at once, which bounds the memory."""
+MEANS_AT_ONCE = 2**22
+"""Most batch means whose correlations are computed at once, which bounds the memory."""
 
 
 class Batched(NamedTuple):
@@ -40,9 +44,10 @@ class Batched(NamedTuple):
         doubled: times that the length of batches was doubled.
         total, total_lost: sum of half distances from the anchor over the batch that is not full yet, and its rounding
             error; both are divided by two to the number of doublings, so that they do not overflow.
-        means: means of half distances in full batches, `(chains, slots, ...)`.
-        before: draws of the run before the first of this state. Batches are counted from the start of the run, so that
-            the first batch of this state may be shorter. Slot 0 holds a batch of even number: slots merge in pairs.
+        means: means of half distances in full batches, `(chains, slots, ...)`. Slots merge in pairs when batches are
+            doubled, so that slot 0 holds a batch of even number, or nothing.
+        before: draws of the run before the first of this state. Batches are numbered from the start of the run, so that
+            the first batch of this state may lack its first draws.
     """
 
     draws: Any
@@ -119,7 +124,7 @@ def _begin(
 
 def _slots(chains: int) -> int:
     """Return the most batches of a chain."""
-    return 2 * (int(np.clip(BATCHES // chains, LEAST_BATCHES, MOST_BATCHES)) // 2)
+    return 2 * (int(np.clip(SLOTS_OF_ALL_CHAINS // chains, LEAST_SLOTS, MOST_SLOTS)) // 2)
 
 
 def _first(before: Array | np.ndarray, length: Array | np.ndarray) -> Array | np.ndarray:
@@ -241,7 +246,7 @@ def _finalize(batch: int, state: PyTree) -> Float64[np.ndarray, "*shape"]:
     if batches < FEWEST_BATCHES:
         return np.full(shape, np.nan)
     means = np.moveaxis(_with_rest(series, batches).reshape(chains, batches, -1), 2, 0)
-    part = max(1, AT_ONCE // (chains * batches))
+    part = max(1, MEANS_AT_ONCE // (chains * batches))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         error = np.concatenate(
             [np.zeros(0), *(_error(means[i : i + part]) for i in range(0, len(means), part))]
