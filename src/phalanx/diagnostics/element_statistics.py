@@ -74,14 +74,14 @@ class ElementStatistics:
         """Return the largest nested R-hat: of superchains or halves of the draws, of normal scores or folded ones."""
         return self._of_scores(lambda scores: np.fmax(*nested_rhats(scores, superchains)), np.fmax)
 
-    def agreement(self, superchains: int = 0) -> Float64[np.ndarray, "element"]:
+    def rhat_p_value(self, superchains: int = 0) -> Float64[np.ndarray, "element"]:
         """Return the p-value of R-hat: the probability that chains that agree, autocorrelated as these, reach it.
 
         With superchains, that of nested R-hat.
         """
         if not superchains:
-            return np.minimum(2 * self._of_scores(chance_of_agreement, np.fmin), 1)
-        nested = self._of_scores(lambda scores: np.fmin(*chances_of_superchains(scores, superchains)), np.fmin)
+            return np.minimum(2 * self._of_scores(p_value_of_one_mean, np.fmin), 1)
+        nested = self._of_scores(lambda scores: np.fmin(*superchain_p_values(scores, superchains)), np.fmin)
         return np.minimum(4 * nested, 1)
 
     def shift(self, first: int) -> Float64[np.ndarray, "element 6"]:
@@ -272,7 +272,7 @@ def _ties(
     return np.flatnonzero(before | after), np.repeat(first % count + last % count + 2, last - first + 1)
 
 
-def chance_of_agreement(series: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element"]:
+def p_value_of_one_mean(series: Float64[np.ndarray, "element chain draw"]) -> Float64[np.ndarray, "element"]:
     r"""Return the p-value of the hypothesis that all chains have one mean.
 
     With $\hat\tau$ the autocorrelation time and $\hat\sigma^2$ the variance within chains of length $n$, the statistic
@@ -322,7 +322,7 @@ def nested_rhats(
     return np.sqrt(1 + between[0] / inside), np.sqrt(1 + between[1] / inside)
 
 
-def chances_of_superchains(
+def superchain_p_values(
     halves: Float64[np.ndarray, "element half draw"], superchains: int
 ) -> tuple[Float64[np.ndarray, "element"], Float64[np.ndarray, "element"]]:
     """Return the p-values of the hypotheses that superchains have one mean, and that both halves have one.

@@ -111,8 +111,8 @@ class Ranks:
         location = off.mean() / values.std() * error
         width = ((off**2).mean() - (values**2).mean()) / (values**2).std() * error if self.num_draws > 1 else 0.0
         counts = self._binned(ranks)
-        chance = stats.chisquare(counts).pvalue if len(counts) > 1 else 1.0
-        least = min(float(p) for p in (*(2.0 * stats.norm.sf(np.abs([location, width]))), chance))
+        of_counts = stats.chisquare(counts).pvalue if len(counts) > 1 else 1.0
+        least = min(float(p) for p in (*(2.0 * stats.norm.sf(np.abs([location, width]))), of_counts))
         return Uniformity(float(location), float(width), min(3.0 * least, 1.0))
 
     def _binned(self, ranks: np.ndarray) -> np.ndarray:

@@ -75,15 +75,15 @@ class CheckedRun:
 
     @cached_property
     def disagreeing(self) -> np.ndarray:
-        """Mask of quantities whose R-hat is 1.01 or more, and too high for chance.
+        """Mask of quantities whose R-hat is 1.01 or more, with a small p-value.
 
         With too few effective draws an R-hat of 1.05 or more counts as well, and in short superchains one that only
         chains which hardly move reach by chance, see `high_nested_rhat`. If no draws are stored, the bound is that of
         independent draws, see `high_rhat`.
         """
         values = self.r_hats
-        chances = self.chances
-        bounded = np.where(np.isnan(chances), values >= self.high_rhat, chances < FALSE_ALARMS / len(self.table))
+        p_values = self.chances
+        bounded = np.where(np.isnan(p_values), values >= self.high_rhat, p_values < FALSE_ALARMS / len(self.table))
         if self.is_nested:
             large = values >= high_nested_rhat(self.num_chains, self.num_draws, self.superchains, len(self.table))
         else:
@@ -93,13 +93,14 @@ class CheckedRun:
     @cached_property
     def chances(self) -> np.ndarray:
         """The p-values of the R-hats of 1.01 or more; NaN for the others, and without draws."""
-        chances = np.full(len(self.table), np.nan)
+        p_values = np.full(len(self.table), np.nan)
         suspects = self.r_hats >= HIGH_RHAT
         groups = self.superchains if self.is_nested else 0
         for rows, values in self._blocks() if suspects.any() else ():
             is_suspect = suspects[rows]
-            chances[rows[is_suspect]] = measure(lambda elements: elements.agreement(groups), values[:, :, is_suspect])
-        return chances
+            suspect_values = values[:, :, is_suspect]
+            p_values[rows[is_suspect]] = measure(lambda elements: elements.rhat_p_value(groups), suspect_values)
+        return p_values
 
     @cached_property
     def heavy_shapes(self) -> np.ndarray:
@@ -195,8 +196,8 @@ def high_nested_rhat(num_chains: int, num_draws: int, superchains: int, num_quan
     effective = num_chains * num_draws / superchains / MIXING_TIME
     if superchains < 2 or effective <= 1:
         return HIGH_RHAT
-    chance = 1 - FALSE_ALARMS / (4 * max(num_quantities, 1))
-    ratio = float(fdtri(superchains - 1, superchains * (effective - 1), chance))
+    level = 1 - FALSE_ALARMS / (4 * max(num_quantities, 1))
+    ratio = float(fdtri(superchains - 1, superchains * (effective - 1), level))
     return max(HIGH_RHAT, float(np.sqrt(1 + ratio / effective)))
 
 

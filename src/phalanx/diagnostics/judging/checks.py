@@ -67,7 +67,7 @@ FULL_TREES = 0.01
 """Least fraction of trajectories cut off at the largest tree depth that is a finding."""
 
 CERTAIN = 1e-4
-"""Probability below which chance is ruled out: mild findings above it are "usable"."""
+"""P-value of an R-hat, over all quantities, below which chains differ for certain: above it the finding may be mild."""
 
 SLIGHT_RHAT = 1.02
 """R-hat below which chains differ by little beside the posterior's width, by chance or not."""
@@ -213,10 +213,10 @@ def check_rhat(run: CheckedRun) -> Finding | str | None:
 def _is_slight(run: CheckedRun, rows: np.ndarray) -> bool:
     """Return whether chains differ by so little, or so uncertainly, that their draws are usable."""
     values = run.r_hats[rows]
-    chances = run.chances[rows]
-    mild = (values < SLIGHT_RHAT) | ((values < LARGE_RHAT) & (chances > CERTAIN / len(run.table)))
+    p_values = run.chances[rows]
+    mild = (values < SLIGHT_RHAT) | ((values < LARGE_RHAT) & (p_values > CERTAIN / len(run.table)))
     enough = run.least_ess[rows] >= USABLE_FRACTION * least_ess(run.num_chains)
-    return bool((mild & enough & np.isfinite(chances)).all())
+    return bool((mild & enough & np.isfinite(p_values)).all())
 
 
 def check_ess(run: CheckedRun) -> Finding | str | None:
@@ -435,9 +435,9 @@ def gathers(diverging: np.ndarray, columns: Iterable[tuple[str, np.ndarray]]) ->
             (np.abs(2 * quantiles - 1), "near its median", "far from its median", FOLDED),
         ):
             mean = float(shares.mean())
-            chance = penalty * 2 * mean_of_uniforms(min(mean, 1 - mean), len(shares))
-            if chance < least:
-                least = chance
+            p_value = penalty * 2 * mean_of_uniforms(min(mean, 1 - mean), len(shares))
+            if p_value < least:
+                least = p_value
                 text = f"{name} is {low if mean < 0.5 else high}"
     return text if least * tests < FALSE_GATHERINGS else None
 

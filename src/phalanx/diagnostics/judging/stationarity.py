@@ -43,10 +43,10 @@ class Shifts:
     @property
     def finding(self) -> Finding | None:
         """The finding "not stationary"; None if no mean has moved by more than its error."""
-        chances = 2 * stdtr(self.num_chains - 1, -np.abs(self.t))
-        is_chance = np.isfinite(chances)
-        least = np.where(is_chance, chances, 1.0).min(axis=1)
-        moved_elements = np.flatnonzero(least < FALSE_ALARMS / max(int(is_chance.sum()), 1))
+        p_values = 2 * stdtr(self.num_chains - 1, -np.abs(self.t))
+        is_defined = np.isfinite(p_values)
+        least = np.where(is_defined, p_values, 1.0).min(axis=1)
+        moved_elements = np.flatnonzero(least < FALSE_ALARMS / max(int(is_defined.sum()), 1))
         if not len(moved_elements):
             return None
         moved_elements = moved_elements[np.argsort(-np.nanmax(np.abs(self.t[moved_elements]), axis=1), kind="stable")]
