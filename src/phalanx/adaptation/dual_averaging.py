@@ -15,9 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.typing import ArrayLike
 
-GAMMA, T0, KAPPA = 0.2, 10.0, 0.75
+GAMMA = 0.2
 """Hoffman and Gelman tune one chain with gamma = 0.05. A larger gamma changes the step size less per update, which
 suits acceptance pooled over chains, and random walks, whose acceptance is noisier."""
+
+T0 = 10.0
+"""Updates added to their count in the running mean, so that the first ones weigh less; of Hoffman and Gelman."""
+
+KAPPA = 0.75
+"""Power with which the weight of an update in the average falls; of Hoffman and Gelman."""
 
 
 class DualAveraging(NamedTuple):

@@ -29,18 +29,20 @@ PAYS = 9.0
 """Ratio of variances, after scaling each coordinate, from which correlations are worth a matrix product per leapfrog:
 the number of leapfrogs grows with its root."""
 
-HELD_OUT_PAYS, FREE_RANK = 3.0, 10.0
-"""Factor by which correlations learned from half of the draws must improve the conditioning of the other half, and the
-rank at which twice the factor is required, because the matrix products take as long as the rest of a cheap leapfrog."""
+LEAST_HELD_OUT_GAIN = 3.0
+"""Least factor by which correlations learned from half of the draws must improve the conditioning of the other half."""
 
-ENTRY = 2.0
-"""Least factor by which the variance of a direction in a low-rank metric differs from 1."""
+DOUBLE_GAIN_RANK = 10.0
+"""Rank at which twice that factor is required: its matrix products take as long as the rest of a cheap leapfrog."""
+
+LEAST_VARIANCE_RATIO = 2.0
+"""Least factor by which the variance along a direction of a low-rank metric exceeds 1, or 1 exceeds the variance."""
 
 SHRINKAGE = 1e-5
-"""Number of draws, of an uncorrelated posterior, added to the draws: enough to be positive definite."""
+"""Weight of the unit matrix in a covariance, in draws: enough for a covariance that is positive definite."""
 
-FULL = 500
-"""Coordinates up to which whole covariance matrices are formed, if there are enough draws."""
+MOST_DENSE = 500
+"""Most coordinates for which whole covariance matrices are formed, if there are two draws for each coordinate."""
 
 
 class Correlations(NamedTuple):
@@ -105,7 +107,7 @@ def _correlations(
     count, size = x.shape
     x = x - x.mean(0)
     g = g - g.mean(0)
-    basis = np.eye(size) if size <= FULL and count >= 2 * size else _span(x, g, rank)
+    basis = np.eye(size) if size <= MOST_DENSE and count >= 2 * size else _span(x, g, rank)
     if basis is None:
         return uncorrelated(size, rank)
     along, vectors = _geometric_mean(_shrunk(x @ basis), _shrunk(g @ basis))
@@ -135,7 +137,7 @@ def _generalises(
         before = _most(wide, fit.outside) * _most(steep, fit.outside)
         after = _most(wide / fit.variances, fit.outside) * _most(steep * fit.variances, fit.outside)
         gains.append(before / max(after, np.finfo(float).tiny))
-    return bool(np.sqrt(np.prod(gains)) > HELD_OUT_PAYS * (1 + rank / FREE_RANK))
+    return bool(np.sqrt(np.prod(gains)) > LEAST_HELD_OUT_GAIN * (1 + rank / DOUBLE_GAIN_RANK))
 
 
 def _most(variances: Float64[np.ndarray, "rank"], outside: float) -> float:
@@ -154,7 +156,7 @@ def _few(
     half = np.sqrt(CONDITION)
     along = np.clip(along, 1 / half, half)
     far = np.argsort(-np.abs(np.log(along)))[:rank]
-    far = far[np.abs(np.log(along[far])) > np.log(ENTRY)]
+    far = far[np.abs(np.log(along[far])) > np.log(LEAST_VARIANCE_RATIO)]
     directions = np.zeros((size, rank))
     variances = np.ones(rank)
     directions[:, : len(far)] = vectors[:, far]

@@ -35,7 +35,7 @@ DENSE = 2
 """Draws per coordinate from which correlations are estimated."""
 
 MIXED = 8.0
-"""Independent draws that each chain must have made of its region: with fewer, it may have seen only a part."""
+"""Fewest independent draws that each chain must have made of its region: with fewer, it may have seen only a part."""
 
 CAUTION = math.log(1000.0)
 """Subtracted from the logarithm of the bound from below, so that luck breaks it once in a thousand times."""
@@ -122,10 +122,10 @@ def log_mass_at_least(
 
 
 def _independent(standard: Float64[np.ndarray, "draw coordinate"], chain: Integer[np.ndarray, "draw"]) -> float:
-    """Return the mean number of independent draws for which means of each chain's halves would differ as these do.
+    """Return the estimated number of independent draws of each chain, averaged over chains and coordinates.
 
-    It is two for chains that are still on their way through a region, in every direction of the region. A chain that
-    hardly moves has no more independent draws than moves.
+    The means of the two halves of n independent draws differ by a variance of 4 / n, in variances of a draw, which is
+    solved for n. A chain that crosses its region once has one or two. No chain has more than it has moves.
     """
     spread = standard.var(0)
     squares = []
@@ -144,9 +144,11 @@ def _independent(standard: Float64[np.ndarray, "draw coordinate"], chain: Intege
 SETTLED = 20
 """Mean number of draws that chains must have made in a window. Earlier, many are on their way to different regions."""
 
-MARGIN, PER_COORDINATE = 10.0, 0.5
-"""Least difference of the logarithms of the masses: a constant, and a term for every coordinate, along which a chain
-may not have covered its region."""
+MARGIN = 10.0
+"""Least difference, in nats, between the bounds on the masses of two regions for which the chains of one are moved."""
+
+MARGIN_PER_COORDINATE = 0.5
+"""Addition to that margin for each coordinate, along which a chain may not have covered its region."""
 
 APART = 2.0
 """Chains are in different regions if their means differ by this many standard deviations in any coordinate."""
@@ -226,7 +228,7 @@ class StuckChains:
 
     def _margin(self, draws: Region) -> float:
         finite = np.abs(draws.log_density[np.isfinite(draws.log_density)])
-        return MARGIN + PER_COORDINATE * len(self._host_target.columns) + ROUNDING * float(finite.max())
+        return MARGIN + MARGIN_PER_COORDINATE * len(self._host_target.columns) + ROUNDING * float(finite.max())
 
     def _places(self, draws: Region) -> list[Integer[np.ndarray, "_"]]:
         """Group chains by region: each group has the highest chain that is left and all that overlap with it."""

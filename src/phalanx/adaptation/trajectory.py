@@ -11,11 +11,17 @@ import numpy as np
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 from phalanx.mesh.specs import PyTree
 
-RATE, DECAY, DECAY_OF_SQUARES = 0.05, 0.5, 0.95
-"""Constants of Adam. The mean decays fast, since a round already averages over all chains."""
+LEARNING_RATE = 0.05
+"""Change of the logarithm of the length in a step of Adam of size one."""
+
+MEAN_DECAY = 0.5
+"""Weight of earlier gradients in Adam's mean: small, since a round already averages over all chains."""
+
+SQUARES_DECAY = 0.95
+"""Weight of earlier gradients in Adam's mean of squares."""
 
 SMOOTHING = 0.9
-"""Weight of the past in the average that sampling uses."""
+"""Weight of earlier rounds in the average of the logarithm of the length, which sampling uses."""
 
 
 class Adam(NamedTuple):
@@ -30,15 +36,15 @@ class Adam(NamedTuple):
 
     def after(self, gradient: float) -> Adam:
         """Return the state after another gradient."""
-        mean = DECAY * self.mean + (1 - DECAY) * gradient
-        squares = DECAY_OF_SQUARES * self.squares + (1 - DECAY_OF_SQUARES) * gradient**2
+        mean = MEAN_DECAY * self.mean + (1 - MEAN_DECAY) * gradient
+        squares = SQUARES_DECAY * self.squares + (1 - SQUARES_DECAY) * gradient**2
         return Adam(mean, squares, self.rounds + 1)
 
     @property
     def step(self) -> float:
         """The step to take."""
-        root = math.sqrt(self.squares / (1 - DECAY_OF_SQUARES**self.rounds))
-        return self.mean / (1 - DECAY**self.rounds) / root if root else 0.0
+        root = math.sqrt(self.squares / (1 - SQUARES_DECAY**self.rounds))
+        return self.mean / (1 - MEAN_DECAY**self.rounds) / root if root else 0.0
 
 
 class TrajectoryState(NamedTuple):
@@ -82,7 +88,7 @@ class TrajectoryState(NamedTuple):
             return self
         adams = self.change.after(change), self.jump.after(jump)
         # beyond some length the gradient of ChEES is mere noise, in which the length would drift: take the lesser step
-        move = RATE * min(adam.step for adam in adams)
+        move = LEARNING_RATE * min(adam.step for adam in adams)
         log_length = max(self.log_length + move, math.log(shortest))
         log_average = SMOOTHING * self.log_average + (1 - SMOOTHING) * log_length
         return TrajectoryState(self.first, log_length, log_average, *adams)

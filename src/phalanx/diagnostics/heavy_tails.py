@@ -18,9 +18,11 @@ TAILS = ((0.2, 0.5), (0.1, 0.4), (0.05, 0.25), (0.02, 0.0))
 """Fractions of the draws in a tail, and the shape that each must exceed: a wide component of a mixture looks heavy from
 within the narrow one, but not further out."""
 
-INFINITE_VARIANCE, FINITE_VARIANCE = 0.5, 1 / 3
-"""Shape from which on the variance is infinite, and that of Student's t with three degrees of freedom, whose variance
-is finite."""
+INFINITE_VARIANCE = 0.5
+"""Shape from which on the variance is infinite."""
+
+FINITE_VARIANCE = 1 / 3
+"""Shape of the tails of Student's t with three degrees of freedom, whose variance is finite."""
 
 NO_MEAN = 0.85
 """Shape from which on the mean may be infinite: it is from 1 on, and shapes have errors."""
