@@ -21,12 +21,13 @@ from phalanx.mesh.specs import PyTree
 SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
 
-LATE = 2
-"""Number of last tuned windows, in which stuck chains are not freed. The first of them gives the final metric."""
+MEAN_RATE_WINDOWS = 2
+"""Last tuned windows, in which NUTS aims at the mean acceptance rate and no longer frees stuck chains: the draws of the
+first of them give the final metric, and those of the second the final step size."""
 
-FUTILE = 100.0
-"""Ratio of the largest step size at which the mean rate reaches the target to the smallest that is tried to free stuck
-chains. Chains that fail at a hundredth of it fail for another reason than their step, and a smaller one stops all."""
+MOST_REDUCTION = 100.0
+"""Largest factor by which the step size is reduced to free stuck chains, from the largest one at which the mean rate
+reached the target. Chains that still fail have another reason than their step size, and a smaller one stops all."""
 
 Numbers = Flags = Any
 """A number or a truth value, or an array with one for each data set."""
@@ -121,7 +122,7 @@ class StepSize(Tuner):
             return StepSizeState(averaging, None if search.is_done.all() else search)
         if not stage.tunes:
             return state
-        if self.of_trajectories or (self.frees_chains and stage.window < stage.tuned - LATE):
+        if self.of_trajectories or (self.frees_chains and stage.window < stage.tuned - MEAN_RATE_WINDOWS):
             return self._freeing(state, acceptance, sums.inverse_rates / sums.draws)
         return state._replace(averaging=dual_averaging.update(state.averaging, acceptance, self.target))
 
@@ -134,7 +135,7 @@ class StepSize(Tuner):
         log_step_size = state.averaging.log_step_size
         reaches = np.greater_equal(acceptance, self.target)
         log_enough = np.where(reaches, np.maximum(state.log_enough, log_step_size), state.log_enough)
-        futile = log_step_size < log_enough - math.log(FUTILE)
+        futile = log_step_size < log_enough - math.log(MOST_REDUCTION)
         gave_up = state.gave_up | futile
         target = harmonic_mean_of_normal_errors(self.target)
         rate = harmonic_mean(inverse, target)

@@ -26,10 +26,16 @@ DOUBLINGS = 31
 
 
 class ThinnedDraws(NamedTuple):
-    """State by chain: draws, those before the first of them, number of the chain, doublings of spans, draws of spans.
+    """State by chain.
 
-    `pick` is the number of the draw that represents the span under way, and `held` that draw once it is made; `values`
-    are the draws of complete spans, `(chains, spans, ...)`, beginning with an even span.
+    Attributes:
+        count: draws since the state began.
+        before: draws of the run before these.
+        chain: number of the chain.
+        doubled: times that the length of spans was doubled.
+        pick: number of the draw that represents the span under way.
+        held: that draw, once it is made.
+        values: the draws that represent complete spans, `(chains, spans, ...)`, beginning with an even span.
     """
 
     count: Any

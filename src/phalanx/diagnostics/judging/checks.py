@@ -79,7 +79,7 @@ SLOW = 0.1
 """Effective draws, as a fraction of the draws, below which divergences and slow mixing count as one defect."""
 
 UNSEEN = 10
-"""Effective draws in a tail, of quantities without a variance, below which its quantiles are unknown."""
+"""Fewest effective draws beyond a quantile for which the quantile counts as known, if the variance is infinite."""
 
 FEW_DIVERGENCES = 0.01
 """Fraction of divergences above which a run is not good, wherever they are."""
@@ -100,7 +100,8 @@ MOST_QUANTITIES = 10_000
 """The most quantities that are tested, those of small variables first: scales are among them."""
 
 FOLDED = 10.0
-"""Factor on the p-values of distances from the median, since small and large values lie far from it, too."""
+"""Factor on the p-values of distances from the median, so that divergences which gather at small values, which are far
+from the median too, are reported as small."""
 
 EXACT = 16
 """Number of uniform variables up to which the distribution of their mean is evaluated by its series."""

@@ -24,7 +24,7 @@ CLOSE = 2.0
 """Distance between the means of chains, in standard deviations within chains, up to which they sit at one place."""
 
 APART = 3.0
-"""Distance from which on they do not."""
+"""Distance between the means of chains, in the same unit, from which on they sit at different places."""
 
 
 def separated_chains(

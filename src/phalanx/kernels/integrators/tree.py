@@ -67,7 +67,12 @@ CROSS_CHECK_LEVELS = 3
 
 
 class Checkpoints(NamedTuple):
-    """Points of the subtree being built: starts of the subtrees in it by level, ends of their first halves by size."""
+    """Leaves of the subtree being built with which later leaves are checked for U-turns.
+
+    Attributes:
+        starts: the first leaves of subtrees within it that have not ended, by level.
+        halves: the last leaf of the latest first half of 2, 4 and 8 leaves, by size.
+    """
 
     starts: Ends
     halves: Ends
@@ -84,7 +89,7 @@ class Checkpoints(NamedTuple):
 
     def with_leaf(self, leaf: Int[Array, "lanes"], end: PhasePoint) -> Checkpoints:
         """Keep the leaf: if even, as a start of subtrees; if odd, as the end of the largest half that ends here."""
-        odd, last, num_ended = _places(leaf)
+        odd, last, num_ended = _slots(leaf)
         starts = ~odd & (_numbers(self.starts) == last)
         halves = _numbers(self.halves) == num_ended - 1
         return Checkpoints(self.starts.put(starts, end), self.halves.put(halves, end))
@@ -96,11 +101,13 @@ class Checkpoints(NamedTuple):
         leaf: Int[Array, "lanes"],
         direction: Float[Array, "lanes"],
     ) -> Bool[Array, "lanes"]:
-        """Return whether a subtree has turned that ends at this leaf, or whose second half starts here.
+        """Return whether there is a U-turn between this leaf and the checkpoints for which it is due.
 
-        `starts` and `halves` are the inner products of their `spans` to this leaf, before it is kept.
+        These are the start of each subtree that ends here, the start of the first half of a subtree whose second half
+        starts here, and the end of the first half of a subtree that ends here. `starts` and `halves` are the inner
+        products of the `spans` from the checkpoints to this leaf, before it is one.
         """
-        odd, last, num_ended = _places(leaf)
+        odd, last, num_ended = _slots(leaf)
         level = _numbers(self.starts)
         ends = odd & (level <= last) & (level > last - num_ended)
         # an even leaf starts the second half of a subtree of up to 16 leaves if it is no multiple of 16
@@ -116,8 +123,11 @@ def _numbers(ends: Ends) -> Int[Array, "kept 1"]:
     return jnp.arange(ends.position.parts[0].shape[0])[:, None]
 
 
-def _places(leaf: Int[Array, "lanes"]) -> tuple[Bool[Array, "1 lanes"], Int[Array, "1 lanes"], Int[Array, "1 lanes"]]:
-    """Return whether a leaf is odd, the level of the latest start of a subtree, and how many subtrees end here."""
+def _slots(leaf: Int[Array, "lanes"]) -> tuple[Bool[Array, "1 lanes"], Int[Array, "1 lanes"], Int[Array, "1 lanes"]]:
+    """Return whether a leaf is odd, the level of the latest start up to it, and the number of subtrees that end at it.
+
+    The level of a start is the number of ones in its number, which differs between starts that are needed together.
+    """
     # an odd leaf ends as many subtrees as its number has trailing ones
     num_ended = lax.population_count((leaf ^ (leaf + 1)) >> 1)
     return (leaf & 1 == 1)[None], lax.population_count(leaf >> 1)[None], num_ended[None]
