@@ -128,9 +128,9 @@ SIZES: dict[str, Callable[[Module], int]] = {
 
 SHAPES: dict[str, tuple[Callable[[Module], Places], int]] = {
     "places that the formatter skips": (unformatted, 0),
-    "assignments of a tuple to a tuple": (packed, 115),
+    "assignments of a tuple to a tuple": (packed, 101),
     "functions that only forward": (forwarding, 205),
-    "names that are a participle alone": (participles, 836),
+    "names that are a participle alone": (participles, 828),
     f"functions of more than {LONG} lines of code": (long, 0),
 }
 """Kinds of places by name, and the limit of their number."""
