@@ -16,7 +16,7 @@ from phalanx.density.minibatch import Minibatch
 from phalanx.distributions.bijections import EXPONENTIALS, radius_at
 from phalanx.distributions.row_sums import over, times, total_of
 from phalanx.errors.model_errors import gradient_errors
-from phalanx.inputs.arguments import Layout
+from phalanx.inputs.arguments import ArgumentLayout
 from phalanx.jaxprs.group_sums import with_group_sums
 from phalanx.language.observations import marked_term_of
 from phalanx.language.tracing import Program
@@ -52,7 +52,7 @@ class Density:
     """
 
     program: Program
-    layout: Layout
+    layout: ArgumentLayout
     arrays: Sequence[Array]
     sites: Sites
     lanes: int = 1

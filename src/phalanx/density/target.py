@@ -30,7 +30,7 @@ from phalanx.density.labels import check_labels
 from phalanx.density.minibatch import Minibatch
 from phalanx.density.model_on_mesh import ModelOnMesh
 from phalanx.density.site_shardings import read_sites
-from phalanx.inputs.arguments import Arguments, Layout, check_outcome_named, columns_left_out, split_arguments
+from phalanx.inputs.arguments import ArgumentLayout, Arguments, check_outcome_named, columns_left_out, split_arguments
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.inputs.placement import mesh_of
@@ -221,7 +221,7 @@ class Target(ModelOnMesh):
         )
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ArgumentLayout:
         """Structure of the data, which is compiled in."""
         return self.arguments.layout
 

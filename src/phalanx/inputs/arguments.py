@@ -39,36 +39,43 @@ COMPILED_IN = "its whole numbers, strings and flags"
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Structure of a program's keyword arguments without their arrays: hashable, equal for data of one structure."""
+class ArgumentLayout:
+    """Keyword arguments of a program without the arrays that are passed: part of the key of compiled programs.
+
+    It is hashable, and equal for data that differ only in the values and shapes of the passed arrays.
+
+    Attributes:
+        tree: structure of the keyword arguments as a pytree.
+        leaves: the values that are compiled in, and `_ARRAY` in the place of each array that is passed.
+    """
 
     tree: Any
-    fixed: tuple[Any, ...]  # the compiled-in values, and _ARRAY in the place of each array
+    leaves: tuple[Any, ...]
 
     def join(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Return the keyword arguments with `arrays` in their places."""
         values = self._in_place(arrays)
-        return jax.tree.unflatten(self.tree, [x.array if isinstance(x, _Whole | Constant) else x for x in values])
+        return jax.tree.unflatten(self.tree, [x.array if isinstance(x, _NumberTuple | Constant) else x for x in values])
 
     def as_given(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Return the keyword arguments in the form that `split_arguments` accepts."""
         values = self._in_place(arrays)
         values = [x.as_given if isinstance(x, Constant) else x for x in values]
-        return jax.tree.unflatten(self.tree, [x.numbers if isinstance(x, _Whole) else x for x in values])
+        return jax.tree.unflatten(self.tree, [x.numbers if isinstance(x, _NumberTuple) else x for x in values])
 
-    def with_numbers(self, instead: Mapping[int, int]) -> Layout:
-        """Return the structure with other whole numbers in the place of some, also within shapes."""
+    def replace_numbers(self, instead: Mapping[int, int]) -> ArgumentLayout:
+        """Return the layout with whole numbers replaced: each key of `instead` by its value, also within shapes."""
 
         def changed(value: Any) -> Any:
-            if isinstance(value, _Whole):
-                return _Whole(tuple(instead.get(number, number) for number in value.numbers))
+            if isinstance(value, _NumberTuple):
+                return _NumberTuple(tuple(instead.get(number, number) for number in value.numbers))
             return instead.get(value, value) if type(value) is int else value
 
-        return replace(self, fixed=tuple(map(changed, self.fixed)))
+        return replace(self, leaves=tuple(map(changed, self.leaves)))
 
     def _in_place(self, arrays: Sequence[Any]) -> list[Any]:
         following = iter(arrays)
-        return [next(following) if x is _ARRAY else x for x in self.fixed]
+        return [next(following) if x is _ARRAY else x for x in self.leaves]
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class Arguments:
     """A program's keyword arguments, split into a compiled-in structure and arrays.
 
     Attributes:
-        layout: the part that is compiled in.
+        layout: structure and values that are compiled in.
         arrays: the arrays, padded where they are sharded unevenly.
         shardings: layout of each array on the mesh.
         names: name of each array in messages, e.g. `x` or `batch['x']`.
@@ -84,49 +91,50 @@ class Arguments:
         axes: names of each array's axes; empty for an array whose axes have none.
     """
 
-    layout: Layout
+    layout: ArgumentLayout
     arrays: tuple[Any, ...]
     shardings: tuple[RowSharding, ...]
     names: tuple[str, ...]
     labels: tuple[Labels, ...] = ()
     axes: tuple[tuple[Axis, ...], ...] = ()
 
-    def fixing(self, names: Collection[str]) -> Arguments:
+    def with_compiled_in(self, names: Collection[str]) -> Arguments:
         """Return the same arguments with these arrays compiled in."""
-        is_fixed = [name in names for name in self.names]
-        following = iter(enumerate(is_fixed))
+        is_compiled_in = [name in names for name in self.names]
+        following = iter(enumerate(is_compiled_in))
         static_values: list[Any] = []
-        for value in self.layout.fixed:
+        for value in self.layout.leaves:
             if value is not _ARRAY:
                 static_values.append(value)
                 continue
-            number, is_taken = next(following)
-            static_values.append(Constant.of(self, number) if is_taken else _ARRAY)
+            number, becomes_constant = next(following)
+            static_values.append(Constant.of(self, number) if becomes_constant else _ARRAY)
 
-        def left(values: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(value for value, gone in zip(values, is_fixed, strict=True) if not gone) if values else ()
+        def passed(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            """Return the entries of the arrays that are still passed."""
+            return tuple(x for x, gone in zip(values, is_compiled_in, strict=True) if not gone) if values else ()
 
         return replace(
             self,
-            layout=replace(self.layout, fixed=tuple(static_values)),
-            arrays=left(self.arrays),
-            shardings=left(self.shardings),
-            names=left(self.names),
-            labels=left(self.labels),
-            axes=left(self.axes),
+            layout=replace(self.layout, leaves=tuple(static_values)),
+            arrays=passed(self.arrays),
+            shardings=passed(self.shardings),
+            names=passed(self.names),
+            labels=passed(self.labels),
+            axes=passed(self.axes),
         )
 
     def as_whole_numbers(self, names: Collection[str]) -> Arguments:
         """Return the same arguments with these arrays of real numbers as whole numbers."""
-        whole = jax.dtypes.canonicalize_dtype(np.int64)
+        integer = jax.dtypes.canonicalize_dtype(np.int64)
         pairs = zip(self.names, self.arrays, strict=True)
         with np.errstate(invalid="ignore"):
-            return replace(self, arrays=tuple(a.astype(whole) if name in names else a for name, a in pairs))
+            return replace(self, arrays=tuple(a.astype(integer) if name in names else a for name, a in pairs))
 
     @property
     def constants(self) -> dict[str, Constant]:
         """The arrays that are compiled in by name, whose values the program needs while it is traced."""
-        return {value.name: value for value in self.layout.fixed if isinstance(value, Constant)}
+        return {value.name: value for value in self.layout.leaves if isinstance(value, Constant)}
 
     def differing_constants(self, other: Arguments) -> list[str]:
         """Return the names of the compiled-in arrays whose values differ in `other`."""
@@ -152,7 +160,7 @@ class Arguments:
         pairs = zip(self.names, self.arrays, self.shardings, strict=True)
         fingerprints = {name: fingerprint(array, s.rows if s.axes else None) for name, array, s in pairs}
         fingerprints |= {name: fingerprint(constant.array) for name, constant in self.constants.items()}
-        plain = [x.numbers if isinstance(x, _Whole) else x for x in self.layout.fixed]
+        plain = [x.numbers if isinstance(x, _NumberTuple) else x for x in self.layout.leaves]
         plain_values = repr([x for x in plain if isinstance(x, bool | int | float | complex | str | tuple)])
         return {**fingerprints, COMPILED_IN: hashlib.sha256(plain_values.encode()).hexdigest()[:16]}
 
@@ -181,7 +189,7 @@ _ARRAY = _Array()
 
 
 @dataclass(frozen=True)
-class _Whole:
+class _NumberTuple:
     """A tuple of whole numbers, such as a shape: compiled in, and passed to the model as an array of known numbers."""
 
     numbers: tuple[int, ...]
@@ -211,15 +219,15 @@ class Constant:
 
     @classmethod
     def of(cls, arguments: Arguments, number: int) -> Constant:
-        """Return an array of the arguments as a constant."""
-        whole = to_host(arguments.arrays[number])
+        """Return the array with this number among the passed ones as a constant, without padded rows."""
+        values = to_host(arguments.arrays[number])
         sharding = arguments.shardings[number]
-        whole = np.ascontiguousarray(sharding.trim(whole))
+        values = np.ascontiguousarray(sharding.trim(values))
         return cls(
             arguments.names[number],
-            whole.tobytes(),
-            str(whole.dtype),
-            whole.shape if sharding.axes else arguments.arrays[number].shape,
+            values.tobytes(),
+            str(values.dtype),
+            values.shape if sharding.axes else arguments.arrays[number].shape,
             arguments.labels[number] if arguments.labels else (),
             arguments.axes[number] if arguments.axes else (),
         )
@@ -267,7 +275,7 @@ def split_arguments(
     array_leaves = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
     static_values = tuple(_ARRAY if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
     return Arguments(
-        Layout(tree, static_values),
+        ArgumentLayout(tree, static_values),
         tuple(leaf.array if isinstance(leaf, PaddedRows) else leaf for leaf in array_leaves),
         tuple(sharding_of(leaf) for leaf in array_leaves),
         tuple(name for name, array in zip(names, is_array, strict=True) if array),
@@ -352,14 +360,14 @@ def _words_as_array(value: object) -> object:
 
 
 def is_leaf(value: object) -> bool:
-    """Return whether a value within the data is one argument, not a tree of them."""
+    """Return whether a value within the data is a leaf: it becomes one array, or is compiled in as it is."""
     return isinstance(value, PaddedRows) or value is None or is_data(value)
 
 
 def _as_argument(name: str, leaf: Any, names_in_run: Labels | None) -> tuple[Any, Labels]:
     """Return `leaf` as an array to pass, or unchanged to compile in; and the names of its levels or columns."""
     if isinstance(leaf, tuple) and all(type(item) is int for item in leaf) and not names_in_run:
-        return _Whole(leaf), ()
+        return _NumberTuple(leaf), ()
     check_alive(f"data: {name}", leaf)
     if names_in_run is not None:
         leaf, labels = recode(f"data: {name}", leaf, names_in_run)

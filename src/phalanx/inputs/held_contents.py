@@ -20,7 +20,7 @@ from phalanx.mesh.agreement import CONTENT, ROWS
 
 def held_contents(arguments: Arguments) -> dict[str, str]:
     """Return the checksums of what this process shares with others, by name."""
-    plain = [x for x in arguments.layout.fixed if isinstance(x, bool | int | float | complex | str | tuple)]
+    plain = [x for x in arguments.layout.leaves if isinstance(x, bool | int | float | complex | str | tuple)]
     contents = {f"{CONTENT}{COMPILED_IN}": repr(plain)}
     for name, array in zip(arguments.names, arguments.arrays, strict=True):
         if isinstance(array, Array) and not array.is_fully_addressable:

@@ -17,7 +17,8 @@ from phalanx.inputs.placement import PaddedRows
 Names = dict[str, tuple[str, tuple[str, ...]]]
 """By array, "levels" or "columns", and the names in the run's order: plain types, for files."""
 
-_LEVELS, _COLUMNS = "levels", "columns"
+_LEVELS = "levels"
+_COLUMNS = "columns"
 
 
 @dataclass(frozen=True)
@@ -26,18 +27,18 @@ class KnownData:
 
     Attributes:
         labels: names of levels and columns, by array.
-        fixed: arguments without rows, such as sizes, scalars, flags and functions, which always fill in.
-        arrays: the other arguments. One fills in if the program requires it, and its arrays have a number of rows that
-            no array given anew had in the run: it then does not belong to the new rows.
+        without_rows: sizes, scalars, flags and functions; each fills in wherever new data leave it out.
+        with_rows: the other arguments. One fills in if the program requires it, and its arrays have a number of rows
+            that no array given anew had in the run: it then does not belong to the new rows.
     """
 
     labels: Mapping[str, Labels] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    arrays: Mapping[str, Any] = field(default_factory=dict)
+    without_rows: Mapping[str, Any] = field(default_factory=dict)
+    with_rows: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, arguments: Arguments, names: Names | None = None) -> KnownData:
-        """Build the state of `arguments`; `names` replace their own."""
+        """Return the names and arguments of a run's data; `names` replace those of `arguments`."""
         names = names_of(arguments) if names is None else names
         labels = labels_of(names)
         rows = [
@@ -47,12 +48,12 @@ class KnownData:
             for name, array, sharding in zip(arguments.names, arguments.arrays, arguments.shardings, strict=True)
         ]
         leaves = arguments.layout.as_given(rows)
-        arrays = {name: value for name, value in leaves.items() if _sizes(value)}
-        return cls(labels, {name: value for name, value in leaves.items() if name not in arrays}, arrays)
+        with_rows = {name: value for name, value in leaves.items() if _sizes(value)}
+        return cls(labels, {name: value for name, value in leaves.items() if name not in with_rows}, with_rows)
 
     @classmethod
     def of_record(cls, names: Names | None, scalars: Mapping[str, Any]) -> KnownData:
-        """Build the state from the record of a file."""
+        """Return the names and the arguments without rows that the record of a file has."""
         return cls(labels_of(names or {}), scalars)
 
     def split(self, program: Callable[..., Any], data: object) -> Arguments:
@@ -62,22 +63,24 @@ class KnownData:
             TypeError, ValueError: as `split_arguments`; the message names an unknown level or a missing column.
         """
         data = by_keyword(program, data)
-        whole = {**data, **self._filling(program, data)}
-        return split_arguments(program, whole, lambda name: self.labels.get(name, ()))
+        complete = {**data, **self._left_out_by(program, data)}
+        return split_arguments(program, complete, lambda name: self.labels.get(name, ()))
 
-    def _filling(self, program: Callable[..., Any], data: Mapping[str, Any]) -> dict[str, Any]:
-        values = {**self.fixed, **self.arrays}
+    def _left_out_by(self, program: Callable[..., Any], data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the run's arguments that fill in for those that new data leave out."""
+        values = {**self.without_rows, **self.with_rows}
         try:
             parameters = inspect.signature(program).parameters
         except (TypeError, ValueError):  # built-ins and some callables have no signature
-            return {name: value for name, value in self.fixed.items() if name not in data}
+            return {name: value for name, value in self.without_rows.items() if name not in data}
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         left_out = [name for name in values if name not in data and (takes_any or name in parameters)]
-        rows = {size for name in data if name in self.arrays for size in _sizes(self.arrays[name])}
+        rows = {size for name in data if name in self.with_rows for size in _sizes(self.with_rows[name])}
         return {
             name: values[name]
             for name in left_out
-            if name in self.fixed or (is_required(parameters.get(name)) and rows and not rows & _sizes(values[name]))
+            if name in self.without_rows
+            or (is_required(parameters.get(name)) and rows and not rows & _sizes(values[name]))
         }
 
 
@@ -104,7 +107,7 @@ def labels_of(names: Names) -> dict[str, Labels]:
 
 def scalars_of(arguments: Arguments) -> dict[str, Any]:
     """Return the arguments that a file can store and that fill in later: numbers, flags, words and shapes."""
-    scalars = KnownData.of(arguments).fixed
+    scalars = KnownData.of(arguments).without_rows
     plain = {name: _plain(value) for name, value in scalars.items()}
     return {name: value for name, value in plain.items() if value is not _OTHER}
 

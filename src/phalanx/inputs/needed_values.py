@@ -56,11 +56,11 @@ def trace_with_values(
     sizes = dict(zip(arguments.names, (math.prod(shape.shape) for shape in arguments.whole_shapes()), strict=True))
     names = sorted((name for name, size in sizes.items() if size <= MOST_ELEMENTS), key=lambda name: -sizes[name])
     try:
-        result = trace(arguments.fixing(names))
+        result = trace(arguments.with_compiled_in(names))
     except (ModelError, TypeError) as error:
         if asks_for_whole_numbers(error):
             whole = _with_whole_numbers(
-                arguments, lambda traced_arguments: trace(traced_arguments.fixing(names)), error
+                arguments, lambda traced_arguments: trace(traced_arguments.with_compiled_in(names)), error
             )
             return trace_with_values(whole, trace, varies)
         if isinstance(error, ModelError) and asks_for_values(error):
@@ -76,7 +76,7 @@ def trace_with_values(
         if why := "its rows are sharded over devices" if shardings[name].axes else reasons.get(name, ""):
             others = [other for other in names if other != name]
             raise ValueError(_refusal(_error_of(arguments, others, trace) or trace_error, name, why)) from trace_error
-    return arguments.fixing(names), result
+    return arguments.with_compiled_in(names), result
 
 
 def _with_whole_numbers(arguments: Arguments, trace: Callable[[Arguments], Any], trace_error: Exception) -> Arguments:
@@ -125,7 +125,7 @@ def _first_fraction(arguments: Arguments, name: str) -> str | None:
 def _error_of(arguments: Arguments, names: list[str], trace: Callable[[Arguments], Any]) -> ModelError | None:
     """Return the error of a trace in which the values of one needed argument are unknown."""
     try:
-        trace(arguments.fixing(names))
+        trace(arguments.with_compiled_in(names))
     except ModelError as error:
         return error if asks_for_values(error) else None
     return None
@@ -133,7 +133,7 @@ def _error_of(arguments: Arguments, names: list[str], trace: Callable[[Arguments
 
 def _try_to_trace(arguments: Arguments, names: list[str], trace: Callable[[Arguments], Traced]) -> Traced | None:
     try:
-        return trace(arguments.fixing(names))
+        return trace(arguments.with_compiled_in(names))
     except Exception:  # it needs more values; or it fails for another reason, which the trace with all values reports
         return None
 

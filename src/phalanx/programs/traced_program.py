@@ -18,7 +18,7 @@ from numpyro.distributions.transforms import Transform
 
 from phalanx.distributions.supports import in_words, support_of
 from phalanx.errors.model_errors import check_nothing_leaked
-from phalanx.inputs.arguments import Arguments, Layout
+from phalanx.inputs.arguments import ArgumentLayout, Arguments
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
 from phalanx.mesh.row_sharding import GLOBAL
@@ -45,7 +45,7 @@ class TracedProgram:
     def __init__(
         self,
         program: Program,
-        layout: Layout,
+        layout: ArgumentLayout,
         shapes: Sequence[ShapeDtypeStruct],
         sizes: Mapping[str, int],
         checking: bool = False,

@@ -422,7 +422,7 @@ class Sampler:
             names = self.record.names if names is None else names
             of_fit = KnownData.of(target.arguments.with_arrays(self.arrays), names)
             complete_data = centred_first(target.program, impute_again(target.program, data))
-            arguments = of_fit.split(target.program, complete_data).fixing(target.arguments.constants)
+            arguments = of_fit.split(target.program, complete_data).with_compiled_in(target.arguments.constants)
             check_arrays(target.arguments, arguments)
             if self.indices is not None:
                 self.indices.check_indices(arguments)

@@ -265,7 +265,7 @@ def _arguments(
     data = {} if data is None else data
     arguments = split_arguments(program, data) if of_run is None else of_run.split(program, data)
     if target is not None:
-        arguments = arguments.fixing([*target.arguments.constants])
+        arguments = arguments.with_compiled_in([*target.arguments.constants])
     is_sharded = any(sharding.axes for sharding in arguments.shardings)
     mesh = choose_mesh(arguments, None if is_sharded or target is None else target.mesh)
     return _with_values(caller, program, arguments, mesh), mesh

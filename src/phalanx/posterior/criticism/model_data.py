@@ -188,7 +188,7 @@ def likelihood_factors(target: ModelOnMesh, shapes: Shapes) -> tuple[str, ...]:
     def shorter(arrays: Sequence[Array]) -> list[dict[str, Array]]:
         whole = [s.trim(array) for array, s in zip(arrays, arguments.shardings, strict=True)]
         shorter_arrays = [array[:-1] if of_rows else array for array, of_rows in zip(whole, by_row, strict=True)]
-        data = arguments.layout.with_numbers({n: n - 1 for n in rows}).join(shorter_arrays)
+        data = arguments.layout.replace_numbers({n: n - 1 for n in rows}).join(shorter_arrays)
         return target.alone(lambda: totals(data))
 
     def longer(arrays: Sequence[Array]) -> list[dict[str, Array]]:
