@@ -112,12 +112,19 @@ class TestSentences:
             phx.spmd(lambda v: 1.0 if v.sum() > 0 else 2.0, mesh, "data", "data")(jnp.ones((8, 3)))
 
     def test_runs_are_for_outside(self):
+        def model(v):
+            phx.sample("m", dist.Normal(v, 1.0))
+
         def run(v):
-            return phx.mcmc(lambda v: phx.sample("m", dist.Normal(v, 1.0)), {"v": v}, progress=False).draws["m"]
+            return phx.mcmc(model, {"v": v}, progress=False).draws["m"]
 
         for traced in (jax.jit(run), jax.vmap(run), phx.spmd(run, phx.make_mesh(chain=1, data=8), "data", "data")):
             with pytest.raises(ValueError, match="^phx.mcmc was called inside of a function that JAX traces"):
                 traced(jnp.ones(8))
+        guide = phx.guides.mean_field()
+        for call, guides in ((phx.compile, ()), (phx.maximize, ()), (phx.smc, ()), (phx.fit, (guide,))):
+            with pytest.raises(ValueError, match=f"^phx.{call.__name__} was called inside of a function that JAX"):
+                jax.jit(lambda v, call=call, guides=guides: call(model, *guides, {"v": v}))(jnp.ones(8))
 
     def test_sharded_is_not_for_models(self):
         def model(y):

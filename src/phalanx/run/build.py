@@ -49,15 +49,19 @@ PRIOR_ONLY = "The model observes no data: these are draws from the prior."
 """Note of a run without observations, which is not a finding."""
 
 
-def sampler_of(options: SamplerOptions, run: RunOptions, model: Program, data: UserData | None) -> Sampler:
+def sampler_of(
+    options: SamplerOptions, run: RunOptions, model: Program, data: UserData | None, caller: str = "phx.mcmc"
+) -> Sampler:
     """Compile a sampler of one data set, after checks of all arguments, also of those of the run.
+
+    `caller` is the function that the user called, for messages.
 
     Raises:
         TypeError, ValueError: see `phx.mcmc`.
     """
     run.checked(options.num_chains, options.keep)
     began = time.perf_counter()
-    call = _trace_model(options, model, data)
+    call = _trace_model(options, model, data, caller)
     check_values(run.init, call.whole.latents(), options.num_chains)
     return compile_sampler(options, run, call, began)
 
@@ -122,12 +126,12 @@ def compile_sampler(options: SamplerOptions, run: RunOptions, call: TracedCall, 
     )
 
 
-def _trace_model(options: SamplerOptions, model: Program, data: UserData | None) -> TracedCall:
+def _trace_model(options: SamplerOptions, model: Program, data: UserData | None, caller: str) -> TracedCall:
     """Return the model traced on the data, after checks that need no compiling."""
     kernel = options.kernel
     num_chains = options.num_chains
     return TracedCall.of(
-        "phx.mcmc",
+        caller,
         model,
         data,
         kernel=kernel,

@@ -84,15 +84,16 @@ def data_in_one_dict(function: Callable[Parameters, Returned]) -> Callable[Param
     return called
 
 
-def check_not_traced(data: object) -> None:
-    """Raise inside of a function that JAX traces, since a run needs concrete numbers."""
+def check_not_traced(call: str, data: object) -> None:
+    """Raise inside of a function that JAX traces, since `call`, such as "phx.mcmc", needs concrete numbers."""
     # under jit new arrays are traced, too; under vmap only mapped arguments are
     if any(isinstance(leaf, Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(data))):
+        runs = "sampler = phx.compile(...), then sampler.run(seed, data) for each"
+        many = f" For many data sets of one shape: {runs}." if call in ("phx.mcmc", "phx.compile") else ""
         raise ValueError(
-            "phx.mcmc was called inside of a function that JAX traces, such as one under jax.jit, jax.vmap, "
-            "jax.shard_map or phx.spmd. Call it outside: it compiles its programs itself, and shards chains and data "
-            "(phx.shard) over devices itself. For many data sets of one shape: sampler = phx.compile(...), then "
-            "sampler.run(seed, data) for each."
+            f"{call} was called inside of a function that JAX traces, such as one under jax.jit, jax.vmap, "
+            f"jax.shard_map or phx.spmd. Call it outside: it compiles its programs itself, and shards its work over "
+            f"devices itself (data by phx.shard).{many}"
         )
 
 

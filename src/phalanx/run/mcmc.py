@@ -199,7 +199,7 @@ def stream(
     run = RunOptions(num_warmup, thin, thin, None, init, tuning, on_block, checkpoint, progress=progress)
     if num_samples is not None:
         replace(run, num_samples=num_samples).checked(options.num_chains, keep)
-    sampler = sampler_of(options, run, model, data)
+    sampler = sampler_of(options, run, model, data, "phx.stream")
     if clash := set(reducers or {}) & set(sampler.executables.blocks.names):
         raise ValueError(f"stream: {', '.join(map(repr, sorted(clash)))} names both a variable and a reducer.")
     yield from sampler.stream(seed, None if num_samples is None else int(num_samples), run)
@@ -233,6 +233,6 @@ def compile(
         (4, 10)
     """
     options = SamplerOptions.of(kernel, num_chains, mesh, keep, dims, coords, reducers, missing, matmul_precision)
-    sampler = sampler_of(options, RunOptions(), model, data)
+    sampler = sampler_of(options, RunOptions(), model, data, "phx.compile")
     sampler.plan()  # raises here rather than in the run if memory does not suffice
     return sampler

@@ -102,7 +102,7 @@ class TracedCall:
         if mesh is None and mesh_of(data) is None:
             notices.append(use_every_core())
             mesh = default_mesh(lanes)
-        checks.check_not_traced(data)  # after use_every_core, since it starts JAX
+        checks.check_not_traced(call, data)  # after use_every_core, since it starts JAX
         left_out = columns_left_out(model, data)
         notices.append(left_out_in_words(left_out))
         if missing is not None:

@@ -129,7 +129,7 @@ def maximize(
     check_arguments(seed=seed, matmul_precision=matmul_precision, mesh=mesh)
     checks.check_values_given(init, "maximize")
     arguments = split_arguments(model, {} if data is None else data)
-    check_not_traced(data)
+    check_not_traced("phx.maximize", data)
     problem = Problem(model, arguments, choose_mesh(arguments, mesh)).with_values()
     if (left_out := columns_left_out(model, data)) and not problem.whole.observes:
         check_outcome_named(model, left_out)

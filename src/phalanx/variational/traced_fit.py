@@ -61,7 +61,7 @@ class TracedFit:
         pair = pair_of(model, guide, data, options.mesh, options.batch_size, num_rows, options.init)
         if left_out and not pair.problem.whole.observes:
             check_outcome_named(model, left_out)
-        check_not_traced(data)
+        check_not_traced("phx.fit", data)
         words = {"guide": pair.guide.name, "the text of the guide": source_of(guide), **options.in_words(num_rows)}
         pair.problem.check_same("phx.fit", **words)
         checks.check_particles(options.num_particles, pair)

@@ -80,7 +80,7 @@ class ModelOnSets(TracedCall):
         if mesh is None:
             notices = [use_every_core(), sets.notice]
             mesh = default_mesh(sets.count) if evenly else make_mesh(chain=min(sets.count, len(jax.devices())))
-        checks.check_not_traced(data)
+        checks.check_not_traced("phx.fit" if learns else "phx.mcmc", data)
         program = model
         by_row = frozenset()
         checked_model = at_initial_values(model) if learns else model
