@@ -32,7 +32,9 @@ DataFiles = Annotated[
 ModelPlace = Annotated[str, typer.Argument(help="The model: a function in a Python file.", metavar="FILE.py:NAME")]
 MissingEntries = Annotated[Missing | None, typer.Option(help="Make missing entries of observed variables latent.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 3 if the verdict is not good.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit with status 3 if the verdict is 'not good', with 0 if it is 'usable'.")
+]
 Chains = Annotated[int | None, typer.Option("--chains", "--num-chains", help="Number of chains.")]
 Warmup = Annotated[int | None, typer.Option("--warmup", "--num-warmup", help="Warm-up iterations per chain.")]
 Devices = Annotated[int | None, typer.Option(help="CPU devices; one per core by default.")]
@@ -60,10 +62,10 @@ def folder_for(out: Path | None, name: str) -> Path:
 
 
 BAD = 3
-"""Exit status of a bad verdict with `--strict`."""
+"""Exit status with `--strict` of a verdict of the grade "not good"."""
 
 
 def end(verdict: Verdict, strict: bool) -> None:
-    """End the command with status 3 if the verdict is not good and `strict` is True; a usable result has status 0."""
+    """End the command with status 3 if `strict` is True and the verdict's grade is "not good", not if "usable"."""
     if strict and verdict.grade == "not good":
         raise typer.Exit(BAD)
