@@ -1,8 +1,9 @@
 """Check for NaN and infinite numbers in data that make the log density non-finite, before a run is compiled.
 
 A model may handle such numbers (a mask, an imputed latent variable, an infinite bound), so their presence alone is not
-an error. The program is evaluated with the given data and with finite values instead: the check raises if the log
-density, its gradient or an observed value is invalid with the former at all positions, and valid with the latter.
+an error. The program is evaluated at several positions: with finite numbers in place of all others, and then with the
+numbers of one array as given. The check names that array if the log density, its gradient or an observed value is
+invalid at every position with the given numbers, but valid at one or more with finite ones.
 """
 
 from __future__ import annotations
