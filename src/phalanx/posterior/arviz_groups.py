@@ -80,7 +80,8 @@ def _add_groups_of_model(
     total = posterior.num_chains * posterior.num_draws
     bytes_per_draw = _bytes(data.observed) + _bytes(data.computed)
 
-    def put_again() -> None:
+    def add_replicates() -> None:
+        """Add the observed variables, drawn anew at each draw; raise if the model observes no variable."""
         if not data.observed:
             raise ValueError(
                 "to_arviz: the model observes no variable, so there is no variable to draw anew for "
@@ -89,20 +90,22 @@ def _add_groups_of_model(
         predictions = posterior.predictive(given=[], seed=seed)
         groups.put("posterior_predictive", {name: predictions[name] for name in data.observed})
 
-    def put_before() -> None:
+    def add_prior() -> None:
+        """Add draws from the prior to `groups`: of latent variables, and of the observed ones."""
         sizes = 1, PRIOR_DRAWS if prior is None or prior is True else int(prior)
         run = RunDraws(target, tuple(record.latents), sizes=sizes, data=known_data(target, record))
         predictions = predicted(None, None, "prior", run, seed=seed)
         groups.put("prior", {name: values for name, values in predictions.items() if name not in data.observed})
         groups.put("prior_predictive", {name: predictions[name] for name in data.observed})
 
-    def put_terms() -> None:
+    def add_terms() -> None:
+        """Add the log density of each observation at each draw to `groups`."""
         groups.put("log_likelihood", posterior.log_likelihood())
 
     if total:
-        groups.offer("posterior_predictive", "predictive=True", predictive, total * bytes_per_draw, put_again)
-        groups.offer("log_likelihood", "log_likelihood=True", log_likelihood, total * _bytes(data.observed), put_terms)
-    groups.offer("prior", "prior=100", prior, PRIOR_DRAWS * (bytes_per_draw + _bytes(data.latent)), put_before)
+        groups.offer("posterior_predictive", "predictive=True", predictive, total * bytes_per_draw, add_replicates)
+        groups.offer("log_likelihood", "log_likelihood=True", log_likelihood, total * _bytes(data.observed), add_terms)
+    groups.offer("prior", "prior=100", prior, PRIOR_DRAWS * (bytes_per_draw + _bytes(data.latent)), add_prior)
     groups.offer(
         "observed_data", "", None, _bytes(data.observed), lambda: groups.put("observed_data", data.observations(), ())
     )
@@ -117,7 +120,14 @@ def _add_groups_of_model(
 
 @dataclass
 class _Groups:
-    """Groups so far, and why others are left out."""
+    """Groups of the container so far.
+
+    Attributes:
+        names: names of the axes of variables and data.
+        groups: each group in ArviZ's form, by name.
+        left_out: reasons for which groups are missing, by name.
+        too_large: texts for a warning about groups that are missing because of their size.
+    """
 
     names: AxisNames
     groups: dict[str, Any] = field(default_factory=dict)
@@ -127,20 +137,22 @@ class _Groups:
     def put(
         self, group: str, arrays: Mapping[str, Any], leading: Sequence[str] = ("chain", "draw"), has_names: bool = True
     ) -> None:
-        """Add a group of arrays, if there are any."""
+        """Store a group of arrays in `groups`, if there are any; `leading` names their first axes."""
         if arrays:
             names, arrays = _apart(self.names, arrays, len(leading)) if has_names else (AxisNames(), arrays)
             self.groups[group] = dataset(arrays, names, leading)
 
-    def offer(self, group: str, way: str, request: bool | int | None, size: int, put: Callable[[], None]) -> None:
-        """Add a group that is asked for; or one that is not refused, if it is small enough and the model can make it.
+    def offer(self, group: str, way: str, request: bool | int | None, size: int, add: Callable[[], None]) -> None:
+        """Call `add` if the group is asked for; if it is neither asked for nor refused, only if it is small.
+
+        A group that is too large, or that the model cannot make, is noted in `left_out`, unless it is asked for.
 
         Args:
             group: its name.
             way: the argument that asks for it.
             request: True or a number if it is asked for, None if not, False if it is refused.
             size: bytes of its arrays.
-            put: function that makes and adds it.
+            add: function that computes the arrays and passes them to `put`.
         """
         if request is False:
             return
@@ -149,7 +161,7 @@ class _Groups:
             self.too_large.append(f"{group} ({size / 2**30:.1f} GiB{f': {way}' if way else ''})")
             return
         try:
-            put()
+            add()
         except (TypeError, ValueError, NotImplementedError) as error:  # refusals of the model, such as of its factors
             if request is not None:
                 raise

@@ -21,7 +21,7 @@ from phalanx.posterior.file import WARMUP_PARTS, Run, read_posterior, warmup_par
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.store.archive import Kind, read_archive, write_archive
 from phalanx.store.saves import Damage, Saves, is_manifest
-from phalanx.store.sealed import is_inside
+from phalanx.store.sealed import is_file_inside
 
 DRAWS = Kind("file of draws", "checkpoint", "phalanx.draws", (1,), ("draws", "stats"))
 
@@ -305,7 +305,7 @@ class RunFolder:
 
         Files of permanent saves stay as they are; merged ones would hold their draws once more.
         """
-        if not all(is_inside(self.saves.folder, file_of(entry)) for entry in (*self.segments, *self.warm_up)):
+        if not all(is_file_inside(self.saves.folder, file_of(entry)) for entry in (*self.segments, *self.warm_up)):
             # removed while the run went on
             self.segments = []
             self.count = 0

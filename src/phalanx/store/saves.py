@@ -19,7 +19,7 @@ from typing import Any
 
 from phalanx.mesh.output import warn
 from phalanx.store.save_path import lock, replacing
-from phalanx.store.sealed import digests, is_inside, seal, unseal
+from phalanx.store.sealed import digests, is_file_inside, seal, unseal
 
 VERSION = 1
 """Version of the format."""
@@ -63,7 +63,7 @@ class Saves:
         """
         self.refuse_others()
         self.folder.mkdir(parents=True, exist_ok=True)
-        if os.path.lexists(self.folder / LOCK) and not is_inside(self.folder, LOCK):
+        if os.path.lexists(self.folder / LOCK) and not is_file_inside(self.folder, LOCK):
             raise FileExistsError(f"{self.called} has a {LOCK!r} that is not a file in the folder. Remove it.")
         with (self.folder / LOCK).open("a") as stream:
             if not lock(stream.fileno(), self.called):

@@ -14,8 +14,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-FILES, SEAL = "files", "seal"
-"""Entries of the index: digests by file, and the digest of all other entries."""
+FILES = "files"
+"""Entry of the index with the digest of each file, by name."""
+
+SEAL = "seal"
+"""Entry of the index with the digest of all other entries."""
 
 
 def seal(record: Mapping[str, Any], folder: Path, parts: Iterable[str], sealed: Mapping[str, str] | None = None) -> str:
@@ -24,8 +27,8 @@ def seal(record: Mapping[str, Any], folder: Path, parts: Iterable[str], sealed: 
     Args:
         record: other entries of the index, as JSON has them.
         folder: the folder of the files.
-        parts: names of the files in it that are sealed, and of folders whose files are.
-        sealed: digests of files that were sealed before.
+        parts: names of files in it to seal, and of folders in it whose files are all sealed.
+        sealed: digests by name of files that an earlier index has, which are not read again.
     """
     sealed = sealed or {}
     paths = [file for part in parts for file in (folder / part, *sorted((folder / part).rglob("*")))]
@@ -52,7 +55,7 @@ def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: 
     def damaged(how: str) -> ValueError:
         return ValueError(f"{what} is damaged: {how}. {advice}")
 
-    if not is_inside(folder, index):
+    if not is_file_inside(folder, index):
         raise damaged(f"its {index} is not a file in the folder")
     try:
         entries = json.loads((folder / index).read_text(encoding="utf-8"))
@@ -67,7 +70,7 @@ def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: 
     if digest_of(entries) != recorded_digest or not isinstance(files, dict):
         raise damaged(f"the entries of its {index} do not have the checksum that was written with them")
     for name, digest in files.items():
-        if not is_inside(folder, name):
+        if not is_file_inside(folder, name):
             is_there = os.path.lexists(folder / name)
             raise damaged(f"the file {name} is {'not a file in the folder' if is_there else 'missing'}")
         if _digest(folder / name) != digest:
@@ -78,21 +81,22 @@ def unseal(what: str, folder: Path, index: str, advice: str, *, must_be_sealed: 
 
 def digests(folder: Path, index: str) -> dict[str, str]:
     """Return the digests of files in the folder from its index; empty where the index cannot be read."""
-    if not is_inside(folder, index):
+    if not is_file_inside(folder, index):
         return {}
     try:
         by_file = json.loads((folder / index).read_text(encoding="utf-8"))[FILES]
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return {}
-    return (
-        {name: sum_ for name, sum_ in by_file.items() if is_inside(folder, name)} if isinstance(by_file, dict) else {}
-    )
+    if not isinstance(by_file, dict):
+        return {}
+    return {name: digest for name, digest in by_file.items() if is_file_inside(folder, name)}
 
 
-def is_inside(folder: Path, name: str) -> bool:
-    """Return True if a name is that of a regular file in a folder or below it, and passes through no link out of it.
+def is_file_inside(folder: Path, name: str) -> bool:
+    """Return True if `folder / name` is a regular file that lies in the folder or below it, after following links.
 
-    It must be relative and in its shortest form, so that its first part is the file or folder to remove with it.
+    False, too, for an absolute name, and for one with `.`, `..` or a double slash: a file is removed by the first part
+    of its name, which must then be an entry of the folder.
     """
     parts = PurePosixPath(name).parts
     if "/".join(parts) != name or ".." in parts:

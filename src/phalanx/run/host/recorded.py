@@ -168,7 +168,10 @@ def fetch_held(
 def _part(
     array: Shaped[np.ndarray, "slots *some"], index: tuple[slice, ...], columns: slice
 ) -> Shaped[np.ndarray, "slots *part"]:
-    """Return a shard's part of an array that has these columns of the last axis, which is whole where some are left."""
+    """Return the view of `array` that a shard at `index` fills.
+
+    If `array` has only some columns, the shard fills all of these: its last axis is then not sharded.
+    """
     return array[(slice(None), *index)] if columns == slice(None) else array[(slice(None), *index[:-1])]
 
 
