@@ -34,8 +34,17 @@ from phalanx.store.zarr_reading import is_zarr, root_of
 from phalanx.variational.page import NO_DRAWS, PageOfFit
 from phalanx.variational.result import Fit
 
-CHECKPOINT, STORE, POSTERIOR, COMMAND = "checkpoint", "run.zarr", "posterior.npz", "command.json"
-"""Names in the folder that `phalanx sample` writes to."""
+CHECKPOINT = "checkpoint"
+"""Folder of saves, in the folder that `phalanx sample` writes to."""
+
+STORE = "run.zarr"
+"""Store of draws in that folder."""
+
+POSTERIOR = "posterior.npz"
+"""Posterior in that folder."""
+
+COMMAND = "command.json"
+"""Arguments of the command in that folder, with which `phalanx resume` repeats it."""
 
 FIT = "fit.npz"
 """Name of the fit in the folder of `phalanx fit`."""

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**28
 """Memory for draws of all variables of the model."""
 
-PRIOR_DRAWS, REPLICATES = 2000, 200
-"""Most draws of the prior, and most replicates of the data."""
+PRIOR_DRAWS = 2000
+"""Most draws of the prior."""
+
+REPLICATES = 200
+"""Most replicates of the data."""
 
 _LEAST_DRAWS = 50
+"""Draws that must fit into `MOST_BYTES`; a larger model is not drawn."""
 
 
 class ModelDraws(NamedTuple):

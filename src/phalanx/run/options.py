@@ -26,8 +26,14 @@ from phalanx.run.state import RunArguments
 from phalanx.run.until import Until
 from phalanx.store.policy import SavePolicy
 
-WARMUP_DRAWS, WARMUP_LEAST, WARMUP_MOST = 4000, 300, 1000
-"""Draws of a warm-up over all chains, and the minimum and maximum of each chain."""
+WARMUP_DRAWS = 4000
+"""Draws of a warm-up over all chains, by default."""
+
+WARMUP_LEAST = 300
+"""Minimal draws of each chain."""
+
+WARMUP_MOST = 1000
+"""Maximal draws of each chain."""
 
 
 @dataclass(frozen=True)

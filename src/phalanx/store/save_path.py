@@ -20,8 +20,10 @@ ARCHIVE = ("", ".npz", ".phalanx")
 NETCDF = ".nc"
 
 WITHOUT_SYNC = errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP
+"""Errors of file systems that cannot sync files."""
+
 WITHOUT_FOLDERS = errno.EACCES, errno.EPERM, errno.EISDIR, errno.EBADF
-"""Errors of file systems that cannot sync files, and of those that can sync files and no folders."""
+"""Errors of file systems that can sync files and no folders."""
 
 
 def file_to_save(path: str | PathLike[str], example: str, netcdf: str = "") -> Path:

@@ -140,9 +140,17 @@ class OwnedChains:
 ALL_CHUNKS: Any = {"write_empty_chunks": True}
 """Setting of Zarr: chunks that contain only the fill value are written too, so a missing file means a lost chunk."""
 
-ROOM, WRITTEN, MADE, PUT = "room", "written", "made", "put"
-"""Topics of the words that processes exchange: draws of each chain with room, and those that are on the disk; groups of
-draws of warm-up that are made, and those that are on the disk."""
+ROOM = "room"
+"""Topic of the messages between processes on the number of draws of each chain for which arrays have room."""
+
+WRITTEN = "written"
+"""The same for the number of draws of each chain that are on the disk."""
+
+MADE = "made"
+"""The same for the arrays of warm-up, once the first process has made them."""
+
+PUT = "put"
+"""The same for the draws of warm-up, once a process has written its own to the disk."""
 
 Groups = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by group and name."""

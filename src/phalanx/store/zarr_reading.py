@@ -19,11 +19,20 @@ from phalanx.store.sealed import SEAL, digest_of
 VERSION = 2
 """Version of the format; the entries of version 1 have no checksum."""
 
-OURS, ARRAYS = "phalanx", "arrays"
-"""Name of our entry among the attributes of the root, and in it of the kinds of arrays by group and name."""
+OURS = "phalanx"
+"""Name of our entry among the attributes of the root."""
 
-POSTERIOR, STATS, WARM_UP = "posterior", "sample_stats", "warmup_"
-"""Groups of the root, and the prefix of those with the draws of warm-up."""
+ARRAYS = "arrays"
+"""Name in our entry of the kinds of arrays by group and name."""
+
+POSTERIOR = "posterior"
+"""Group of the draws."""
+
+STATS = "sample_stats"
+"""Group of their statistics."""
+
+WARM_UP = "warmup_"
+"""Prefix of the groups with draws of warm-up and their statistics."""
 
 
 def read_zarr(

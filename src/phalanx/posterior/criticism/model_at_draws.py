@@ -47,8 +47,11 @@ from phalanx.programs.unconstrained import refuse_parameter
 BATCH_BYTES = 16 * 2**20
 """Bytes of device memory for the results of a batch of draws."""
 
-MOST_DRAWS, WITHIN = 1000, 2**26
-"""Most draws of a batch, and most numbers of an array that the model makes of the batch on the way."""
+MOST_DRAWS = 1000
+"""Most draws of a batch."""
+
+WITHIN = 2**26
+"""Most numbers of an array that the model makes of the batch on the way."""
 
 
 @dataclass(frozen=True)

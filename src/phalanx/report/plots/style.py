@@ -27,7 +27,8 @@ CHAINS = ("#2f6db3", "#e8873a", "#3d9a74", "#8f5bb5", "#c9a21f", "#47aac2", "#c7
 # More lines in one plot cannot be distinguished: more chains are shown as a distribution.
 FEW_CHAINS = len(CHAINS)
 
-_LONGEST_NAME, _LONGEST_IN_PANEL = 44, 34
+_LONGEST_NAME = 44
+_LONGEST_IN_PANEL = 34
 
 
 PANEL = 3.9

@@ -15,8 +15,11 @@ from phalanx.mesh.processes import to_devices
 from phalanx.mesh.specs import PyTree
 from phalanx.run.compile.lru_cache import LRUCache
 
-MOST_ARRAYS, LARGEST_BYTES = 1024, 4096
-"""Maximal number of arrays in the cache, and maximal bytes of one."""
+MOST_ARRAYS = 1024
+"""Maximal number of arrays in the cache."""
+
+LARGEST_BYTES = 4096
+"""Maximal bytes of an array in the cache."""
 
 USES = 2
 """Uses of a value before it is placed: a step size has two, by chains that run ahead and in the round after."""

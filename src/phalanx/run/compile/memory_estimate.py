@@ -19,12 +19,17 @@ from phalanx.run.device.executables import Executables
 
 FEWER = "Run fewer chains at a time (num_chains=), or shard chains or data over more devices (phx.make_mesh(data=...))."
 
-OWN_GROUPS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-"""Names of the control groups of this process, and the folder with their limits."""
+OWN_GROUPS = Path("/proc/self/cgroup")
+"""File with the names of the control groups of this process."""
+
+GROUPS = Path("/sys/fs/cgroup")
+"""Folder with the limits of control groups."""
 
 GROUP = "memory.max", "memory.current", "inactive_file"
-OLD_GROUP = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 """Files with the limit and the use of a control group, and the entry of `memory.stat` for pages that can be dropped."""
+
+OLD_GROUP = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+"""The same in version 1 of control groups."""
 
 
 @dataclass(frozen=True)

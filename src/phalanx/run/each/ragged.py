@@ -42,8 +42,11 @@ POSITIONS = 4
 MOST_SIZES = 32
 """Most numbers of rows, from the smallest to the largest, at which padded data are compared with the rows alone."""
 
-SAME, NEAR = 1e-5, 1e-3
-"""Tolerances, absolute and relative, of one program on equal shapes, and on other shapes."""
+SAME = 1e-5
+"""Tolerance, absolute and relative, for results of one program on equal shapes."""
+
+NEAR = 1e-3
+"""The same for results on other shapes."""
 
 
 def with_real_rows(model: Program, most: int) -> Program:

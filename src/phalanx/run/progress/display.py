@@ -13,8 +13,14 @@ from phalanx.mesh.output import STDERR, never_fatal
 from phalanx.mesh.processes import is_first
 from phalanx.run.progress.report import Progress, Report
 
-FIRST_WAIT, WIDER, LONGEST_WAIT = 2.0, 1.5, 60.0
-"""Seconds before the first plain line, factor by which the wait grows from line to line, and longest wait."""
+FIRST_WAIT = 2.0
+"""Seconds before the first plain line."""
+
+WIDER = 1.5
+"""Factor by which the wait grows from line to line."""
+
+LONGEST_WAIT = 60.0
+"""Most seconds between two lines."""
 
 
 def make_progress(enabled: bool) -> Progress:
@@ -31,7 +37,7 @@ def make_progress(enabled: bool) -> Progress:
 
 
 def waiting(enabled: bool, text: str) -> AbstractContextManager[None]:
-    """Return a context manager that shows `words` while a step of unknown length runs.
+    """Return a context manager that shows `text` while a step of unknown length runs.
 
     A terminal counts the seconds; elsewhere a line appears after two seconds. The first process shows it.
     """
