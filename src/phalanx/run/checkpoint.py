@@ -128,7 +128,7 @@ class RunCheckpoint(Checkpoint):
         except ValueError as error:
             raise ValueError(f"{self.called} holds another run: {str(error).removeprefix('continue_run: ')}") from error
 
-    def left(self, before: Posterior, state: RunState, num_samples: int) -> int:
+    def iterations_left(self, before: Posterior, state: RunState, num_samples: int) -> int:
         """Return the iterations per chain that a saved run still has to make.
 
         Raises:
@@ -158,7 +158,7 @@ class RunCheckpoint(Checkpoint):
         except BaseException as error:
             # an error of one of several processes leaves it alone: fetching the run would wait for the others
             with run.interrupts.saving():
-                if all_end_by(error) and run.is_whole and run.so_far is not None:
+                if all_end_by(error) and run.can_continue and run.so_far is not None:
                     try:
                         self.end(self._made_by(run.so_far))
                     except Exception as failure:  # of a device without memory, for one; the first error is the user's

@@ -29,9 +29,12 @@ from phalanx.run.device.sink import Counts, SinceKept
 from phalanx.run.host.unshard import reshard, unshard
 from phalanx.run.state import DrawsByName, Reduced, RunArguments, RunState, Stored, Work
 
-RELATIVE, ABSOLUTE = 1e-6, 1e-2
-"""Tolerances for log densities computed on different numbers of devices. In a sum over many rows a change of the data
-that is smaller than the rounding error goes unnoticed."""
+RELATIVE = 1e-6
+"""Relative tolerance for log densities computed on different numbers of devices. In a sum over many rows a change of
+the data that is smaller than the rounding error goes unnoticed."""
+
+ABSOLUTE = 1e-2
+"""Absolute tolerance for the same."""
 
 ROUGHLY = 1e-5
 """Relative tolerance if matrix products have a lower precision than float32."""
@@ -87,12 +90,13 @@ class ContinuationChecks:
         _check_lengths(posterior, state.stored.count)
         if posterior.record.mesh == blocks.target.mesh.shape:  # on another mesh sums round differently anyway
             warn_of_other_settings("continue_run: the run", posterior.record.compiler)
-        held_chains = blocks.held
+        held_chains = blocks.held_chains
         stored_draws = state.stored.part(held_chains)
         if posterior.stats:
-            stored_draws = stored_draws.after(
-                held_of(posterior, posterior.draws, held_chains), held_of(posterior, posterior.stats, held_chains)
+            draws, stats = (
+                draws_of_held_chains(posterior, arrays, held_chains) for arrays in (posterior.draws, posterior.stats)
             )
+            stored_draws = stored_draws.with_first_draws(draws, stats)
         return state._replace(stored=stored_draws)
 
     def _check_reducers(self, posterior: Posterior, state: RunState) -> None:
@@ -342,8 +346,8 @@ def _known_state(posterior: Posterior) -> RunState:
     return state
 
 
-def held_of(posterior: Posterior, arrays: DrawsByName, held_chains: HeldChains) -> DrawsByName:
-    """Return the draws of a posterior in the chains that this process holds, which may differ from those it has."""
+def draws_of_held_chains(posterior: Posterior, arrays: DrawsByName, held_chains: HeldChains) -> DrawsByName:
+    """Return the draws of the chains that this process holds, given those of a posterior, which may be of others."""
     if posterior.held_draws is not None and posterior.held_draws.held == held_chains:
         return arrays
     gather = (lambda values: values) if posterior.held_draws is None else posterior.held_draws.held.gathered

@@ -183,8 +183,8 @@ class Engine:
         """
         ticks = int(min(self.executables.block_length.ticks, goal.ticks))
         later = state.tuning if goal.later is None else goal.later
-        order = block_arguments(goal.draws, ticks, _thin(state), ahead=goal.ahead, later=later)
-        state, ticks = self._run_block(state, order, accumulates)
+        host_arguments = block_arguments(goal.draws, ticks, _thin(state), ahead=goal.ahead, later=later)
+        state, ticks = self._run_block(state, host_arguments, accumulates)
         if state.in_warm_up:
             return state._replace(warmup=state.warmup.more(ticks))
         return state._replace(sampling=state.sampling.more(ticks))
@@ -197,22 +197,22 @@ class Engine:
         """
         if self.blocks.kernel.machine.makes_whole_draws:
             return state
-        order = block_arguments(
+        host_arguments = block_arguments(
             np.zeros(self.blocks.num_chains), 1, _thin(state), later=state.tuning, at_least_one=True
         )
-        rested, _ = self._run_block(state._replace(sinks=None), order, accumulates)
+        rested, _ = self._run_block(state._replace(sinks=None), host_arguments, accumulates)
         return rested._replace(sinks=state.sinks)
 
-    def _run_block(self, state: RunState, order: BlockArguments, accumulates: bool) -> tuple[RunState, int]:
+    def _run_block(self, state: RunState, host_arguments: BlockArguments, accumulates: bool) -> tuple[RunState, int]:
         began = time.perf_counter()
         program = self.executables.accumulate if accumulates else self.executables.record
         assert program is not None
         sinks = self._without_draws(accumulates, state.reduced.draws) if state.sinks is None else state.sinks
-        device_order = BlockArguments(
-            *map(self.executables.device_constants.array, order, block_argument_specs(self.blocks))
+        device_arguments = BlockArguments(
+            *map(self.executables.device_constants.array, host_arguments, block_argument_specs(self.blocks))
         )
         tuning = self._placed_tuning(state.tuning)
-        advanced: Advanced = program(self._device_seed, self.arrays, tuning, device_order, state.chains, sinks)
+        advanced: Advanced = program(self._device_seed, self.arrays, tuning, device_arguments, state.chains, sinks)
         state.stored.settle()  # while the devices make the block
         ticks = int(to_host(advanced.ticks).max())  # waits for the block to end
         self.executables.block_length.learn(ticks, time.perf_counter() - began)
@@ -276,9 +276,9 @@ class Engine:
             tuning=unshard(state.tuning, layout),
             warming=unshard(warming, layout),
             sinks=sinks,
-            stored=state.stored.surplus.gathered(self.blocks.held),
-            warmed=None if state.warmed is None else state.warmed.whole_of_each.gathered(self.blocks.held),
-            settling=None if state.settling is None else state.settling.gathered(self.blocks.held),
+            stored=state.stored.surplus.gathered(self.blocks.held_chains),
+            warmed=None if state.warmed is None else state.warmed.without_room.gathered(self.blocks.held_chains),
+            settling=None if state.settling is None else state.settling.gathered(self.blocks.held_chains),
         )
 
     def placed(self, state: RunState) -> RunState:
@@ -299,7 +299,7 @@ class Engine:
                 specs = SinkState(PartitionSpec(CHAIN), (self.blocks.recorder.specs,))
                 sinks = jax.tree.map(to_devices, sinks, shardings(mesh, specs))
         warmed, settling = (
-            None if one is None else one.part(self.blocks.held) for one in (state.warmed, state.settling)
+            None if one is None else one.part(self.blocks.held_chains) for one in (state.warmed, state.settling)
         )
         return state._replace(
             chains=chains,

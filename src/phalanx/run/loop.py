@@ -130,7 +130,7 @@ class Run:
         if (warmup_draws := self.state.warmed) is None:
             return
         if warmup_draws.count:
-            draws, stats = warmup_draws.whole
+            draws, stats = warmup_draws.common_draws
             stats["step_size"] = warmup_step_sizes(self.state, stats)
             if self.store is None:
                 self.warmup_draws = draws
@@ -151,7 +151,7 @@ class Run:
             total = num_samples // thin
             room = total + stored_draws.count if until is None else min(total, UNTIL_ROOM)
             room = room if self.store is None else 0
-            buffer = DrawBuffer(engine.blocks.target, engine.blocks.held, stored_draws.count + total, room)
+            buffer = DrawBuffer(engine.blocks.target, engine.blocks.held_chains, stored_draws.count + total, room)
             watch = None if until is None else StoppingWatch(until, engine.blocks.names)
             phase = StorePhase(engine, buffer, thin, watch, self.store)
         self.state = phase.begin(self.state)
@@ -163,7 +163,7 @@ class Run:
 
     def _go_through(self, phase: Phase) -> None:
         while (goal := phase.goal(self.state)) is not None:
-            self.state, progress = phase.after(self.engine.advance(self.state, goal, phase.accumulates))
+            self.state, progress = phase.take_block(self.engine.advance(self.state, goal, phase.accumulates))
             if progress.rates.size:  # in a short block no draw may have ended
                 self._acceptance = float(np.mean(progress.rates))
             report = RunReport(
@@ -205,7 +205,7 @@ class Run:
         """
         state = self.state
         engine = self.engine
-        if engine.executables.reduce is None or state.sinks is None or state.in_warm_up or not self.is_whole:
+        if engine.executables.reduce is None or state.sinks is None or state.in_warm_up or not self.can_continue:
             return state.reduced
         draws = int(to_host(state.sinks.count).min())
         return engine.reduced(state, draws) if draws else state.reduced
@@ -216,8 +216,8 @@ class Run:
         return self.state.stored.count if self.engine.executables.stores_draws else self.state.reduced.draws
 
     @property
-    def is_whole(self) -> bool:
-        """True if the run has begun, and no second Ctrl-C has ended it within a block."""
+    def can_continue(self) -> bool:
+        """True if the run has begun, and no second Ctrl-C has ended it within a block, which loses the chains."""
         return "state" in vars(self) and not self.state.chains.lanes.draw.is_deleted()
 
     @property
@@ -227,7 +227,7 @@ class Run:
         Raises:
             ValueError: when a second Ctrl-C ended the run within a block.
         """
-        if not self.is_whole:
+        if not self.can_continue:
             raise ValueError(
                 "state: a second Ctrl-C ended this run within a block, so that its chains are lost. Its draws are "
                 "valid, but the run cannot be continued. Start another run from the last draws, with init=posterior "

@@ -20,7 +20,7 @@ from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import RunRecord, Timing
 from phalanx.posterior.together import ProcessDraws
 from phalanx.programs.centring import Centrings
-from phalanx.run.continuing import held_of
+from phalanx.run.continuing import draws_of_held_chains
 from phalanx.run.host.draw_store import step_sizes
 from phalanx.run.host.reducer_state import HostReducers, findings
 from phalanx.run.init_values import Initial
@@ -103,9 +103,9 @@ class RunStart(NamedTuple):
             run.begin(self.initial, self.arguments, self.centring)
             return
         before = self.before
-        held_chains = run.engine.blocks.held
-        run.warmup_draws = held_of(before, before.warmup_draws, held_chains)
-        run.warmup_stats = held_of(before, before.warmup_stats, held_chains)
+        held_chains = run.engine.blocks.held_chains
+        run.warmup_draws = draws_of_held_chains(before, before.warmup_draws, held_chains)
+        run.warmup_stats = draws_of_held_chains(before, before.warmup_stats, held_chains)
         run.resume(self.state)
 
     def clock(self) -> Clock:
@@ -142,14 +142,14 @@ class RunResults(NamedTuple):
             return cls({}, {}, *results, *of_warmup)
         if run.store is not None:
             return cls(*run.store.read(), *results, *run.store.read_warm_up())  # pyright: ignore[reportArgumentType]
-        draws, stats = state.stored.whole
+        draws, stats = state.stored.common_draws
         stats["step_size"] = step_sizes(state, stats)
         return cls({name: draws[name] for name in run.engine.blocks.names}, stats, *results, *of_warmup)
 
     def place(self, run: Run) -> ProcessDraws | None:
         """Return which of all draws this process holds; None if it holds all. All processes must call it together."""
         is_part = (self.stats or self.warmup_stats) and run.store is None
-        return ProcessDraws.of(run.engine.blocks.held, self.stats) if is_part else None
+        return ProcessDraws.of(run.engine.blocks.held_chains, self.stats) if is_part else None
 
     def record(self, before: RunRecord, run: Run, clock: Clock, samples: int) -> RunRecord:
         """Return the record of a run of `samples` iterations, given the record of its sampler."""
@@ -180,7 +180,7 @@ class RunResults(NamedTuple):
     def _not_stationary(self, run: Run, record: RunRecord) -> Finding | None:
         """Return a finding if short chains still drift together; longer ones are compared by R-hat."""
         settling = run.state.settling
-        held_chains = run.engine.blocks.held
+        held_chains = run.engine.blocks.held_chains
         draws = run.state.stored.count
         if settling is None or not settling.count or not self.stats or draws >= SHORT_CHAIN:
             return None

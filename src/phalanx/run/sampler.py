@@ -162,8 +162,10 @@ class Sampler:
         arguments = options.arguments(initial)
         record = replace(data_used.record, num_warmup=options.warmup, num_samples=options.num_samples)
         with (
-            store_at(options.store, options.num_stored, record, blocks.names, blocks.held, self.sets) as draws_to,
-            checkpoint_in(options.policy, blocks.held, draws_to) as saves,
+            store_at(
+                options.store, options.num_stored, record, blocks.names, blocks.held_chains, self.sets
+            ) as draws_to,
+            checkpoint_in(options.policy, blocks.held_chains, draws_to) as saves,
         ):
             contents = {} if saves is None else self.arguments(data_used.arrays).fingerprints()
             identity = self._identity(int(seed), arguments, initial, options, data_used, contents)
@@ -177,7 +179,7 @@ class Sampler:
             with saves.explained():
                 state = self._state_of(before, data_used.arrays)
                 state = state._replace(stopped=state.stopped and options.until is not None)
-                num_left = saves.left(before, state, options.num_samples)
+                num_left = saves.iterations_left(before, state, options.num_samples)
             if draws_to is not None:
                 draws_to.resume(identity, saves.saves.folder, state.stored.count)
             start = RunStart(int(seed), self.kernel, before=before, state=state)
@@ -292,7 +294,7 @@ class Sampler:
         check_arguments(seed=seed)
         options = self._checked(options)
         data = self._data(None)
-        held_chains = self.executables.blocks.held
+        held_chains = self.executables.blocks.held_chains
         with checkpoint_in(options.policy, held_chains) as saves, watched(make_progress(options.progress)) as display:
             self._announce(display, self.plan(options.room))
             initial = self._initial(options.init, int(seed), self.arrays)
@@ -323,7 +325,7 @@ class Sampler:
         """Return a posterior whose state has the draws that the caller of a stream has not received."""
         run = stream.run
         received = stream.received
-        state = run.value._replace(stored=run.state.stored.whole_of_each.gathered(run.engine.blocks.held))
+        state = run.value._replace(stored=run.state.stored.without_room.gathered(run.engine.blocks.held_chains))
         posterior = self._posterior(run, data, clock, state.arguments.thin * received, lambda: state)
         return replace(posterior, draws={}, stats={}, held_draws=None)
 
@@ -369,12 +371,12 @@ class Sampler:
     def _state_of(self, posterior: Posterior, arrays: tuple[Array, ...]) -> RunState:
         """Return the state of a posterior; raise unless it belongs to this model and these data."""
         state = self._checks.state_of(posterior)
-        of = posterior.continuation.sampler if isinstance(posterior.continuation, SamplerContinuation) else None
-        same_data = of is not None and list(map(id, of.arrays)) == list(map(id, arrays))
+        earlier = posterior.continuation.sampler if isinstance(posterior.continuation, SamplerContinuation) else None
+        same_data = earlier is not None and list(map(id, earlier.arrays)) == list(map(id, arrays))
         contents = posterior.continuation is not None and posterior.continuation.contents() if not same_data else None
         if contents:
             check_contents(contents, self.arguments(arrays).fingerprints())
-        if of is None or of.executables is not self.executables or not same_data:
+        if earlier is None or earlier.executables is not self.executables or not same_data:
             self._checks.check_log_density(state, arrays, bool(contents) or same_data)
         return state
 
@@ -395,7 +397,7 @@ class Sampler:
 
     def plan(self, draws: int = 0, arrays: tuple[Array, ...] | None = None, of_warmup: int = 0) -> MemoryPlan:
         """Return the memory of a run that stores so many draws of each chain; raise if it exceeds the free memory."""
-        rows = len(self.executables.blocks.held.numbers) * (draws + of_warmup)
+        rows = len(self.executables.blocks.held_chains.numbers) * (draws + of_warmup)
         plan = plan_memory(self.executables, self.arrays if arrays is None else arrays, rows)
         check_plan(plan)
         return plan

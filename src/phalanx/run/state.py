@@ -105,7 +105,7 @@ class Stored(NamedTuple):
 
     @classmethod
     def nothing(cls, num_chains: int) -> Stored:
-        """Return stored draws of which `num_chains` chains have none yet."""
+        """Return stored draws of `num_chains` chains that have not made any."""
         return cls({}, {}, np.zeros(num_chains, np.int64))
 
     @property
@@ -119,13 +119,13 @@ class Stored(NamedTuple):
         return int(self.counts.max() - self.count)
 
     @property
-    def whole(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The first `count` draws of every chain but those moved, and their statistics."""
+    def common_draws(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The draws that every chain has and that are not in a store, `moved` to `count`, and their statistics."""
         return self._cut(self.moved, self.count)
 
     @property
-    def whole_of_each(self) -> Stored:
-        """All draws of every chain, without room for more."""
+    def without_room(self) -> Stored:
+        """The same draws in arrays that end with the last draw of the chain that has most."""
         draws, stats = self._cut(0, int(self.counts.max()))
         return self._replace(draws=draws, stats=stats, late=None)
 
@@ -135,7 +135,7 @@ class Stored(NamedTuple):
         draws, stats = self._cut(self.count, int(self.counts.max()))
         return self._replace(draws=draws, stats=stats, moved=self.count, late=None)
 
-    def apart(self) -> Stored:
+    def copy_draws(self) -> Stored:
         """Return a copy of the draws, so that the memory of shared arrays can be freed."""
         return self._mapped(np.copy)
 
@@ -149,16 +149,17 @@ class Stored(NamedTuple):
         return self if held_chains.is_whole else self._mapped(held_chains.gathered)
 
     def part(self, held_chains: HeldChains) -> Stored:
-        """Return the inverse of `gathered`."""
+        """Return the draws of the chains that this process holds, given those of all chains."""
         return self if held_chains.is_whole else self._mapped(held_chains.part)
 
-    def _mapped(self, of: Callable[[np.ndarray], np.ndarray]) -> Stored:
+    def _mapped(self, change: Callable[[np.ndarray], np.ndarray]) -> Stored:
+        """Return the draws with every array changed."""
         self.settle()
-        draws, stats = ({name: of(values) for name, values in kind.items()} for kind in (self.draws, self.stats))
+        draws, stats = ({name: change(values) for name, values in kind.items()} for kind in (self.draws, self.stats))
         return self._replace(draws=draws, stats=stats, late=None)
 
-    def after(self, draws: DrawsByName, stats: DrawsByName) -> Stored:
-        """Return the inverse of `surplus`, given the first draws of every chain and their statistics."""
+    def with_first_draws(self, draws: DrawsByName, stats: DrawsByName) -> Stored:
+        """Return the draws that had this `surplus`, given the first draws of every chain and their statistics."""
 
         def joined(first: DrawsByName, later: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             return {name: np.concatenate([np.asarray(first[name]), v], axis=1) for name, v in later.items()}

@@ -191,7 +191,7 @@ def test_one_of_several_processes_does_not_save_where_it_leaves_alone(tmp_path, 
     monkeypatch.setattr(module.RunCheckpoint, "end", lambda self, posterior: saved.append(posterior))
     checkpoint = module.RunCheckpoint(phx.checkpoint(tmp_path / "run"), HeldChains(((0,),), 4))
     monkeypatch.setattr("jax.process_count", lambda: 2)
-    under_way: Any = SimpleNamespace(is_whole=True, so_far=make_posterior, interrupts=Interrupts())
+    under_way: Any = SimpleNamespace(can_continue=True, so_far=make_posterior, interrupts=Interrupts())
     with pytest.raises(type(error)), checkpoint.after_an_error(under_way):
         raise error
     assert bool(saved) == is_saved

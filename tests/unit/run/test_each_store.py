@@ -124,9 +124,11 @@ def test_no_data_set_is_far_ahead_of_another(tmp_path, monkeypatch):
         return take(self, state)
 
     monkeypatch.setattr(DrawStore, "take", taken)
-    wanted = StorePhase._wanted
+    num_draws_left = StorePhase._num_draws_left
     monkeypatch.setattr(
-        StorePhase, "_wanted", lambda self, state: slots.append(self._engine.blocks.slots) or wanted(self, state)
+        StorePhase,
+        "_num_draws_left",
+        lambda self, state: slots.append(self._engine.blocks.slots) or num_draws_left(self, state),
     )
 
     def correlated(y):

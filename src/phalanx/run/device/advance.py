@@ -47,8 +47,8 @@ class BlockArguments(NamedTuple):
     later: Any
     at_least_one: Any
 
-    def asks(self, num_draws: Int[Array, "lanes"], ticks: Int[Array, ""]) -> Bool[Array, ""]:
-        """Return True if a block continues after `ticks` ticks, with `num_draws` in each lane."""
+    def ask_for_more(self, num_draws: Int[Array, "lanes"], ticks: Int[Array, ""]) -> Bool[Array, ""]:
+        """Return True if the block makes another tick after `ticks` ticks, with `num_draws` in each lane."""
         return (ticks < self.ticks) & ((num_draws < self.draws).any() | (self.at_least_one & (ticks == 0)))
 
 
@@ -86,7 +86,7 @@ class Advance:
         seed: Array,
         arrays: Sequence[Array],
         tuning: PyTree,
-        order: BlockArguments,
+        block_arguments: BlockArguments,
         chains: ChainState,
         sinks: SinkState,
     ) -> Advanced:
@@ -96,10 +96,11 @@ class Advance:
             chains, sinks, numbers, draws = part
             target = self.blocks.lanes(arrays, numbers)
             keys = self.blocks.keys(seed, numbers)
-            of_chains = order._replace(draws=draws, later=self.blocks.of_lanes(order.later, numbers))
-            return self._tile(target, keys, self.blocks.of_lanes(tuning, numbers), of_chains, chains, sinks)
+            later = self.blocks.of_lanes(block_arguments.later, numbers)
+            of_tile = block_arguments._replace(draws=draws, later=later)
+            return self._tile(target, keys, self.blocks.of_lanes(tuning, numbers), of_tile, chains, sinks)
 
-        whole = chains, sinks, lane_chains(self.blocks.count), order.draws
+        whole = chains, sinks, lane_chains(self.blocks.count), block_arguments.draws
         axes = _lane_axes(self.blocks.chain_specs(), chains), _lane_axes(self.sink_specs, sinks), 0, 0
         sizes = jax.tree.map(lambda leaf, axis: leaf.shape[axis], whole, axes)
         # a reducer may have one state for all lanes, as a histogram has, which tiles cannot share
@@ -123,7 +124,7 @@ class Advance:
         target: LaneTarget,
         keys: Keys,
         tuning: PyTree,
-        order: BlockArguments,
+        block_arguments: BlockArguments,
         chains: ChainState,
         sinks: SinkState,
     ) -> Advanced:
@@ -131,12 +132,12 @@ class Advance:
 
         def body(now: Advanced) -> Advanced:
             (lane_state, since), (count, states), ticks = now
-            active = count < order.draws + order.ahead
-            lane_tuning = self._by_lane(tuning, order, count)
+            active = count < block_arguments.draws + block_arguments.ahead
+            lane_tuning = self._by_lane(tuning, block_arguments, count)
             lane_state, has_ended, info = adapter.step(lane_state, active, keys, target, lane_tuning)
             has_ended &= active
             since = since.after(has_ended, info)
-            keeps_draw = since.draws >= order.thin
+            keeps_draw = since.draws >= block_arguments.thin
             draws = Draws(has_ended, keeps_draw, count, lane_state.at, info, since)
             states = tuple(sink.update(state, draws, target) for sink, state in zip(self.sinks, states, strict=True))
             return Advanced(
@@ -144,14 +145,15 @@ class Advance:
             )
 
         start = Advanced(chains, sinks, jnp.int32(0))
-        end = lax.while_loop(lambda now: order.asks(now.sinks.count, now.ticks), body, start)
+        end = lax.while_loop(lambda now: block_arguments.ask_for_more(now.sinks.count, now.ticks), body, start)
         return end._replace(ticks=end.ticks[None])
 
-    def _by_lane(self, tuning: PyTree, order: BlockArguments, count: Int[Array, "lanes"]) -> PyTree:
-        """Return the tuning of each lane's next draw; draws beyond the order have the later step size."""
+    def _by_lane(self, tuning: PyTree, block_arguments: BlockArguments, count: Int[Array, "lanes"]) -> PyTree:
+        """Return the tuning of each lane's next draw; draws beyond `block_arguments.draws` have the later step size."""
         if self.blocks.kernel.machine.makes_whole_draws or "step_size" not in tuning._fields:
             return tuning
-        return tuning._replace(step_size=jnp.where(count < order.draws, tuning.step_size, order.later))
+        is_due = count < block_arguments.draws
+        return tuning._replace(step_size=jnp.where(is_due, tuning.step_size, block_arguments.later))
 
     @property
     def specs(self) -> Advanced:

@@ -1,8 +1,8 @@
-"""Blocks of a run that do not advance chains, such as `begin` and `constrain`, and the partition of their arguments.
+"""Functions of a run that do not advance chains, such as `begin` and `constrain`, and the partition of their arguments.
 
-Each block is one `shard_map` over the mesh, compiled ahead of time unless few runs need it, such as `snapshot` and
+Each is one `shard_map` over the mesh, compiled ahead of time unless few runs need it, such as `snapshot` and
 `restore`. Data, seed, tuning and length are arguments, so that a new seed, new data of the same shape or another length
-do not recompile. Blocks do not call back to the host.
+do not recompile. These programs do not call back to the host.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BLOCK_DRAWS = 512
 """Maximal number of draws of each chain in a block."""
 
 BATCH_ROWS = 256
-"""Positions of all chains that one call of `Blocks.evaluated_at` evaluates; more if there are more chains."""
+"""Number of positions, over all chains, that one call of `Blocks.evaluated_at` evaluates; at least one per chain."""
 
 
 # The fields of these records are Any, since they hold arrays, their shapes, or their partitions.
@@ -98,7 +98,11 @@ class ChainState(NamedTuple):
 
 @dataclass(frozen=True)
 class Blocks:
-    """Functions of a run to be compiled.
+    """Functions that a run compiles into programs of all devices, such as `begin`, `constrain` and `snapshot`.
+
+    It has no arrays: what a program computes with is passed in each call. The methods named `*_specs` return the
+    partition of arguments and results over the mesh. `Advance` is the function that advances chains, and `Executables`
+    are the compiled programs.
 
     Attributes:
         target: the model and the shapes of its data.
@@ -128,7 +132,7 @@ class Blocks:
         return self.num_chains // (self.groups or 1)
 
     @cached_property
-    def held(self) -> HeldChains:
+    def held_chains(self) -> HeldChains:
         """The chains that each process holds."""
         return HeldChains.of(self.target.mesh, self.num_chains)
 
@@ -277,7 +281,7 @@ class Blocks:
         return jax.vmap(lambda lane_data: target.density.with_lane_data(lane_data).invalid())(target.lane_data_first)
 
     def of_lanes(self, tuning: PyTree, chains: Int[Array, "lanes"]) -> PyTree:
-        """Return the tuning, or the step size of an order, of the lanes with some chains of this device.
+        """Return the tuning, or the step size `BlockArguments.later`, of the lanes with some chains of this device.
 
         A variance of the metric of groups becomes `(coordinates, lanes)`.
         """
@@ -288,7 +292,7 @@ class Blocks:
         def of_groups(leaf: Array) -> Array:
             return jnp.moveaxis(leaf[groups], 0, -1)
 
-        if not hasattr(tuning, "_fields"):  # the step size of an order
+        if not hasattr(tuning, "_fields"):  # `BlockArguments.later`
             return of_groups(tuning)
         if (metric := getattr(tuning, "metric", None)) is not None:
             tuning = tuning._replace(metric=metric._replace(variance=jax.tree.map(of_groups, metric.variance)))
@@ -449,4 +453,4 @@ def planned(target: Target, kernel: Kernel, num_chains: int, names: tuple[str, .
             math.prod(value.shape) * rows.local_rows // rows.rows if rows.axes else math.prod(value.shape)
         )
     width = sum(one.row_layout.widths) + sum(num_elements[name] for name in names)
-    return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * one.held.most * width))))
+    return replace(one, slots=max(1, min(BLOCK_DRAWS, BLOCK_BYTES // (4 * one.held_chains.most * width))))

@@ -263,9 +263,9 @@ class Lowering:
             advance.sink_specs,
         )
         # shapes: of several processes JAX takes no array of the host that is sharded
-        tuning, order = map(shapes_of, (tuning, block_arguments(np.zeros(blocks.num_chains), later=tuning)))
+        tuning, arguments = map(shapes_of, (tuning, block_arguments(np.zeros(blocks.num_chains), later=tuning)))
         program = blocks.jit(advance, specs, advance.specs, donate=(4, 5))
-        return program.lower(np.uint32(0), self.arrays, tuning, order, chains, sinks)
+        return program.lower(np.uint32(0), self.arrays, tuning, arguments, chains, sinks)
 
     def sums(self, rows: Any) -> Lowered:
         """Return the lowered program of sums over recorded draws."""
@@ -345,7 +345,7 @@ def shapes_of(tree: PyTree) -> PyTree:
 
 
 def block_argument_specs(blocks: Blocks) -> BlockArguments:
-    """Return the partition of an order."""
+    """Return the partition of the arguments of a block."""
     specs = BlockArguments(*[PartitionSpec()] * len(BlockArguments._fields))
     return specs._replace(draws=PartitionSpec(CHAIN), later=blocks.group_spec)
 

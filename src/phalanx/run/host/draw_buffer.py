@@ -75,18 +75,18 @@ class DrawBuffer:
 
     Attributes:
         target: the model.
-        held: the chains that this process holds.
+        held_chains: the chains that this process holds.
         total: maximal number of draws of each chain.
         room: initial room, in draws of each chain.
     """
 
     target: Target
-    held: HeldChains
+    held_chains: HeldChains
     total: int
     room: int
 
-    def left(self, stored_draws: Stored) -> Integer[np.ndarray, "chains"]:
-        """Return the number of draws that each chain lacks."""
+    def num_missing(self, stored_draws: Stored) -> Integer[np.ndarray, "chains"]:
+        """Return the number of draws that each chain still has to make."""
         return np.maximum(self.total - stored_draws.counts, 0)
 
     def with_block(
@@ -115,20 +115,21 @@ class DrawBuffer:
             is_filled = block.filled
             of_variables = dict(values)
             stored_stats = block.by_name
-            indices = DrawIndices.of(is_filled, self.held.part(lengths) - block.delivered)
+            indices = DrawIndices.of(is_filled, self.held_chains.part(lengths) - block.delivered)
             num_draws = int((lengths + counts).max())
             if (jacobian := of_variables.pop(CENTRING, None)) is not None:
-                less = fetch_held(jacobian, block.slots, self.held)  # the density is that of the model's own positions
+                # the density is that of the model's own positions
+                less = fetch_held(jacobian, block.slots, self.held_chains)
                 stored_stats = {**stored_stats, "log_density": stored_stats["log_density"] - less}
             for name, array in of_variables.items():
-                rows = self.target.trim(name, fetch_held(array, block.slots, self.held), leading=2)
+                rows = self.target.trim(name, fetch_held(array, block.slots, self.held_chains), leading=2)
                 draws[name] = self._written(draws.get(name), indices, rows, num_draws)
             for name, rows in stored_stats.items():
                 rows = rows.astype(STAT_TYPES.get(name, rows.dtype))
                 stats[name] = self._written(stats.get(name), indices, rows, num_draws)
 
         late = LateCopy(copy)
-        if self.held.is_shared:  # processes exchange rows by a program, which must not run beside the next block
+        if self.held_chains.is_shared:  # processes exchange rows by a program, which must not run beside the next block
             late.finish()
         return Stored(
             draws, stats, stored_draws.counts + counts, stored_draws.divergences + divergences, stored_draws.moved, late

@@ -39,12 +39,12 @@ WAITING = 2
 
 @contextmanager
 def store_at(path: str | PathLike[str] | None, *arguments: Any) -> Iterator[DrawStore | None]:
-    """Hold a store in a `with` block, with the arguments of `DrawStore`; None for a run that keeps its draws."""
+    """Yield a `DrawStore` with these arguments for a `with` block; None without a path: draws stay in memory."""
     if path is None:
         yield None
         return
     store = DrawStore(path, *arguments)
-    with store.held():
+    with store.writing():
         yield store
 
 
@@ -120,7 +120,7 @@ class DrawStore:
 
     def take(self, state: RunState) -> RunState:
         """Return the state without the draws that every chain has; each process writes those of its chains."""
-        draws, stats = state.stored.whole
+        draws, stats = state.stored.common_draws
         if not stats or not next(iter(stats.values())).shape[1]:
             return state
         stats["step_size"] = step_sizes(state, stats)
@@ -132,7 +132,7 @@ class DrawStore:
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + SECONDS
             self._write(self._commit_written)
-        return state._replace(stored=state.stored.surplus.apart())
+        return state._replace(stored=state.stored.surplus.copy_draws())
 
     def _owned(
         self, draws: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]
@@ -167,8 +167,8 @@ class DrawStore:
         self._together(lambda: self._folder.end(entries))
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Write in a `with` block; what was given is written at its end, also after an error.
+    def writing(self) -> Iterator[None]:
+        """Keep the store open in a `with` block; draws that wait are written at its end, also after an error.
 
         A new store without draws is removed after an error.
         """

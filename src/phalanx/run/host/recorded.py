@@ -88,7 +88,7 @@ class BlockStats:
     layout: RowLayout
 
     @classmethod
-    def held(
+    def fetched(
         cls,
         sinks: SinkState,
         layout: RowLayout,

@@ -37,9 +37,9 @@ class Window(NamedTuple):
     Attributes:
         groups: number of groups of coordinates to keep; None for all, 0 if no tuner learns from draws.
         every_chain: every `every_chain`-th chain is kept.
-        left: draws on the devices, as states of the recorder.
+        left: draws that are still on the devices, as states of the recorder; they follow those in `parts`.
         parts: draws on the host.
-        num_draws: draws of each chain in `parts`; a single 0 before the first.
+        num_draws: number of draws of each chain before those in `left`; a single 0 at the beginning.
         every: every `every`-th draw of a chain is kept.
     """
 

@@ -50,7 +50,7 @@ class PhaseProgress(NamedTuple):
 
 
 class Phase(Protocol):
-    """Part of a run that decides each block's draws and processes them.
+    """Part of a run that decides each block's draws and processes them; its methods return new states.
 
     Attributes:
         name: name on the progress display.
@@ -64,8 +64,8 @@ class Phase(Protocol):
         """Return the goal of the next block; None at the end of the phase."""
         ...
 
-    def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
-        """Return the state after a block, whose draws are in `state.sinks`."""
+    def take_block(self, state: RunState) -> tuple[RunState, PhaseProgress]:
+        """Process the draws of a block, which are in `state.sinks`; return the next state and figures to display."""
         ...
 
 

@@ -17,10 +17,12 @@ from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.phases.phase import BlockGoal, PhaseProgress, acceptance_rates
 from phalanx.run.state import RunState
 
-MOST_AT_FIRST, CHAINS_PER_DRAW = 32, 2**15
-"""Draws of the first round: one for each `CHAINS_PER_DRAW` chains, at most `MOST_AT_FIRST`. A longer round merges less
-often (a merge of a million chains' states takes as long as five draws of a cheap model), but an interrupted run loses
-the draws of its last round."""
+CHAINS_PER_DRAW = 2**15
+"""Number of chains for each draw of the first round. A longer round merges less often (a merge of a million chains'
+states takes as long as five draws of a cheap model), but an interrupted run loses the draws of its last round."""
+
+MOST_AT_FIRST = 32
+"""Maximal draws of each chain in the first round."""
 
 
 class ReducePhase:
@@ -51,15 +53,15 @@ class ReducePhase:
         """Return the state before the first block; an incomplete round is continued."""
         self._before, self._total = state.reduced.draws, state.reduced.draws + self._num_draws
         if state.sinks is None:
-            return self._next_round(state._replace(goal=0))  # no draws were made in the time since this phase was made
+            return self._begin_round(state._replace(goal=0))  # no draws were made in the time since this phase was made
         return state._replace(goal=min(state.goal, self._num_draws))
 
     def goal(self, state: RunState) -> BlockGoal | None:
         """Return the goal of the next block: the same number of draws for every chain."""
         return BlockGoal(np.full(self._engine.blocks.num_chains, state.goal)) if state.goal else None
 
-    def _next_round(self, state: RunState) -> RunState:
-        # a round is as long as all rounds before it together
+    def _begin_round(self, state: RunState) -> RunState:
+        """Set the number of draws of the next round: as many as all rounds before it together, within limits."""
         now = time.monotonic()
         num_draws = state.reduced.draws
         longest = min(max(num_draws, self._first), self._most, self._total - num_draws)
@@ -70,8 +72,8 @@ class ReducePhase:
         self._round_began = now
         return state._replace(goal=int(agreed(max(0, longest))))
 
-    def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
-        """Return the state after a block; the round ends once every chain has all of its draws."""
+    def take_block(self, state: RunState) -> tuple[RunState, PhaseProgress]:
+        """Merge the reducers' states on the host if every chain has made the draws of the round, and begin another."""
         assert state.sinks is not None
         num_draws = int(to_host(state.sinks.count).min())
         counts = state.sinks.states[0]
@@ -79,7 +81,7 @@ class ReducePhase:
         if num_draws >= state.goal:
             reduced_state = self._reducers.with_round(state.reduced, state.sinks)
             work = state.sampling.more(evaluations=reduced_state.evaluations - state.reduced.evaluations)
-            state = self._next_round(state._replace(reduced=reduced_state, sinks=None, sampling=work))
+            state = self._begin_round(state._replace(reduced=reduced_state, sinks=None, sampling=work))
             num_draws = 0
         total_draws = state.reduced.draws + num_draws
         seconds = max(time.monotonic() - self._began, 1e-9)

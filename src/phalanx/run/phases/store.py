@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from jaxtyping import Integer
 
 FULLNESS = 0.9
-"""Expected part of a block's slots that are filled when it ends; chains with full slots wait for the others."""
-
+"""Fraction of its slots that a chain is expected to fill in a block; a chain with full slots waits for the others."""
 
 LEAD = 2
-"""Blocks' slots that a chain may be ahead of another if draws are moved to a store."""
+"""Draws that a chain may be ahead of another if draws are moved to a store, in multiples of a block's slots."""
 
 
 class StorePhase:
@@ -71,7 +70,7 @@ class StorePhase:
         """Return the goal of the next block."""
         if self._reduces:
             return self._goal_of_round(state)
-        num_draws = self._wanted(state)
+        num_draws = self._num_draws_left(state)
         if num_draws is None:
             return None
         slots = self._engine.blocks.slots
@@ -80,9 +79,10 @@ class StorePhase:
             ticks = math.ceil(FULLNESS * slots * self._thin * state.mean_steps)
         return BlockGoal(np.minimum(num_draws, slots), ticks)
 
-    def _wanted(self, state: RunState) -> Integer[np.ndarray, "chains"] | None:
+    def _num_draws_left(self, state: RunState) -> Integer[np.ndarray, "chains"] | None:
+        """Return the draws that each chain should make before the next look; None at the end of the phase."""
         counts = state.stored.counts
-        num_left = self._buffer.left(state.stored)
+        num_left = self._buffer.num_missing(state.stored)
         if self._store is not None:  # it takes the draws that every chain has: others stay in memory
             num_left = np.clip(counts.min() + LEAD * self._engine.blocks.slots - counts, 0, num_left)
         if state.stopped or not num_left.any():
@@ -99,19 +99,19 @@ class StorePhase:
         end = max(0 if state.stopped else min(ends), counts.max())
         return BlockGoal(np.full(len(counts), end - self._start)) if counts.min() < end else None
 
-    def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
-        """Return the state after a block, whose draws each process has stored for the chains that it holds."""
-        # those of the block before, copied to the host while the devices made this one
-        state = self._without_stored(state)
+    def take_block(self, state: RunState) -> tuple[RunState, PhaseProgress]:
+        """Store the draws of a block: each process those of the chains that it holds."""
+        # the draws of the block before were copied to the host while the devices made this one
+        state = self._move_to_store(state)
         assert state.sinks is not None
         blocks = self._engine.blocks
         counts = to_host(state.sinks.count)
         before = state.stored.counts - self._start if self._reduces else np.zeros_like(counts)
-        block = BlockStats.held(state.sinks, blocks.row_layout, counts, blocks.held, before)
+        block = BlockStats.fetched(state.sinks, blocks.row_layout, counts, blocks.held_chains, before)
         # processes exchange totals before the next program begins, which may sum over devices
-        totals = BlockTotals.of(block, blocks.held)
+        totals = BlockTotals.of(block, blocks.held_chains)
         mean_steps = state.mean_steps
-        values = self._values(state.sinks.states[0])
+        values = self._stored_values(state.sinks.states[0])
         if totals.draws and not blocks.kernel.machine.makes_whole_draws:
             mean_steps = totals.steps / totals.draws / self._thin
         state = state._replace(
@@ -126,31 +126,33 @@ class StorePhase:
         draws = state.stored
         rates = np.full(min(totals.draws, 1), totals.accepted / max(totals.draws, 1))
         progress = PhaseProgress(draws.count, self._buffer.total, rates, draws.divergences)
-        return self._stopped(state), progress
+        return self._check_until(state), progress
 
     def interrupted(self, state: RunState) -> str:
         """Return the line to show when the run is interrupted."""
         return f"Interrupted: returning the {state.stored.count} of {self._buffer.total} draws per chain made so far."
 
-    def _stopped(self, state: RunState) -> RunState:
-        """Return the state with `stopped` set if the condition to stop is met."""
+    def _check_until(self, state: RunState) -> RunState:
+        """Evaluate the condition of `until` as far as it is due, and return the state with the result in `stopped`."""
         if state.stopped or self._watch is None:
             return state
         if state.stored.count >= state.next_look:
-            state = self._without_stored(state)
-        held_chains = self._engine.blocks.held
+            state = self._move_to_store(state)
+        held_chains = self._engine.blocks.held_chains
         read_draws = (
-            self._store.read if self._store is not None else lambda: of_all_chains(*state.stored.whole, held_chains)
+            self._store.read
+            if self._store is not None
+            else lambda: of_all_chains(*state.stored.common_draws, held_chains)
         )
         is_good, next_look = self._watch.look(state.stored.count, state.next_look, read_draws)
         return state._replace(stopped=is_good, next_look=next_look)
 
-    def _without_stored(self, state: RunState) -> RunState:
-        """Return the state without the draws that every chain has, if there is a store for them."""
+    def _move_to_store(self, state: RunState) -> RunState:
+        """Move the draws that every chain has to the store, if there is one, and return the state without them."""
         return state if self._store is None else self._store.take(state)
 
-    def _values(self, rows: Rows) -> dict[str, Array]:
-        """Return the values of variables in recorded rows."""
+    def _stored_values(self, rows: Rows) -> dict[str, Array]:
+        """Return the values of the variables to store, given recorded rows, once they are computed."""
         executables = self._engine.executables
         arrays = self._engine.arrays
         assert executables.constrain is not None

@@ -89,7 +89,9 @@ class RunStream:
                     run.sample(int(end - self.draws_made) * run.state.arguments.thin, None)
             if self.draws_made > self.received:
                 results = RunResults.of(run)
-                yield StreamBlock({**results.draws, **results.reduced}, self.received, executables.blocks.held.numbers)
+                yield StreamBlock(
+                    {**results.draws, **results.reduced}, self.received, executables.blocks.held_chains.numbers
+                )
             stored_draws = run.state.stored
             self.received = self.draws_made
             run.state = run.state._replace(

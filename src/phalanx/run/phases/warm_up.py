@@ -73,7 +73,7 @@ class WarmUpPhase:
         window = Window(groups, 1 if groups is None else math.ceil(one_of_each / MOST_SAMPLED))
         schedule = self._warm_up.begin(beginning)
         warming = WarmingState(schedule, window)
-        return self._next_round(state._replace(tuning=schedule.tuning, warming=warming))
+        return self._begin_round(state._replace(tuning=schedule.tuning, warming=warming))
 
     def resume(self, state: RunState) -> RunState:
         """Return a state that was read from a file, with tuners' states in their classes."""
@@ -91,59 +91,59 @@ class WarmUpPhase:
         ahead = 0 if warming.left else warm_up.ahead(schedule)
         if warming.goal + ahead > self._engine.blocks.slots:
             ahead = 0
-        return BlockGoal(self._due(warming), ahead=ahead, later=warm_up.later(schedule))
+        return BlockGoal(self._goal_of_chains(warming), ahead=ahead, later=warm_up.later(schedule))
 
-    def _due(self, warming: WarmingState) -> Integer[np.ndarray, "chains"]:
-        """Return the draws of each chain in the sinks at the end of the current part of the round.
+    def _goal_of_chains(self, warming: WarmingState) -> Integer[np.ndarray, "chains"]:
+        """Return the draws that each chain should have in the sinks at the end of the current part of the round.
 
-        Groups of chains need different times to find a step size; those that have one wait.
+        Groups of chains need different times to find a step size: those that have one wait, with a goal of 0.
         """
         searching = np.atleast_1d(self._warm_up.searching_sets(warming.schedule))
         due = np.where(searching, warming.goal, 0) if searching.any() else np.array([warming.goal])
         return np.repeat(due, self._engine.blocks.num_chains // due.size)
 
-    def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
-        """Return the state after a block; tuners learn from a round once every chain has made its draws."""
+    def take_block(self, state: RunState) -> tuple[RunState, PhaseProgress]:
+        """Add up the draws of a block; tuners learn once every chain has made the draws of the round."""
         warming = state.warming
         assert warming is not None and state.sinks is not None
         rounds = len(state.rounds)
-        if (to_host(state.sinks.count) >= self._due(warming)).all():
+        if (to_host(state.sinks.count) >= self._goal_of_chains(warming)).all():
             (rows,) = state.sinks.states
             sums = self._engine.executables.summed(rows, warming.filled, warming.goal - warming.filled)
             sums = sums if warming.sums is None else warming.sums.merge(sums)
             state = state._replace(warming=warming._replace(sums=sums, filled=warming.goal))
-            state = self._next_part(state) if warming.left else self._learned(state, sums)
+            state = self._begin_part(state) if warming.left else self._learn_from_round(state, sums)
         rates = np.array([of_round["acceptance_rate"] for of_round in state.rounds[rounds:]], float)
         divergences = sum(of_round["divergences"] for of_round in state.rounds)
         num_draws = self._num_warmup if state.warming is None else state.warming.schedule.iterations
         return state, PhaseProgress(num_draws, self._num_warmup, rates, divergences)
 
-    def _next_round(self, state: RunState) -> RunState:
-        """Return the state before a round, whose draws fill the slots behind those of earlier rounds."""
+    def _begin_round(self, state: RunState) -> RunState:
+        """Begin a round, whose draws fill the slots behind those of earlier rounds, or end the phase."""
         warming = state.warming
         assert warming is not None
         if self._warm_up.over(warming.schedule):
-            return self._kept(state)._replace(warming=None, sinks=None)
+            return self._keep_draws(state)._replace(warming=None, sinks=None)
         num_left = self._warm_up.length(warming.schedule)
-        return self._next_part(state._replace(warming=warming._replace(left=num_left, sums=None)))
+        return self._begin_part(state._replace(warming=warming._replace(left=num_left, sums=None)))
 
-    def _next_part(self, state: RunState) -> RunState:
-        """Return the state before the next part of the round, which fits into the slots."""
+    def _begin_part(self, state: RunState) -> RunState:
+        """Set the goal of the next part of the round, as many draws as fit into the slots."""
         slots = self._engine.blocks.slots
         warming = state.warming
         assert warming is not None
         if warming.filled + warming.left > slots:
-            state = self._with_empty_slots(state)
+            state = self._empty_slots(state)
             warming = state.warming
             assert warming is not None
         length = min(warming.left, slots)
         warming = warming._replace(goal=warming.filled + length, left=warming.left - length)
         return state._replace(warming=warming)
 
-    def _with_empty_slots(self, state: RunState) -> RunState:
-        """Return the state after moving the draws from the sinks to the window; all chains have the same number.
+    def _empty_slots(self, state: RunState) -> RunState:
+        """Move the draws from the sinks to the window; all chains have the same number.
 
-        Those of a search for a step size are dropped.
+        Draws made during the search for a step size are dropped instead.
         """
         warming = state.warming
         sinks = state.sinks
@@ -152,31 +152,31 @@ class WarmUpPhase:
             sinks = sinks._replace(count=to_devices(np.zeros(sinks.count.shape, np.int32), sinks.count.sharding))
         elif sinks is not None:
             window = warming.window.with_draws(sinks, self._engine.blocks.row_layout)
-            state = self._kept(state)
+            state = self._keep_draws(state)
             warming = warming._replace(window=window)
             sinks = None
         return state._replace(sinks=sinks, warming=warming._replace(filled=0))
 
-    def _kept(self, state: RunState) -> RunState:
-        """Return the state with the draws in the sinks, if a run keeps those of warm-up."""
+    def _keep_draws(self, state: RunState) -> RunState:
+        """Copy the draws from the sinks to `state.warmed`, if the run keeps draws of warm-up."""
         if state.warmed is None or state.sinks is None:
             return state
-        return state._replace(warmed=self._with_sinks(state, state.warmed, self._num_warmup))
+        return state._replace(warmed=self._append_sinks(state, state.warmed, self._num_warmup))
 
-    def _with_sinks(self, state: RunState, draws: Stored, total: int) -> Stored:
-        """Return stored draws with those in the sinks, which may be `total` in all."""
+    def _append_sinks(self, state: RunState, draws: Stored, total: int) -> Stored:
+        """Return stored draws followed by those in the sinks; together at most `total` of each chain."""
         engine = self._engine
         blocks = self._engine.blocks
         warming = state.warming
         sinks = state.sinks
         assert warming is not None and sinks is not None and engine.executables.constrain is not None
         counts = np.full(blocks.num_chains, warming.filled)
-        block = BlockStats.held(sinks, blocks.row_layout, counts, blocks.held)
+        block = BlockStats.fetched(sinks, blocks.row_layout, counts, blocks.held_chains)
         values = engine.executables.constrain(engine.arrays, sinks.states[0])
-        return DrawBuffer(blocks.target, blocks.held, total, total).with_block(draws, values, block, counts, 0)
+        return DrawBuffer(blocks.target, blocks.held_chains, total, total).with_block(draws, values, block, counts, 0)
 
-    def _with_settling_draws(self, state: RunState, part: tuple[int, int]) -> RunState:
-        """Return the state with a few draws of a part of the window, as far as the sinks have them."""
+    def _keep_settling_draws(self, state: RunState, part: tuple[int, int]) -> RunState:
+        """Copy a few draws of the window to `state.settling`: of those numbered `part` that the sinks have."""
         warming = state.warming
         if state.settling is None or warming is None or self._engine.executables.constrain is None:
             return state
@@ -188,19 +188,19 @@ class WarmUpPhase:
             return state
         draw_numbers = np.unique(np.linspace(first, end - 1, SETTLING).round().astype(int))
         nothing = Stored.nothing(self._engine.blocks.num_chains)
-        return state._replace(settling=self._with_sinks(state, nothing, num_filled).selected(draw_numbers))
+        return state._replace(settling=self._append_sinks(state, nothing, num_filled).selected(draw_numbers))
 
-    def _learned(self, state: RunState, sums: Sums) -> RunState:
-        """Return the state after tuners have learned from a round and chains are relocated."""
+    def _learn_from_round(self, state: RunState, sums: Sums) -> RunState:
+        """Let tuners learn from the sums over a round, relocate and recentre chains, and begin the next round."""
         warm_up = self._warm_up
         round_tuning = state.tuning
         sample = None
         assert state.warming is not None
         schedule = state.warming.schedule
         if (part := warm_up.settling_draws(schedule)) is not None:
-            state = self._with_settling_draws(state, part)
+            state = self._keep_settling_draws(state, part)
         if warm_up.searching(schedule) or warm_up.ends_window(schedule):
-            state = self._with_empty_slots(state)
+            state = self._empty_slots(state)
         warming = state.warming
         assert warming is not None
         if warm_up.ends_window(schedule):
@@ -210,7 +210,7 @@ class WarmUpPhase:
         recentring = recentring_of(self._engine, sample) if moves and sample is not None else None
         schedule, relocations = warm_up.learn(schedule, sums, sample, recentring and recentring.draws)
         chains = state.chains
-        located = 0 if recentring is None else recentring.evaluations
+        recentring_evaluations = 0 if recentring is None else recentring.evaluations
         if relocations:
             sources = np.arange(self._engine.blocks.num_chains)
             for relocation in relocations:
@@ -218,7 +218,7 @@ class WarmUpPhase:
             chains = self._engine.put_beside(chains, sources)
         if recentring is not None:
             chains = self._engine.recentred(chains, recentring.centring)
-        entry = self._noted(round_tuning, schedule.iterations, sums, schedule.tuning, relocations)
+        entry = self._round_entry(round_tuning, schedule.iterations, sums, schedule.tuning, relocations)
         state = state._replace(
             chains=chains,
             centring=self._engine.centring,
@@ -227,14 +227,14 @@ class WarmUpPhase:
             warming=warming._replace(schedule=schedule),
             rounds=(*state.rounds, entry),
             relocations=(*state.relocations, *((r.chain, r.beside, r.log_fraction) for r in relocations)),
-            warmup=state.warmup.more(evaluations=int(np.sum(sums.stats["num_steps"])) + located),
+            warmup=state.warmup.more(evaluations=int(np.sum(sums.stats["num_steps"])) + recentring_evaluations),
         )
-        return self._next_round(state)
+        return self._begin_round(state)
 
-    def _noted(
+    def _round_entry(
         self, round_tuning: PyTree, iterations: int, sums: Sums, tuning: PyTree, relocations: list[Relocation]
     ) -> dict[str, Any]:
-        """Return the round's entry in the record; `round_tuning` is its tuning, `tuning` that of the next round."""
+        """Return the round's entry in the record, given the tuning of the round and, as `tuning`, of the next one."""
         entry = {
             "iteration": iterations,
             "step_size": float(np.mean(round_tuning.step_size)),
@@ -269,9 +269,7 @@ class DiscardPhase:
         """Return the state before the first block."""
         kernel = self._engine.blocks.kernel
         schedule = WarmUp(kernel.tuners, kernel.tuning, self._num_warmup).begin(beginning)
-        return self._ended_if_done(
-            state._replace(warming=WarmingState(schedule, Window(0, 1), goal=self._num_warmup)), 0
-        )
+        return self._end_if_done(state._replace(warming=WarmingState(schedule, Window(0, 1), goal=self._num_warmup)), 0)
 
     def resume(self, state: RunState) -> RunState:
         """Return the state unchanged, since tuners have no state."""
@@ -283,8 +281,8 @@ class DiscardPhase:
             return None
         return BlockGoal(np.full(self._engine.blocks.num_chains, state.warming.goal))
 
-    def after(self, state: RunState) -> tuple[RunState, PhaseProgress]:
-        """Return the state after a block."""
+    def take_block(self, state: RunState) -> tuple[RunState, PhaseProgress]:
+        """Count the draws of a block, and end the phase if every chain has made all."""
         assert state.sinks is not None
         num_draws = int(to_host(state.sinks.count).min())
         counts = state.sinks.states[0]
@@ -292,9 +290,9 @@ class DiscardPhase:
         steps, divergences = (int(to_host(part).sum(dtype=np.int64)) for part in (counts.num_steps, counts.diverging))
         if num_draws >= self._num_warmup:
             state = state._replace(warmup=state.warmup.more(evaluations=steps))
-        return self._ended_if_done(state, num_draws), PhaseProgress(num_draws, self._num_warmup, rates, divergences)
+        return self._end_if_done(state, num_draws), PhaseProgress(num_draws, self._num_warmup, rates, divergences)
 
-    def _ended_if_done(self, state: RunState, num_draws: int) -> RunState:
+    def _end_if_done(self, state: RunState, num_draws: int) -> RunState:
         return state._replace(warming=None, sinks=None) if num_draws >= self._num_warmup else state
 
 
@@ -334,9 +332,14 @@ def _coordinate_numbers(blocks: Blocks) -> Int[np.ndarray, "padded_coordinates"]
     return np.concatenate(blocks.layout.of_whole(numbers, zero=True).parts) - 1
 
 
-MOST_ROWS, FEWEST_ROWS, NUMBERS = 4096, 256, 2**22
-"""Bounds on the number of a window's draws, of all chains, from which a centring and then a metric are learned, and on
-the numbers in them."""
+NUMBERS = 2**22
+"""Most numbers, draws times coordinates, of a window from which a centring and then a metric are learned."""
+
+MOST_ROWS = 4096
+"""Most draws, of all chains, that are used for that."""
+
+FEWEST_ROWS = 256
+"""Number of draws that are used even if they have more than `NUMBERS` numbers."""
 
 
 class Recentring(NamedTuple):
@@ -361,7 +364,7 @@ def recentring_of(engine: Engine, sample: Sample) -> Recentring:
     position = layout.of_whole(values, zero=True)
     there = engine.evaluated_at(engine.arrays_with(centring), position)
     recentred_sample = sample._replace(position=position.parts, gradient=there.gradient.parts)
-    # the chains themselves are located, too, before and after
+    # `Engine.recentred` evaluates the gradient at the chains' positions, too, before and after
     evaluations = 2 * (len(draw_numbers) + engine.blocks.num_chains)
     return Recentring(centring, RecentredDraws(recentred_sample, _moments(recentred_sample)), evaluations)
 
