@@ -36,7 +36,7 @@ class Batch(NamedTuple):
         chains, draws: the chains, and the places of their draws among those that are evaluated.
         values: values of the draws on the devices, chain by chain, `(chains * draws, ...)` by variable.
         outputs: the results, in the same order.
-        repeated: how many leading chains, and leading draws of each, an earlier batch has evaluated already.
+        repeated: number of the first chains, and of the first draws of each, that an earlier batch has evaluated, too.
     """
 
     chains: slice

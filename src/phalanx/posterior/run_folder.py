@@ -32,7 +32,7 @@ Arrays = Mapping[str, np.ndarray]
 def write_draws(
     folder: Path, stem: str, first: int, draws: Arrays, stats: Arrays, held_chains: HeldChains | None
 ) -> list[Any]:
-    """Write the draws of the chains that this process owns to a file, and return its entry; none without draws.
+    """Write the draws of the chains that this process owns to a file; return its entry in a list, empty without draws.
 
     Args:
         folder: the folder.

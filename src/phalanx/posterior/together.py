@@ -97,7 +97,7 @@ class ProcessDraws:
         return {name: GatheredArray(values, self.held) for name, values in arrays.items()}
 
     def joined(self, posterior: Any, of: Callable[[Arrays], Any]) -> Any:
-        """Return a posterior with the arrays of all chains that `gathered`, `on_use` or `at_first` makes of its own."""
+        """Return a posterior of all chains; `of`, which maps its arrays, is `gathered`, `on_use` or `at_first`."""
         parts = {name: of(getattr(posterior, name)) for name in ("draws", "stats", *WARMUP_PARTS)}
         return replace(posterior, **parts, held_draws=None)
 

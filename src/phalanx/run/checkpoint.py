@@ -50,7 +50,9 @@ COMPARISON = Comparison({}, "Repeat the call that made it, or name another folde
 def checkpoint_in(
     policy: SavePolicy | None, held_chains: HeldChains, store: DrawStore | None = None
 ) -> Iterator[RunCheckpoint | None]:
-    """Hold the folder of a policy in a `with` block; None for a run that is not saved. `store` may have the draws.
+    """Lock the folder of a policy for a `with` block, and yield its checkpoint; None for a run that is not saved.
+
+    The folder has the draws, unless they are in `store`.
 
     Raises:
         FileExistsError: when the folder holds something else.

@@ -54,7 +54,7 @@ class Engine:
         self.centring = first_centring(self.blocks.target.program)
         """Centring of the partially centred variables, which is among the arrays; see `programs.centring`."""
         self.failed: dict[int, str] = {}
-        """Reasons why groups of chains have no start, by number; they take part with the data of another group."""
+        """Reasons for which groups of chains cannot start, by number; such a group runs on the data of another one."""
         self._device_seed = to_devices(self.seed, shardings(executables.blocks.target.mesh, PartitionSpec()))
         self._tuning: Any = None
         """The tuning that was placed last; `_device_tuning` is the same on the devices."""

@@ -63,7 +63,7 @@ class InitResult(NamedTuple):
         chains: the `ChainState`.
         rows: positions and gradients, laid out as recorded draws, from which a metric learns; empty without a metric.
         finite: true for chains with a usable initial position.
-        far: true for chains that must climb from there, since rounding would hold them.
+        far: true for chains that must climb first: their log density is so large that rounding it would hold them.
         misfits: by variable, true for chains whose initial value is outside of the support.
         invalid: number of values outside of their support, by site and parameter.
     """

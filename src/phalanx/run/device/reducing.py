@@ -34,7 +34,7 @@ class Reducing:
         blocks: functions of the run.
         reductions: the reducers.
         names: variables that may be reduced.
-        observed: observed variables the log densities of whose observations are reduced.
+        observed: observed variables; reducers receive the log density of each of their observations.
     """
 
     blocks: Blocks
@@ -54,7 +54,7 @@ class Reducing:
 
     @property
     def specs(self) -> PyTree:
-        """Partition of the states: that of sharded rows is sharded as they are."""
+        """Partition of the states; the state of an array with sharded rows is sharded like the rows."""
         return jax.tree.map(lambda placement: placement.spec, self.placements)
 
     def of_rows(

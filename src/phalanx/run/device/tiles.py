@@ -22,8 +22,8 @@ ARRAYS = 16
 """Estimated number of arrays of the size of a position that a draw uses."""
 
 LANES_OF_TILE = 128
-"""Lanes of a tile if draws are recorded, one lane after the other; see `benchmarks/tiles.py`. If they are reduced, the
-fewest: with some 20 lanes of wide positions the processor waits for single operations longer than for memory."""
+"""Lanes of a tile if draws are recorded, one lane after the other; see `benchmarks/tiles.py`. If draws are reduced, a
+tile has at least so many, within `MOST_BYTES`: with 20 lanes single operations take longer than access to memory."""
 
 MOST_BYTES = 2**23
 """Bytes of the largest state of a tile with `LANES_OF_TILE` lanes although a core's cache is smaller."""

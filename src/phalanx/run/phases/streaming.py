@@ -42,7 +42,7 @@ class StreamBlock(dict[str, Any]):
 jax.tree_util.register_pytree_node(
     StreamBlock,
     lambda block: (tuple(block.values()), tuple(block)),
-    lambda names, values: dict(zip(names, values, strict=True)),  # pyright: ignore[reportArgumentType]  # of no place
+    lambda names, values: dict(zip(names, values, strict=True)),  # pyright: ignore[reportArgumentType]  # a plain dict
 )
 
 
