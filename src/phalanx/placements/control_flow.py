@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 from jax import Array, lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, jaxpr_as_fun
 
 from phalanx.jaxprs.dependence import uses_collective
 from phalanx.jaxprs.walking import Cond, Program, Scan, While, aval_of
@@ -139,6 +139,9 @@ class ProgramInterpreter(PlacementInterpreter):
         if _is_replicated(self, inputs, [parts.test, parts.body]):
             return self.bind_replicated(equation, inputs)
         of_test, of_body, carry = parts.split(inputs)
+        if parts.test.out_avals[0].shape:
+            parts = _with_one_test(parts)
+            of_body = [*of_test, *of_body]
         of_test, of_body = (
             [_without(self, value, lambda at: at == PARTIAL) for value in constants] for constants in (of_test, of_body)
         )
@@ -160,6 +163,38 @@ class ProgramInterpreter(PlacementInterpreter):
                 tuple(value.array for value in loop.carry),
             )
         return _values(equation, results, placements)
+
+
+def _with_one_test(parts: While) -> While:
+    """Return the same loop with a single truth value as its test; constants of the test come before those of the body.
+
+    A loop that JAX has mapped over a batch has a truth value for each entry, which `lax.while_loop` does not take: the
+    loop goes on while one is true, and entries whose value is false stay as they are.
+    """
+    rank = len(parts.test.out_avals[0].shape)
+    tests = jaxpr_as_fun(parts.test)
+    turn = jaxpr_as_fun(parts.body)
+
+    def goes_on(*values: Array) -> Array:
+        return lax.reduce_or(tests(*values)[0], tuple(range(rank)))
+
+    def body(*values: Array) -> list[Array]:
+        of_test, of_body, carry = parts.split(values)
+        (moves,) = tests(*of_test, *carry)
+        return [
+            lax.select(lax.broadcast_in_dim(moves, x.shape, tuple(range(rank))), x, y)
+            for x, y in zip(turn(*of_body, *carry), carry, strict=True)
+        ]
+
+    of_test, carry = parts.test.in_avals[: parts.of_test], parts.test.in_avals[parts.of_test :]
+    of_body = parts.body.in_avals[: parts.of_body]
+    shapes = [[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals] for avals in (of_test, of_body, carry)]
+    return While(
+        jax.make_jaxpr(goes_on)(*shapes[0], *shapes[2]),
+        jax.make_jaxpr(body)(*shapes[0], *shapes[1], *shapes[2]),
+        parts.of_test,
+        parts.of_test + parts.of_body,
+    )
 
 
 class _Loop:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax import lax
 from tests.unit.placements.comparison import compare
@@ -151,6 +151,7 @@ CASES: dict[str, Case] = {
     "sort columns": rows(lambda x: jnp.sort(x, 1)),
     "sort rows": rows(lambda x: jnp.sort(x, 0)),
     "fft of columns": rows(lambda x: jnp.abs(jnp.fft.fft(x + 2, axis=1))),
+    "fft of rows": rows(lambda x: jnp.abs(jnp.fft.fft(x + 2, axis=0))),
     "top": rows(lambda x: lax.top_k(x, 2)[0]),
     # calls and control flow
     "scan over columns": rows(lambda x: lax.scan(lambda c, t: (jnp.tanh(c) + t, c.max()), x[:, 0], x.T)),
@@ -163,6 +164,11 @@ CASES: dict[str, Case] = {
         codes=(3,),
     ),
     "while": rows(lambda x: lax.stop_gradient(lax.while_loop(lambda x: jnp.abs(x).max() > 0.3, lambda x: x / 2, x))),
+    "while of each row": rows(
+        lambda x: lax.stop_gradient(
+            jax.vmap(lambda r: lax.while_loop(lambda r: jnp.abs(r).max() > 0.3, lambda r: r / 2, r))(x)
+        )
+    ),
     "checkpoint": rows(lambda x: jax.checkpoint(lambda x: jnp.sin(x) * x.mean(0)[None])(x)),
     "custom root": rows(
         lambda x: lax.custom_root(
@@ -220,6 +226,9 @@ INPUTS = (
 
 @settings(max_examples=24, deadline=None, derandomize=True)
 @given(*INPUTS, st.integers(0, 99))
+@example("while of each row", 5, 4, [True], 0)
+@example("while of each row", 8, 2, [False], 0)
+@example("fft of rows", 5, 4, [True], 0)
 def test_a_rule_is_that_of_one_device(name, count, devices, are_sharded, seed):
     check_case(name, count, devices, [True, *are_sharded[1:]], seed)
 
