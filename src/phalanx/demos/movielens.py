@@ -45,12 +45,12 @@ class Entries(NamedTuple):
 
     Attributes:
         watched: ones and zeros, `(users, films)`, int8.
-        shown: True for entries that are not hidden, `(users, films)`.
+        is_shown: true for entries that are not hidden, `(users, films)`.
         columns: columns of the hidden entries, `(users, hidden)`.
     """
 
     watched: Int[np.ndarray, "user film"]
-    shown: Bool[np.ndarray, "user film"]
+    is_shown: Bool[np.ndarray, "user film"]
     columns: Int[np.ndarray, "user hidden"]
 
 
@@ -163,7 +163,7 @@ def ends_of(watched: np.ndarray) -> dict[str, int]:
 def best_of(users: Mapping[str, int], entries: Entries) -> Reduce:
     """Return a reducer that counts how often each film ranks first among a user's unwatched films, `(users, films)`."""
     numbers = list(users.values())
-    unseen = entries.watched[numbers].astype(bool) & entries.shown[numbers]
+    unseen = entries.watched[numbers].astype(bool) & entries.is_shown[numbers]
 
     def best(values: Mapping[str, Array]) -> Array:
         embeddings, biases = (phx.take_rows(values[name], numbers) for name in ("user_embeddings", "user_biases"))
@@ -175,8 +175,8 @@ def best_of(users: Mapping[str, int], entries: Entries) -> Reduce:
 
 def popularity(entries: Entries) -> np.ndarray:
     """Return probabilities of the hidden entries from the fraction of shown users who watched the film."""
-    num_shown = entries.shown.sum(0, dtype=np.int64)
-    rate = ((entries.watched * entries.shown).sum(0, dtype=np.int64) + 1) / (num_shown + 2)
+    num_shown = entries.is_shown.sum(0, dtype=np.int64)
+    rate = ((entries.watched * entries.is_shown).sum(0, dtype=np.int64) + 1) / (num_shown + 2)
     return rate[entries.columns]
 
 

@@ -59,14 +59,14 @@ def test_without_data_the_matrix_is_said_to_be_generated(monkeypatch, capsys):
 def test_as_many_entries_are_hidden_in_every_row():
     watched = generate_movielens(40, films=60).matrix
     entries = hide(watched, 0.05, seed=0)
-    assert entries.columns.shape == (40, 3) and (~entries.shown).sum(1).tolist() == [3] * 40
-    assert not np.take_along_axis(entries.shown, entries.columns, axis=1).any()
+    assert entries.columns.shape == (40, 3) and (~entries.is_shown).sum(1).tolist() == [3] * 40
+    assert not np.take_along_axis(entries.is_shown, entries.columns, axis=1).any()
 
 
 @pytest.mark.slow
 def test_hidden_ratings_change_nothing():
     entries = hide(generate_movielens(16, films=12).matrix, 0.2, seed=0)
-    other = np.where(entries.shown, entries.watched, 1 - entries.watched).astype(np.int8)
+    other = np.where(entries.is_shown, entries.watched, 1 - entries.watched).astype(np.int8)
     targets = [
         phx.Target(model, {**entries._asdict(), "watched": watched, "dimensions": 2})
         for watched in (entries.watched, other)
