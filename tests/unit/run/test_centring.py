@@ -243,7 +243,7 @@ def test_neals_funnel(chains):
     exact = stats.norm.cdf(-5 / 3)
     assert abs(below.mean() - exact) < 5 * np.sqrt(exact / phx.diagnostics.ess(below.astype(float)))
     assert posterior.timing.lane_efficiency > 0.6
-    assert posterior.verdict().good
+    assert {finding.topic for finding in posterior.verdict().findings} <= {"prior only", "heavy tails"}
 
 
 def test_where_nothing_can_be_moved_a_line_says_so(capsys):

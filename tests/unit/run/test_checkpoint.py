@@ -304,7 +304,7 @@ def test_another_tuning_is_refused(tmp_path):
 @pytest.mark.slow
 def test_a_loaded_run_knows_its_data(tmp_path):
     run(checkpoint=tmp_path / "run")
-    sampler = phx.compile(model, {"y": Y + np.float32(1e-6)}, num_chains=4)
+    sampler = phx.compile(model, {"y": Y + np.float32(1e-6)}, kernel=KERNEL, num_chains=4)
     with pytest.raises(ValueError, match="data: y differs"):
         sampler.continue_run(phx.Posterior.load(tmp_path / "run"), 10, progress=False)
 
