@@ -206,8 +206,8 @@ np.savez(sys.argv[3], **{name: np.asarray(values) for name, values in {**posteri
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [30])
-def test_kill_9(tmp_path, kills):
+def test_kill_9(tmp_path):
+    kills = 8
     choose = random.Random(kills)
 
     def start(folder):

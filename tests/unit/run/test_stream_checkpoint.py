@@ -152,8 +152,8 @@ def killed(folder, kill, seconds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_kill_9_and_sigterm(tmp_path, kills):
+def test_kill_9_and_sigterm(tmp_path):
+    kills = 6
     choose = random.Random(kills)
     for number in range(kills):
         kill = signal.SIGTERM if number % 3 == 1 else signal.SIGKILL
