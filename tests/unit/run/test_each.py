@@ -101,6 +101,19 @@ def test_a_data_set_has_the_draws_of_a_run_of_its_own(kernel):
         assert_same(phx.mcmc(line, own, kernel=alone, seed=5 + number, **SIZES), posteriors.of(number))
 
 
+def test_a_data_set_that_waits_for_the_search_of_another_makes_no_draws():
+    """The step size of the second is a thousandth of the first one's, so that its search takes ten rounds longer."""
+
+    def normal(scale):
+        phx.sample("x", dist.Normal(0.0, scale))
+
+    options = {**SIZES, "kernel": phx.rwmh(), "mesh": phx.make_mesh(devices=jax.devices()[:1])}
+    scales = np.array([1.0, 1e-3], np.float32)
+    posteriors = run_each(normal, {"scale": scales}, each={"scale": 0}, seed=5, **options)
+    for number, scale in enumerate(scales):
+        assert_same(phx.mcmc(normal, {"scale": scale}, seed=5 + number, **options), posteriors.of(number))
+
+
 @pytest.mark.slow
 def test_data_sets_of_several_lengths_have_the_draws_of_their_own_rows():
     data = table({"a": 3, "b": 9, "c": 5, "d": 4})

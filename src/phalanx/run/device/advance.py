@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec
 from phalanx.kernels.protocol.lane_target import LaneTarget
 from phalanx.mesh.chains import lane_chains
 from phalanx.mesh.devices import CHAIN
+from phalanx.mesh.position import choose
 from phalanx.mesh.random_numbers import Keys
 from phalanx.mesh.specs import PyTree
 from phalanx.run.device.blocks import Blocks, ChainState
@@ -134,14 +135,16 @@ class Advance:
             (lane_state, since), (count, states), ticks = now
             active = count < block_arguments.draws + block_arguments.ahead
             lane_tuning = self._by_lane(tuning, block_arguments, count)
-            lane_state, has_ended, info = adapter.step(lane_state, active, keys, target, lane_tuning)
+            next_state, has_ended, info = adapter.step(lane_state, active, keys, target, lane_tuning)
             has_ended &= active
+            if self.blocks.groups is not None:  # machines of whole draws move all lanes, and groups wait for others
+                next_state = choose(active, next_state, lane_state)
             since = since.after(has_ended, info)
             keeps_draw = since.draws >= block_arguments.thin
-            draws = Draws(has_ended, keeps_draw, count, lane_state.at, info, since)
+            draws = Draws(has_ended, keeps_draw, count, next_state.at, info, since)
             states = tuple(sink.update(state, draws, target) for sink, state in zip(self.sinks, states, strict=True))
             return Advanced(
-                ChainState(lane_state, since.restarted(keeps_draw)), SinkState(count + keeps_draw, states), ticks + 1
+                ChainState(next_state, since.restarted(keeps_draw)), SinkState(count + keeps_draw, states), ticks + 1
             )
 
         start = Advanced(chains, sinks, jnp.int32(0))
