@@ -40,7 +40,8 @@ def phalanx_block(
         made = 0
         while made < options.draws:  # a block holds as many draws as fit into it
             none = blocks.no_records(sampler.arrays, np.zeros(num_chains, np.int32))
-            advanced = jax.block_until_ready(blocks.record(seed, sampler.arrays, tuning, until_done, chains, none))
+            arguments = seed, sampler.arrays, tuning, until_done, blocks.rounds.no_rounds(), chains, none
+            advanced = jax.block_until_ready(blocks.record(*arguments))
             chains, made = advanced.chains, made + int(np.asarray(advanced.sinks.count).min())
 
     return run

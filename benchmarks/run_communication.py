@@ -102,18 +102,23 @@ def of_leapfrog(case: Case, chain: int, data: int) -> list[Collective]:
     return sorted(sums)
 
 
-def of_round(case: Case, data: int) -> list[Collective]:
-    """Return what the sums over a round's draws send: one number for each lane, if a variable has an entry per row."""
-    return [Collective("all-reduce", 4 * case.lanes, data)] if case.has_rows and data > 1 else []
+def of_round(case: Case, chain: int, data: int) -> list[Collective]:
+    """Return what a round of warm-up, or a block of stored draws, sends at its end.
+
+    Devices along `chain` gather whether all chains have their draws, ticks, and sums over statistics. Those along
+    `data` add up one number for each lane, if a variable has an entry per row.
+    """
+    gathered = [Collective("all-gather", 8 * (2 + 3 + STATS[case.kernel]) * chain, chain)] if chain > 1 else []
+    return gathered + ([Collective("all-reduce", 4 * case.lanes, data)] if case.has_rows and data > 1 else [])
 
 
 def to_host(case: Case, data: int) -> dict[str, int]:
-    """Return bytes from a device to its process: for each round of warm-up, and for each draw of a chain."""
+    """Return bytes from a device to its process: for each block of warm-up, and for each draw of a chain."""
     g, local, stats = case.coordinates, case.has_rows * ROWS // data, STATS[case.kernel]
     kept = {"draw": 4 * (2 * (g + local) + stats + g + local)}
     if case.reduces:  # once a round, from each chain: its number of draws, a tally, and seven numbers of the reducer
         kept = {"draw": 0, "round of reduced draws": case.lanes * (4 + 16 + 4 * (1 + 6 * (g + local)))}
-    return {"round": 8 * (3 + stats + 4 * (g + local)), **kept}
+    return {"sums": 8 * (3 + stats + 4 * (g + local)), **kept}
 
 
 def of_tuning(case: Case, data: int) -> int:
@@ -124,7 +129,7 @@ def of_tuning(case: Case, data: int) -> int:
 
 
 def between_processes(case: Case, chains: int, devices: int, processes: int) -> dict[str, list[int]]:
-    """Return the sizes of the arrays that all processes get in a block that ends a round, or has stored draws.
+    """Return the sizes of the arrays that all processes get in a block of rounds, or of stored draws.
 
     The run is over `chain` alone, and is not saved.
     """
@@ -134,7 +139,7 @@ def between_processes(case: Case, chains: int, devices: int, processes: int) -> 
     if case.reduces:  # counts of draws, acceptance and the like; the reducer's states; the length of the next round
         sampling = [*[numbers] * 8, *[numbers * g] * 6, 4]
     return {
-        "warm-up": sorted([*block, devices * to_host(case, 1)["round"]]),
+        "warm-up": sorted([*block, devices * to_host(case, 1)["sums"]]),
         "sampling": sorted([*block, *sampling]),
     }
 
@@ -195,8 +200,7 @@ def found_in(sampler: Any) -> dict[str, Any]:
                   for x in jax.tree.leaves(leaves(program.out_info)))  # fmt: skip
         return sum(shards)
 
-    advances = programs.accumulate or programs.record
-    result = {"round": made(programs.sums)}
+    result = {"sums": made(programs.record, lambda made: made.rounds.sums)}
     if programs.constrain is not None:
         rows = made(programs.no_records, lambda made: made.states) + made(programs.constrain)
         result["draw"] = rows // (blocks.slots * blocks.count)
@@ -206,8 +210,8 @@ def found_in(sampler: Any) -> dict[str, Any]:
     specs = jax.tree.leaves(blocks.tuning_specs(first_tuning(blocks)).metric)
     shards = zip(jax.tree.leaves(first_tuning(blocks).metric), specs, strict=True)
     return {
-        "in the leapfrogs of a draw": sent(advances),
-        "in a round": sent(programs.sums),
+        "in recorded draws": sent(programs.record),
+        "in reduced draws": sent(programs.accumulate),
         "elsewhere": [one for program in others for one in sent(program)],
         "to the host": result,
         "metric": sum(x.nbytes // math.prod(blocks.target.mesh.shape[a] for p in spec if p for a in np.atleast_1d(p))
@@ -220,8 +224,8 @@ def predicted_of(case: Case, chain: int, data: int) -> dict[str, Any]:
     if data == 1 and case.has_rows:
         case = case._replace(coordinates=case.coordinates + ROWS, has_rows=False)
     return {
-        "in the leapfrogs of a draw": of_leapfrog(case, chain, data),
-        "in a round": of_round(case, data),
+        "in recorded draws": sorted([*of_leapfrog(case, chain, data), *of_round(case, chain, data)]),
+        "in reduced draws": of_leapfrog(case, chain, data) if case.reduces else [],
         "elsewhere": [],
         "to the host": to_host(case, data),
         "metric": of_tuning(case, data),
@@ -256,9 +260,14 @@ def exchanged() -> None:
             sizes.clear()
 
         compiled(case, devices, 1).run(num_warmup=100, num_samples=4_000, on_block=on_block, progress=False)
-        found[name] = {phase: [*seen.most_common(1)[0][0]] for phase, seen in blocks.items()}
         chains = case.lanes * devices
         said[name] = between_processes(case, chains, devices, processes)
+        # without those that copy a window's draws, or end within a round
+        with_sums = [seen for seen in blocks["warm-up"] if devices * to_host(case, 1)["sums"] in seen]
+        found[name] = {
+            "warm-up": [*min(with_sums, key=sum)],
+            "sampling": [*blocks["sampling"].most_common(1)[0][0]],
+        }
     if jax.process_index() == 0:
         print(json.dumps({"processes": processes, "found": found, "model": said}), flush=True)
 
@@ -298,7 +307,7 @@ def in_chains(coordinates: int, lanes: int) -> list[dict[str, Any]]:
         sizes = between_processes(case, chains, devices, devices)
         seconds = sum(sizes["sampling"]) / RATES[devices] + len(sizes["sampling"]) * LATENCY[devices]
         rows.append({
-            "coordinates": coordinates, "chains": chains, "devices": devices, "round_of_warm_up": sum(sizes["warm-up"]),
+            "coordinates": coordinates, "chains": chains, "devices": devices, "block_of_warm_up": sum(sizes["warm-up"]),
             "draws_of_a_block": slots, "block": sum(sizes["sampling"]),
             "microseconds_of_a_draw": round(1e6 * seconds / slots, 1),
         })  # fmt: skip
@@ -324,7 +333,7 @@ def lines_of(predicted: dict[str, list[dict[str, Any]]]) -> list[str]:
         for one in predicted["rows over data"]
     ]
     chains = [
-        f"| {one['devices']} | {one['chains']:,} | {one['round_of_warm_up']:,} | {one['draws_of_a_block']} "
+        f"| {one['devices']} | {one['chains']:,} | {one['block_of_warm_up']:,} | {one['draws_of_a_block']} "
         f"| {one['block']:,} | {one['microseconds_of_a_draw']:,.1f} µs |"
         for one in predicted["chains over chain"]
     ]
@@ -334,17 +343,17 @@ def lines_of(predicted: dict[str, list[dict[str, Any]]]) -> list[str]:
 def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the table for README.md."""
     columns = [
-        "run", "chain, data", "added up over data in the leapfrogs of a draw", "over chain", "to the host in a round",
-        "and for a draw", "as the model says",
+        "run", "chain, data", "over data in the leapfrogs of a draw and in a round", "over chain",
+        "sums to the host in a block of warm-up", "and for a draw", "as the model says",
     ]  # fmt: skip
     lines = []
     for row in rows:
         chain, data = row["mesh"]
-        sent = [Collective(*one) for one in row["found"]["in the leapfrogs of a draw"]]
+        sent = [Collective(*one) for one in row["found"]["in recorded draws"]]
         over = [" and ".join(f"{one.size:,}" for one in sent if one.group == n and n > 1) for n in (data, chain)]
         result = row["found"]["to the host"]
         lines.append([
-            row["run"], f"{chain}, {data}", over[0] or "0", over[1] or "0", f"{result['round']:,}",
+            row["run"], f"{chain}, {data}", over[0] or "0", over[1] or "0", f"{result['sums']:,}",
             f"{result['draw']:,}", "yes" if row["same"] else "no",
         ])  # fmt: skip
     return {"columns": columns, "lines": lines}

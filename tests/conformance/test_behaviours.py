@@ -111,7 +111,8 @@ def check_what_is_held(sampler, mesh):
     begun = blocks.start(np.uint32(2), sampler.arrays, Initial())
     order = block_arguments(np.full(CHAINS, DRAWS), ticks=300)
     none = blocks.no_records(sampler.arrays, np.zeros(blocks.blocks.num_chains, np.int32))
-    drawn = blocks.record(np.uint32(2), sampler.arrays, tuning, order, begun.chains, none).sinks.states[0]
+    rounds = blocks.rounds.no_rounds()
+    drawn = blocks.record(np.uint32(2), sampler.arrays, tuning, order, rounds, begun.chains, none).sinks.states[0]
     held = {piece.device.id: np.asarray(piece.data) for piece in drawn[0].addressable_shards}
     for group in np.vectorize(lambda device: device.id)(mesh.devices).reshape(mesh.shape["chain"], -1):
         assert held[group[0]][:DRAWS].any()
@@ -148,22 +149,34 @@ def test_coordinates_on_different_devices_are_unrelated(name, mesh_of):
 @pytest.mark.parametrize("name, sizes", [*((name, (2, 4)) for name in KERNELS), ("nuts", (4, 2)), ("chees", (1, 8))])
 def test_tuning_is_pooled_over_all_chains_and_equal_on_all_devices(name, sizes, mesh_of, monkeypatch):
     """14: warm-up learns from the draws of all chains, whole; what it finds is the same wherever it is used."""
-    mesh, rounds, windows, learn = mesh_of(*sizes), [], [], WarmUp.learn
+    mesh, parts, windows = mesh_of(*sizes), [], []
+    learn, learned_on_devices, next_window = WarmUp.learn, WarmUp.learned_on_devices, WarmUp.next_window
 
-    def listen(self, state, sums, sample, *other):
-        rounds.append(sums)
+    def listen(self, state, sums):
+        parts.append((sums, self.length(state)))
+        return learn(self, state, sums)
+
+    def listen_to_devices(self, state, states, sums, num_draws, step_size):
+        parts.append((sums, num_draws - state.draws))
+        return learned_on_devices(self, state, states, sums, num_draws, step_size)
+
+    def listen_to_windows(self, state, sample, *other):
         windows.extend([] if sample is None else [sample])
-        return learn(self, state, sums, sample, *other)
+        return next_window(self, state, sample, *other)
 
     monkeypatch.setattr(WarmUp, "learn", listen)
+    monkeypatch.setattr(WarmUp, "learned_on_devices", listen_to_devices)
+    monkeypatch.setattr(WarmUp, "next_window", listen_to_windows)
     sampler = phx.compile(mixed, data_on(mesh), kernel=getattr(phx, name)(), mesh=mesh, num_chains=CHAINS)
     inner = Run(sampler.executables, sampler.kernel, 0, sampler.arrays, Silent())
     inner.begin(Initial(), RunArguments(60, 1, "random"))
     assert set(np.concatenate([sample.chain for sample in windows])) == set(range(CHAINS))
     sizes_of = [part.shape[1] for part in windows[-1].position]
     assert sizes_of[0] == 4 and sizes_of[1] >= 2 * ROWS  # all rows, from all devices
-    for moments, size in zip(rounds[-1].position, sizes_of, strict=bool(rounds[-1].position)):
-        assert moments.count == rounds[-1].draws and len(moments.mean) == size
+    sums, num_draws = parts[-1]
+    assert sums.draws == num_draws * CHAINS
+    for moments, size in zip(sums.position, sizes_of, strict=bool(sums.position)):
+        assert moments.count == sums.draws and len(moments.mean) == size
     for leaf in jax.tree.leaves(inner.engine._placed_tuning(inner.state.tuning)):
         if isinstance(leaf, jax.Array) and leaf.sharding.is_fully_replicated:
             held = [np.asarray(piece.data) for piece in leaf.addressable_shards]

@@ -110,7 +110,7 @@ def test_global_variables_stay_bit_equal_on_all_devices(name, mesh_of):
     begun = blocks.start(np.uint32(0), sampler.arrays, Initial())
     order = block_arguments(np.full(4, 20), ticks=500)
     none = blocks.no_records(sampler.arrays, np.zeros(blocks.blocks.num_chains, np.int32))
-    advanced = blocks.record(np.uint32(0), sampler.arrays, tuning, order, begun.chains, none)
+    advanced = blocks.record(np.uint32(0), sampler.arrays, tuning, order, blocks.rounds.no_rounds(), begun.chains, none)
     shared = advanced.sinks.states[0][0]  # the level, the statistics
     held = [np.asarray(piece.data) for piece in shared.addressable_shards]
     for first in (0, 4):  # the four devices of each chain group

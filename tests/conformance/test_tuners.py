@@ -87,8 +87,9 @@ def warmed_up(tuner: Tuner, num_warmup: int) -> WarmUpState:
     warm_up = WarmUp((tuner,), Tuning(), num_warmup)
     state = warm_up.begin(sums(random, 1, Tuning()))
     while not warm_up.over(state):
-        drawn = sample(random, 10) if warm_up.ends_window(state) else None
-        state, _ = warm_up.learn(state, sums(random, warm_up.length(state), state.tuning), drawn)
+        state = warm_up.learn(state, sums(random, warm_up.length(state), state.tuning))
+        if warm_up.ends_window(state):
+            state, _ = warm_up.next_window(state, sample(random, 10) if warm_up.samples_window(state) else None)
     return state
 
 
@@ -235,6 +236,6 @@ def test_chains_run_ahead_only_where_the_next_round_is_known():
         tuning = phx.hmc(4).tuning
         warm_up = WarmUp((RobbinsMonro(0.4), *tuners), tuning, 100, runs_ahead=True)
         state = warm_up.begin(Sums.nothing(SIZES))
-        state, _ = warm_up.learn(state, sums(random, warm_up.length(state), tuning), None)
+        state = warm_up.learn(state, sums(random, warm_up.length(state), tuning))
         aheads[name] = warm_up.ahead(state)
     assert aheads["ours"] > 0 == aheads["a stranger's"]

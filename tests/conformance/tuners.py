@@ -17,6 +17,7 @@ class Tuning(NamedTuple):
     trajectory_length: Any = np.asarray(1.5, np.float32)
     max_steps: Any = np.asarray(100, np.int32)
     metric: Any = None
+    learns: Any = np.bool_(False)
     in_warm_up: Any = np.bool_(False)
 
 

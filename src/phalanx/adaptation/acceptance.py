@@ -19,17 +19,18 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import Any
 
-import numpy as np
-from jax.typing import ArrayLike
 from scipy.special import ndtr, ndtri
+
+from phalanx.adaptation.tuner import array_module
 
 LEAST_RATE = 0.01
 """Lower bound on each rate: with a bound of zero, one draw would decide for a thousand chains. This one accepts eight
 failing draws in a thousand where all others succeed: fewer cost leapfrogs on posteriors without narrow tails."""
 
 
-def harmonic_mean(inverse: ArrayLike, mean: float) -> ArrayLike:
+def harmonic_mean(inverse: Any, mean: float) -> Any:
     r"""Return the harmonic mean of acceptance rates, to first order around its expected value.
 
     It is $h (2 - h m)$, where $m$ is the mean of the inverse rates and $h$ the expected value. It is linear in $m$, so
@@ -40,7 +41,7 @@ def harmonic_mean(inverse: ArrayLike, mean: float) -> ArrayLike:
         inverse: mean of the inverses of acceptance rates, each of which counts as at least `LEAST_RATE`.
         mean: their harmonic mean where the step size is right.
     """
-    return mean - np.minimum(mean * (mean * inverse - 1), 1.0)
+    return mean - array_module(inverse).minimum(mean * (mean * inverse - 1), 1.0)
 
 
 @cache

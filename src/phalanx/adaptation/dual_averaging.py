@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-from jax.typing import ArrayLike
+from phalanx.adaptation.tuner import array_module
 
 GAMMA = 0.2
 """Hoffman and Gelman tune one chain with gamma = 0.05. A larger gamma changes the step size less per update, which
@@ -36,29 +35,30 @@ class DualAveraging(NamedTuple):
     mu: Any
 
     @property
-    def step_size(self) -> np.ndarray | float:
+    def step_size(self) -> Any:
         """The step size to try next."""
-        return np.exp(self.log_step_size)
+        return array_module(self.log_step_size).exp(self.log_step_size)
 
     @property
-    def averaged(self) -> np.ndarray | float:
+    def averaged(self) -> Any:
         """The step size to keep."""
-        return np.exp(self.log_averaged)
+        return array_module(self.log_averaged).exp(self.log_averaged)
 
 
-def start(step_size: np.ndarray | float) -> DualAveraging:
+def start(step_size: Any) -> DualAveraging:
     """Begin at `step_size`, towards which tuning shrinks."""
-    log_step_size = np.log(step_size)
-    return DualAveraging(log_step_size, log_step_size, 0.0, 0, log_step_size)
+    log_step_size = array_module(step_size).log(step_size)
+    return DualAveraging(log_step_size, log_step_size, 0.0, 0.0, log_step_size)
 
 
-def update(state: DualAveraging, acceptance_rate: ArrayLike, target: ArrayLike) -> DualAveraging:
+def update(state: DualAveraging, acceptance_rate: Any, target: Any) -> DualAveraging:
     """Return the state after a round with this acceptance rate, pooled over all chains."""
-    count = state.count + 1
+    xp = array_module(acceptance_rate)
+    count = state.count + 1.0
     weight = 1 / (count + T0)
-    acceptance_rate = np.where(np.isnan(acceptance_rate), 0.0, acceptance_rate)
+    acceptance_rate = xp.where(xp.isnan(acceptance_rate), 0.0, acceptance_rate)
     error = (1 - weight) * state.error + weight * (target - acceptance_rate)
-    log_step_size = state.mu - np.sqrt(count) / GAMMA * error
-    weight = np.power(count, -KAPPA, dtype=np.float64)
+    log_step_size = state.mu - xp.sqrt(count) / GAMMA * error
+    weight = count**-KAPPA
     new_average = weight * log_step_size + (1 - weight) * state.log_averaged
     return DualAveraging(log_step_size, new_average, error, count, state.mu)

@@ -19,7 +19,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.step_size import StepSize, StepSizeSearch, StepSizeState
 from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
 from phalanx.mesh.specs import PyTree
@@ -141,5 +140,4 @@ class LateAdjustment(Tuner):
 
 
 def _adjusting(state: LateAdjustmentState) -> LateAdjustmentState:
-    step_size = np.asarray(state.step_size)
-    return state._replace(adjusted=StepSizeState(dual_averaging.start(step_size), StepSizeSearch(step_size)))
+    return state._replace(adjusted=StepSizeState.start(StepSizeSearch(np.asarray(state.step_size))))

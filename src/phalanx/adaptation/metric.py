@@ -80,6 +80,7 @@ class Metric(Tuner):
     kind: str
     early_bound: tuple[str, int] | None = None
     renews: ClassVar[bool] = True
+    on_devices: ClassVar[bool] = True
 
     @property
     def learns_from(self) -> Literal["moments", "draws"]:

@@ -9,13 +9,12 @@ import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import numpy as np
 
 from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.acceptance import harmonic_mean, harmonic_mean_of_normal_errors
 from phalanx.adaptation.dual_averaging import DualAveraging
-from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
+from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner, array_module, where
 from phalanx.mesh.specs import PyTree
 
 SEARCHES = 50
@@ -44,23 +43,29 @@ class StepSizeSearch(NamedTuple):
 
     step_size: Numbers
     factor: Numbers = 1.0
-    tries: Numbers = 0
-    is_known: bool = False
+    tries: Numbers = 0.0
+    is_known: Flags = False
+
+    @classmethod
+    def none(cls, step_size: Numbers) -> StepSizeSearch:
+        """Return a search that is over."""
+        return cls(step_size, step_size * 0.0)
 
     @property
     def is_done(self) -> Flags:
         """True if the search is over."""
-        return np.equal(self.factor, 0.0)
+        return array_module(self.factor).equal(self.factor, 0.0)
 
     def after(self, acceptance: Numbers, target: float) -> StepSizeSearch:
         """Return the search after a round at its step size; one that is over stays as it is."""
-        factor = np.where(np.greater(acceptance, target), 2.0, 0.5)  # a NaN leads to a smaller step
-        overshot = np.greater(self.tries, 0) & (factor != self.factor)
-        stays = self.is_known & np.equal(self.tries, 1)
-        back = np.where(stays, factor, np.minimum(factor, 1.0))  # the step size before, or the smaller of the two
-        ends = overshot | np.equal(self.tries, SEARCHES)
-        step_size = self.step_size * np.where(overshot, back, np.where(ends, 1.0, factor))
-        next_try = StepSizeSearch(step_size, np.where(ends, 0.0, factor), self.tries + ~ends, self.is_known)
+        xp = array_module(acceptance)
+        factor = xp.where(xp.greater(acceptance, target), 2.0, 0.5)  # a NaN leads to a smaller step
+        overshot = xp.greater(self.tries, 0) & (factor != self.factor)
+        stays = self.is_known & xp.equal(self.tries, 1)
+        back = xp.where(stays, factor, xp.minimum(factor, 1.0))  # the step size before, or the smaller of the two
+        ends = overshot | xp.equal(self.tries, SEARCHES)
+        step_size = self.step_size * xp.where(overshot, back, xp.where(ends, 1.0, factor))
+        next_try = StepSizeSearch(step_size, xp.where(ends, 0.0, factor), self.tries + ~ends, self.is_known)
         return where(self.is_done, self, next_try)
 
 
@@ -69,15 +74,20 @@ class StepSizeState(NamedTuple):
 
     Attributes:
         averaging: state of dual averaging.
-        search: the search before it; None if no search is under way.
+        search: the search before it.
         log_enough: logarithm of the largest step size tried whose mean rate reached the target.
         gave_up: true if smaller steps have not freed the stuck chains, so that the rest of the window aims at the mean.
     """
 
     averaging: DualAveraging
-    search: StepSizeSearch | None = None
+    search: StepSizeSearch
     log_enough: Numbers = -np.inf
     gave_up: Flags = False
+
+    @classmethod
+    def start(cls, search: StepSizeSearch) -> StepSizeState:
+        """Return the state before a search, or at the step size of one that is over."""
+        return cls(dual_averaging.start(search.step_size), search)
 
 
 @dataclass(frozen=True)
@@ -105,26 +115,24 @@ class StepSize(Tuner):
     of_trajectories: bool = False
     frees_chains: bool = False
     sets: ClassVar[tuple[str, ...]] = ("step_size",)
+    on_devices: ClassVar[bool] = True
 
     def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> StepSizeState:
         """Return the state that begins at the kernel's step size."""
         step_size = np.asarray(tuning.step_size, np.float64)
-        search = StepSizeSearch(step_size) if stage.tunes else None
-        return StepSizeState(dual_averaging.start(step_size), search)
+        return StepSizeState.start(StepSizeSearch(step_size) if stage.tunes else StepSizeSearch.none(step_size))
 
     def update(self, state: StepSizeState, sums: Sums, tuning: PyTree, stage: Stage) -> StepSizeState:
         """Make another try of the search, or update the average."""
         acceptance = sums.mean("acceptance_rate")
-        if state.search is not None:
-            search = state.search.after(acceptance, self.target)
-            search_ends = search.is_done & ~state.search.is_done
-            averaging = where(search_ends, dual_averaging.start(search.step_size), state.averaging)
-            return StepSizeState(averaging, None if search.is_done.all() else search)
-        if not stage.tunes:
-            return state
-        if self.of_trajectories or (self.frees_chains and stage.window < stage.tuned - MEAN_RATE_WINDOWS):
-            return self._freeing(state, acceptance, sums.inverse_rates / sums.draws)
-        return state._replace(averaging=dual_averaging.update(state.averaging, acceptance, self.target))
+        all_tune = stage.tunes & array_module(acceptance).all(state.search.is_done)  # data sets wait for others
+        search = state.search.after(acceptance, self.target)
+        after_search = where(search.is_done, StepSizeState.start(search), state._replace(search=search))
+        after_round = state._replace(averaging=dual_averaging.update(state.averaging, acceptance, self.target))
+        if self.of_trajectories or self.frees_chains:
+            frees = self.of_trajectories | (stage.window < stage.tuned - MEAN_RATE_WINDOWS)
+            after_round = where(frees, self._freeing(state, acceptance, sums.inverse_rates / sums.draws), after_round)
+        return where(state.search.is_done, where(all_tune, after_round, state), after_search)
 
     def _freeing(self, state: StepSizeState, acceptance: Numbers, inverse: Numbers) -> StepSizeState:
         """Return the state after a round of given means of rates and of their inverses, with steps that free chains.
@@ -132,41 +140,35 @@ class StepSize(Tuner):
         One chain that fails at any step size would hold the harmonic mean below its target for ever, and the step size
         would go to zero while all other chains accept each draw.
         """
+        xp = array_module(acceptance)
         log_step_size = state.averaging.log_step_size
-        reaches = np.greater_equal(acceptance, self.target)
-        log_enough = np.where(reaches, np.maximum(state.log_enough, log_step_size), state.log_enough)
+        reaches = xp.greater_equal(acceptance, self.target)
+        log_enough = xp.where(reaches, xp.maximum(state.log_enough, log_step_size), state.log_enough)
         futile = log_step_size < log_enough - math.log(MOST_REDUCTION)
         gave_up = state.gave_up | futile
         target = harmonic_mean_of_normal_errors(self.target)
-        rate = harmonic_mean(inverse, target)
-        if np.any(gave_up):
-            rate = np.where(gave_up, acceptance, rate)
-            target = np.where(gave_up, self.target, target)
-        averaging = dual_averaging.update(state.averaging, rate, target)
-        if np.any(futile):
-            again = dual_averaging.start(np.exp(np.where(futile, log_enough, log_step_size)))
-            averaging = where(futile, again, averaging)
-        return StepSizeState(averaging, None, log_enough, gave_up)
+        rate = xp.where(gave_up, acceptance, harmonic_mean(inverse, target))
+        averaging = dual_averaging.update(state.averaging, rate, xp.where(gave_up, self.target, target))
+        again = dual_averaging.start(xp.exp(xp.where(futile, log_enough, log_step_size)))
+        return StepSizeState(where(futile, again, averaging), state.search, log_enough, gave_up)
 
-    def searches(self, state: StepSizeState) -> bool | Flags:
+    def searches(self, state: StepSizeState) -> Flags:
         """Return whether a search is under way."""
-        return state.search is not None and ~state.search.is_done
+        return ~state.search.is_done
 
     def next_window(self, state: StepSizeState, sample: Sample | None, stage: Stage) -> StepSizeState:
         """Begin again, near the last step size; search, too, where the metric has changed."""
         average = state.averaging.averaged
-        search = StepSizeSearch(average, is_known=True) if stage.renews else None
-        return StepSizeState(dual_averaging.start(average), search)
+        search = StepSizeSearch(average, is_known=True) if stage.renews else StepSizeSearch.none(average)
+        return StepSizeState.start(search)
 
     def apply(self, state: StepSizeState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the step size to try, or to keep."""
-        step_size = state.averaging.step_size if stage.tunes else state.averaging.averaged
-        if state.search is not None:
-            step_size = np.where(state.search.is_done, step_size, state.search.step_size)
-            tuning = tuning if self.bound is None else tuning._replace(**{self.bound: np.int32(1)})
-        return tuning._replace(step_size=np.asarray(step_size, tuning.step_size.dtype))
-
-
-def where(condition: Flags, a: Numbers, b: Numbers) -> Numbers:
-    """Return the state `a` where the condition holds, else the state `b`."""
-    return jax.tree.map(lambda x, y: np.where(condition, x, y), a, b)
+        xp = array_module(state, stage)
+        step_size = xp.where(stage.tunes, state.averaging.step_size, state.averaging.averaged)
+        step_size = xp.where(state.search.is_done, step_size, state.search.step_size)
+        if self.bound is not None:
+            bound = getattr(tuning, self.bound)
+            bound = xp.asarray(xp.where(xp.all(state.search.is_done), bound, 1), bound.dtype)
+            tuning = tuning._replace(**{self.bound: bound})
+        return tuning._replace(step_size=xp.asarray(step_size, tuning.step_size.dtype))

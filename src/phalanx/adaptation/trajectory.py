@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner
+from phalanx.adaptation.tuner import Sample, Stage, Sums, Tuner, array_module, where
 from phalanx.mesh.specs import PyTree
 
 LEARNING_RATE = 0.05
@@ -30,21 +30,22 @@ class Adam(NamedTuple):
     Source: Kingma, Ba (2015), Adam: a method for stochastic optimization.
     """
 
-    mean: float = 0.0
-    squares: float = 0.0
-    rounds: int = 0
+    mean: Any = 0.0
+    squares: Any = 0.0
+    rounds: Any = 0.0
 
-    def after(self, gradient: float) -> Adam:
+    def after(self, gradient: Any) -> Adam:
         """Return the state after another gradient."""
         mean = MEAN_DECAY * self.mean + (1 - MEAN_DECAY) * gradient
         squares = SQUARES_DECAY * self.squares + (1 - SQUARES_DECAY) * gradient**2
-        return Adam(mean, squares, self.rounds + 1)
+        return Adam(mean, squares, self.rounds + 1.0)
 
     @property
-    def step(self) -> float:
+    def step(self) -> Any:
         """The step to take."""
-        root = math.sqrt(self.squares / (1 - SQUARES_DECAY**self.rounds))
-        return self.mean / (1 - MEAN_DECAY**self.rounds) / root if root else 0.0
+        xp = array_module(self.mean)
+        root = xp.sqrt(self.squares / (1 - SQUARES_DECAY**self.rounds))
+        return xp.where(root > 0, self.mean / (1 - MEAN_DECAY**self.rounds) / xp.where(root > 0, root, 1.0), 0.0)
 
 
 class TrajectoryState(NamedTuple):
@@ -53,9 +54,9 @@ class TrajectoryState(NamedTuple):
     Adam climbs ChEES (`change`), and the squared distance between the ends of trajectories (`jump`).
     """
 
-    first: float
-    log_length: float
-    log_average: float
+    first: Any
+    log_length: Any
+    log_average: Any
     change: Adam = Adam()
     jump: Adam = Adam()
 
@@ -65,16 +66,16 @@ class TrajectoryState(NamedTuple):
         return cls(length, math.log(length), math.log(length))
 
     @property
-    def length(self) -> float:
+    def length(self) -> Any:
         """The length to try next."""
-        return math.exp(self.log_length)
+        return array_module(self.log_length).exp(self.log_length)
 
     @property
-    def averaged(self) -> float:
+    def averaged(self) -> Any:
         """The length to keep."""
-        return math.exp(self.log_average)
+        return array_module(self.log_average).exp(self.log_average)
 
-    def after(self, change: float, jump: float, acceptance: float, shortest: float) -> TrajectoryState:
+    def after(self, change: Any, jump: Any, acceptance: Any, shortest: Any) -> TrajectoryState:
         """Return the state after a round.
 
         Args:
@@ -83,22 +84,23 @@ class TrajectoryState(NamedTuple):
             acceptance: sum of acceptance rates.
             shortest: a lower bound on the length.
         """
-        change, jump = (x / acceptance if acceptance > 0 else math.nan for x in (change, jump))
-        if not (math.isfinite(change) and math.isfinite(jump)):
-            return self
+        xp = array_module(acceptance)
+        is_good = (acceptance > 0) & xp.isfinite(change) & xp.isfinite(jump)
+        change, jump = (xp.where(is_good, x, 0.0) / xp.where(is_good, acceptance, 1.0) for x in (change, jump))
         adams = self.change.after(change), self.jump.after(jump)
         # beyond some length the gradient of ChEES is mere noise, in which the length would drift: take the lesser step
-        move = LEARNING_RATE * min(adam.step for adam in adams)
-        log_length = max(self.log_length + move, math.log(shortest))
+        move = LEARNING_RATE * xp.minimum(adams[0].step, adams[1].step)
+        log_length = xp.maximum(self.log_length + move, xp.log(shortest))
         log_average = SMOOTHING * self.log_average + (1 - SMOOTHING) * log_length
-        return TrajectoryState(self.first, log_length, log_average, *adams)
+        return where(is_good, TrajectoryState(self.first, log_length, log_average, *adams), self)
 
 
 @dataclass(frozen=True)
 class TrajectoryLength(Tuner):
     """Tuner of `trajectory_length`, from the statistics `trajectory_gradient` and `jump_gradient`.
 
-    It also sets `in_warm_up`, true until warm-up is over, so that the kernel need not compute these later.
+    It also sets `learns`, true until warm-up is over, so that the kernel need not compute these later. If a kernel has
+    `in_warm_up`, it is the same, but for particles: their moves must leave a distribution invariant.
 
     Example:
         >>> import phalanx as phx
@@ -108,6 +110,7 @@ class TrajectoryLength(Tuner):
 
     sets: ClassVar[tuple[str, ...]] = ("trajectory_length",)
     every_draw: ClassVar[bool] = True
+    on_devices: ClassVar[bool] = True
 
     def check(self, kernel: str, num_chains: int) -> None:
         """Raise unless there are two chains to compare."""
@@ -126,7 +129,8 @@ class TrajectoryLength(Tuner):
         change, jump, acceptance = (
             sums.stats[name] for name in ("trajectory_gradient", "jump_gradient", "acceptance_rate")
         )
-        return state.after(change, jump, acceptance, float(tuning.step_size))
+        shortest = array_module(tuning.step_size).asarray(tuning.step_size, np.float64)
+        return state.after(change, jump, acceptance, shortest)
 
     def next_window(self, state: TrajectoryState, sample: Sample | None, stage: Stage) -> TrajectoryState:
         """Begin again where the metric has changed.
@@ -138,8 +142,9 @@ class TrajectoryLength(Tuner):
 
     def apply(self, state: TrajectoryState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the length to try, or to keep."""
-        length = np.asarray(state.averaged if stage.over else state.length, tuning.trajectory_length.dtype)
-        return tuning._replace(trajectory_length=length, in_warm_up=np.bool_(not stage.over))
+        xp = array_module(state, stage)
+        length = xp.asarray(xp.where(stage.over, state.averaged, state.length), tuning.trajectory_length.dtype)
+        return _with_flags(tuning._replace(trajectory_length=length), stage)
 
 
 class FixedLengthState(NamedTuple):
@@ -148,7 +153,9 @@ class FixedLengthState(NamedTuple):
 
 @dataclass(frozen=True)
 class FixedLength(Tuner):
-    """Tuner that leaves `trajectory_length` as it is, and sets `in_warm_up` as `TrajectoryLength` does."""
+    """Tuner that leaves `trajectory_length` as it is, and sets what else `TrajectoryLength` does."""
+
+    on_devices: ClassVar[bool] = True
 
     def init(self, tuning: PyTree, beginning: Sums, stage: Stage) -> FixedLengthState:
         """Return the only state."""
@@ -160,4 +167,12 @@ class FixedLength(Tuner):
 
     def apply(self, state: FixedLengthState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set whether warm-up goes on."""
-        return tuning._replace(in_warm_up=np.bool_(not stage.over))
+        return _with_flags(tuning, stage)
+
+
+def _with_flags(tuning: PyTree, stage: Stage) -> PyTree:
+    goes_on = ~array_module(stage).asarray(stage.over)
+    tuning = tuning._replace(learns=goes_on)
+    if "in_warm_up" not in tuning._fields:
+        return tuning
+    return tuning._replace(in_warm_up=goes_on & stage.of_warm_up)

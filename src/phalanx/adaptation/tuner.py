@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from phalanx.mesh.specs import PyTree
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Float64, Int, Integer, Shaped
+    from jaxtyping import Float, Float64, Int, Integer, Shaped
 
 LAST_LEAST = 20
 """The fewest iterations of a warm-up after the last change of the metric."""
+
+
+def array_module(*values: Any) -> Any:
+    """Return `jax.numpy` if JAX traces one of the values, else `numpy`, so that a tuner may learn on the devices."""
+    return jnp if any(isinstance(value, jax.Array) for value in jax.tree.leaves(values)) else np
+
+
+def where(condition: Any, state: PyTree, other: PyTree) -> PyTree:
+    """Return a state of a tuner where the condition holds, else the other; both have the same structure."""
+    xp = array_module(condition, state, other)
+    return jax.tree.map(lambda x, y: xp.where(condition, x, y), state, other)
+
 
 Vectors = Sequence[np.ndarray]
 """Draws `(draw, coordinate)`: the global coordinates, then one array for each group of sharded coordinates."""
@@ -129,7 +143,8 @@ class Sums(NamedTuple):
 
     def mean(self, name: str) -> Any:
         """Return the mean of a statistic; NaN without draws."""
-        return self.stats[name] / np.where(np.equal(self.draws, 0), np.nan, self.draws)
+        xp = array_module(self.draws)
+        return self.stats[name] / xp.where(xp.equal(self.draws, 0), np.nan, self.draws)
 
     def merge(self, other: Sums) -> Sums:
         """Return the sums over both sets of draws."""
@@ -150,6 +165,7 @@ class Stage(NamedTuple):
         tuned: windows in which anything is tuned; those after them only run.
         windows: number of all windows.
         renews: true if the scale of the coordinates changes where a window ends; see `Tuner.renews`.
+        of_warm_up: false for particles, which have a distribution that moves must leave invariant at each temperature.
 
     Example:
         >>> from phalanx.kernels import Stage
@@ -157,23 +173,24 @@ class Stage(NamedTuple):
         (True, False)
     """
 
-    window: int
-    tuned: int
-    windows: int
+    window: Any
+    tuned: Any
+    windows: Any
     renews: bool = False
+    of_warm_up: bool = True
 
     @property
-    def tunes(self) -> bool:
+    def tunes(self) -> Any:
         """True if anything is tuned in this window."""
         return self.window < self.tuned
 
     @property
-    def is_last_tuned(self) -> bool:
+    def is_last_tuned(self) -> Any:
         """True if the metric no longer changes after this window."""
         return self.window >= self.tuned - 1
 
     @property
-    def over(self) -> bool:
+    def over(self) -> Any:
         """True if warm-up is complete."""
         return self.window == self.windows
 
@@ -192,6 +209,9 @@ class Tuner(Protocol):
         sets: hyperparameters, numbers, that it sets anew after a round. The record of the warm-up shows them. Leave out
             those that it sets only where a window ends.
         every_draw: true if it learns from each draw of all chains before the next, so that a round is one draw.
+        on_devices: true if JAX may trace `update`, `searches` and `apply`, with arrays as numbers and truth values; if
+            the tuner learns from moments, if one update may have the sums of several rounds. If it is true for all
+            tuners of a kernel, the rounds of a window are one compiled program.
         renews: true if it changes the scale of the coordinates where a window ends. Windows then double in length, and
             a warm-up ends with a window in which that scale is kept; other tuners may begin again in each.
         least_last: the fewest iterations of the last of these windows; a kernel has the least of its tuners'.
@@ -204,6 +224,7 @@ class Tuner(Protocol):
 
     sets: ClassVar[tuple[str, ...]] = ()
     every_draw: ClassVar[bool] = False
+    on_devices: ClassVar[bool] = False
     renews: ClassVar[bool] = False
     least_last: ClassVar[int] = LAST_LEAST
 
@@ -227,7 +248,7 @@ class Tuner(Protocol):
         """Return the state after a round that used a tuning."""
         ...
 
-    def searches(self, state: PyTree) -> bool | Bool[np.ndarray, "*sets"]:
+    def searches(self, state: PyTree) -> Any:
         """Return whether the next round is a single short draw, from which only tuners that search learn."""
         return False
 

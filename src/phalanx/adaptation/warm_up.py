@@ -13,7 +13,6 @@ long trajectories, so that the first draws of the next round would be biased (th
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phalanx.adaptation.stuck_chains import Relocation, StuckChains
-from phalanx.adaptation.tuner import LAST_LEAST, RecentredDraws, Sample, Stage, Sums, Tuner
+from phalanx.adaptation.tuner import LAST_LEAST, RecentredDraws, Sample, Stage, Sums, Tuner, array_module
 from phalanx.mesh.specs import PyTree
 
 EARLIER_DRAWS_PER_DRAW = 4
@@ -72,16 +71,22 @@ class WarmUp:
         self._first = tuning
         self._stuck = stuck
         # compiled blocks take a second step size for chains that are ahead, but no other second hyperparameter
-        self._runs_ahead = runs_ahead and all(name == "step_size" for tuner in tuners for name in tuner.sets)
-        self._renews = any(tuner.renews for tuner in tuners)
+        self.runs_ahead = runs_ahead and all(name == "step_size" for tuner in tuners for name in tuner.sets)
+        self.renews = any(tuner.renews for tuner in tuners)
         num_tuned = num_warmup if tuned_steps is None else min(num_warmup, tuned_steps)
-        lengths = windows(num_tuned, self._renews, min((tuner.least_last for tuner in tuners), default=LAST_LEAST))
+        lengths = windows(num_tuned, self.renews, min((tuner.least_last for tuner in tuners), default=LAST_LEAST))
         self._tuned = len(lengths)
-        self._windows = [*lengths, num_warmup - num_tuned] if num_warmup > num_tuned else lengths
+        self._every_draw = any(tuner.every_draw for tuner in tuners)
+        self.window_lengths = [*lengths, num_warmup - num_tuned] if num_warmup > num_tuned else lengths
+
+    @property
+    def names(self) -> list[str]:
+        """Hyperparameters that are set anew after a round."""
+        return sorted({name for tuner in self._tuners for name in tuner.sets})
 
     def begin(self, beginning: Sums) -> WarmUpState:
         """Return the first state, given moments of the initial positions and their gradients."""
-        stage = self._stage(0)
+        stage = self.stage(0)
         states = tuple(tuner.init(self._first, beginning, stage) for tuner in self._tuners)
         state = WarmUpState(0, 0, 0, states, self._first)
         return state._replace(tuning=self.later(state))
@@ -93,8 +98,19 @@ class WarmUp:
         state = WarmUpState(*previous)._replace(states=states)
         later = self.later(state)
         # if chains run ahead, the tuners have a newer step size than that of the next round
-        tuning = later._replace(step_size=previous.tuning.step_size) if self._runs_ahead else later
+        tuning = later._replace(step_size=previous.tuning.step_size) if self.runs_ahead else later
         return state._replace(tuning=tuning)
+
+    @property
+    def runs_on_devices(self) -> bool:
+        """True if the rounds of a window can be one compiled program: tuners that learn from statistics come last."""
+        later = [tuner.learns_from == "statistics" for tuner in self._tuners]
+        return bool(later) and all(tuner.on_devices for tuner in self._tuners) and later == sorted(later)
+
+    @property
+    def round_tuners(self) -> tuple[Tuner, ...]:
+        """Tuners that learn from the statistics of each round."""
+        return tuple(tuner for tuner in self._tuners if tuner.learns_from == "statistics")
 
     @property
     def num_sampled_groups(self) -> int | None:
@@ -105,7 +121,7 @@ class WarmUp:
 
     def over(self, state: WarmUpState) -> bool:
         """Return True if warm-up is complete."""
-        return self._stage(state.window).over
+        return self.stage(state.window).over
 
     def length(self, state: WarmUpState) -> int:
         """Return the draws of each chain in the next round."""
@@ -113,16 +129,25 @@ class WarmUp:
 
     def ahead(self, state: WarmUpState) -> int:
         """Return the draws of the round after the next, which chains may begin before others complete the next."""
-        runs = self._runs_ahead and not self.searching(state)
+        runs = self.runs_ahead and not self.searching(state)
         return self._length_after(state, state.draws + self.length(state)) if runs else 0
 
-    def later(self, state: WarmUpState) -> PyTree:
-        """Return the hyperparameters that the tuners set now, for the round after the next if chains run ahead."""
+    def later(self, state: WarmUpState, of_window: bool = False) -> PyTree:
+        """Return the hyperparameters that the tuners set now, for the round after the next if chains run ahead.
+
+        Those of a window are without what `round_tuners` set.
+        """
         tuning = self._first
-        stage = self._stage(state.window)
+        stage = self.stage(state.window)
         for tuner, tuner_state in zip(self._tuners, state.states, strict=True):
-            tuning = tuner.apply(tuner_state, tuning, stage)
+            if not (of_window and tuner in self.round_tuners):
+                tuning = tuner.apply(tuner_state, tuning, stage)
         return tuning
+
+    def round_states(self, state: WarmUpState) -> tuple[Any, ...]:
+        """Return the states of `round_tuners`."""
+        pairs = zip(self._tuners, state.states, strict=True)
+        return tuple(tuner_state for tuner, tuner_state in pairs if tuner in self.round_tuners)
 
     def searching(self, state: WarmUpState) -> bool:
         """Return True if the next round is a single short draw, from which only tuners that search learn."""
@@ -135,42 +160,37 @@ class WarmUp:
         return functools.reduce(operator.or_, searches, False)  # np.logical_or takes long for two numbers
 
     def ends_window(self, state: WarmUpState) -> bool:
-        """Return True if the next round ends a window whose draws are needed for the next window."""
-        ends = not self.searching(state) and state.draws + self.length(state) == self._windows[state.window]
-        return ends and not self._stage(state.window + 1).over  # chains relocated at the end would stay correlated
+        """Return True if the window has all of its draws; `next_window` begins another one."""
+        return state.draws == self.window_lengths[state.window]
 
-    def settling_draws(self, state: WarmUpState) -> tuple[int, int] | None:
+    def samples_window(self, state: WarmUpState) -> bool:
+        """Return True if the draws of the window are needed for the next one."""
+        return not self.stage(state.window + 1).over  # chains relocated at the end would stay correlated
+
+    def settling_draws(self, state: WarmUpState, num_draws: int) -> tuple[int, int] | None:
         """Return the first draw of the second eighth of the last window that tunes, and the first one after it.
 
-        None unless the next round completes that eighth. The verdict compares the draws of sampling with these, which
-        are early draws of a time in which the tuning changes little.
+        None unless draws after the first `num_draws` have completed that eighth. The verdict compares the draws of
+        sampling with these, which are early draws of a time in which the tuning changes little.
         """
-        window = self._windows[state.window]
+        window = self.window_lengths[state.window]
         first = window // 8
         end = max(window // 4, 1)
-        last = state.window == self._tuned - 1 and not self.searching(state)
-        return (first, end) if last and state.draws < end <= state.draws + self.length(state) else None
+        last = state.window == self._tuned - 1
+        return (first, end) if last and num_draws < end <= state.draws else None
 
     def tunes_next(self, state: WarmUpState) -> bool:
         """Return True if anything is tuned in the next window."""
-        return self._stage(state.window + 1).tunes
+        return self.stage(state.window + 1).tunes
 
-    def learn(
-        self, state: WarmUpState, sums: Sums, sample: Sample | None, recentred_draws: RecentredDraws | None = None
-    ) -> tuple[WarmUpState, list[Relocation]]:
-        """Return the state after a round, and the chains that continue beside others.
+    def learn(self, state: WarmUpState, sums: Sums) -> WarmUpState:
+        """Return the state after a round, given sums over its draws.
 
         If chains may run ahead, the round after the next is the first with hyperparameters learned from this one.
-
-        Args:
-            state: state before the round.
-            sums: sums over its draws.
-            sample: draws of the window if it ends; see `ends_window`.
-            recentred_draws: the same in the coordinates of the next window, if those differ.
         """
         searching, (length, ahead) = self.searching(state), (self.length(state), self.ahead(state))
         later = self.later(state) if ahead else None
-        stage = self._stage(state.window)
+        stage = self.stage(state.window)
         states = tuple(
             tuner.update(tuner_state, sums, state.tuning, stage)
             if not searching or np.any(tuner.searches(tuner_state))
@@ -178,20 +198,54 @@ class WarmUp:
             for tuner, tuner_state in zip(self._tuners, state.states, strict=True)
         )
         state = state._replace(states=states)
-        relocations = []
         if not searching:
             state = state._replace(iterations=state.iterations + length, draws=state.draws + length)
-            if state.draws == self._windows[state.window]:
-                if self._stuck is not None and sample is not None:
-                    relocations = self._stuck.relocations(sample, state.window)
-                state = self._next_window(state, sample, recentred_draws)
-        return state._replace(tuning=later if ahead else self.later(state)), relocations
+        return state._replace(tuning=later if ahead else self.later(state))
 
-    def _next_window(
+    def learned_on_devices(
+        self, state: WarmUpState, states: Sequence[Any], sums: Sums, num_draws: int, step_size: np.ndarray | None
+    ) -> WarmUpState:
+        """Return the state after rounds that the devices made.
+
+        Args:
+            state: state before them.
+            states: states of `round_tuners`.
+            sums: sums over the draws of these rounds, without those of a search for a step size.
+            num_draws: draws of each chain in the window.
+            step_size: that of the next round; None for that of the tuners.
+        """
+        stage = self.stage(state.window)
+        device_states = iter(states)
+        states = tuple(
+            next(device_states) if tuner in self.round_tuners else tuner.update(tuner_state, sums, state.tuning, stage)
+            for tuner, tuner_state in zip(self._tuners, state.states, strict=True)
+        )
+        iterations = state.iterations + num_draws - state.draws
+        state = state._replace(states=states, draws=num_draws, iterations=iterations)
+        tuning = self.later(state)
+        return state._replace(tuning=tuning if step_size is None else tuning._replace(step_size=step_size))
+
+    def next_window(
+        self, state: WarmUpState, sample: Sample | None, recentred_draws: RecentredDraws | None = None
+    ) -> tuple[WarmUpState, list[Relocation]]:
+        """Return the state before the next window, and the chains that continue beside others.
+
+        Args:
+            state: state after the last round of a window.
+            sample: draws of the window, if they are needed; see `samples_window`.
+            recentred_draws: the same in the coordinates of the next window, if those differ.
+        """
+        relocations = []
+        if self._stuck is not None and sample is not None:
+            relocations = self._stuck.relocations(sample, state.window)
+        state = self._start_window(state, sample, recentred_draws)
+        return state._replace(tuning=self.later(state)), relocations
+
+    def _start_window(
         self, state: WarmUpState, sample: Sample | None, recentred_draws: RecentredDraws | None
     ) -> WarmUpState:
         state = state._replace(window=state.window + 1, draws=0)
-        stage = self._stage(state.window)
+        stage = self.stage(state.window)
         if not stage.tunes:
             return state
         states = list(state.states)
@@ -203,17 +257,21 @@ class WarmUp:
             states[number] = tuner.next_window(states[number], window_sample, stage)
         return state._replace(states=tuple(states))
 
-    def _stage(self, window: int) -> Stage:
-        return Stage(window, self._tuned, len(self._windows), self._renews)
+    def round_length(self, searching: Any, num_draws: Any, window_length: Any) -> Any:
+        """Return the draws of each chain in a round, after `num_draws` draws of a window that tunes."""
+        xp = array_module(num_draws)
+        length = 1 if self._every_draw else (num_draws + EARLIER_DRAWS_PER_DRAW - 1) // EARLIER_DRAWS_PER_DRAW + 1
+        return xp.where(searching, 1, xp.minimum(length, window_length - num_draws))
+
+    def stage(self, window: int) -> Stage:
+        """Return the position in warm-up of the rounds of a window."""
+        return Stage(window, self._tuned, len(self.window_lengths), self.renews)
 
     def _length_after(self, state: WarmUpState, num_draws: int) -> int:
-        if self.searching(state):
-            return 1
-        num_left = self._windows[state.window] - num_draws
-        if not (self._tuners and self._stage(state.window).tunes):
-            return num_left
-        every_draw = any(tuner.every_draw for tuner in self._tuners)
-        return min(1 if every_draw else math.ceil(num_draws / EARLIER_DRAWS_PER_DRAW) + 1, num_left)
+        window_length = self.window_lengths[state.window]
+        if not (self._tuners and self.stage(state.window).tunes):
+            return window_length - num_draws
+        return int(self.round_length(self.searching(state), num_draws, window_length))
 
 
 def _as_type(mine: PyTree, previous: PyTree) -> PyTree:

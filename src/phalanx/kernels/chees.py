@@ -48,14 +48,15 @@ if TYPE_CHECKING:
 class Tuning(NamedTuple):
     """Hyperparameters: the step size, the longest trajectory in units of time, the most leapfrogs, and the metric.
 
-    `in_warm_up` is true in warm-up, and at all temperatures of `phx.smc`: the gradients of `Info` are computed, and
-    trajectories that end higher need not be reversible, see `draw_by_trajectory`.
+    With `learns` the gradients of `Info` are computed: in warm-up, and at all temperatures of `phx.smc`. With
+    `in_warm_up`, in warm-up alone, trajectories that end higher need not be reversible; see `draw_by_trajectory`.
     """
 
     step_size: Any
     trajectory_length: Any
     max_steps: Any
     metric: Any
+    learns: Any
     in_warm_up: Any
 
 
@@ -102,7 +103,7 @@ class SharedLength(Machine):
 
         # all devices take the same branch, which has a collective
         none = jnp.zeros_like(info.acceptance_rate)
-        gained, jumped = lax.cond(tuning.in_warm_up, gradients, lambda: (none, none))
+        gained, jumped = lax.cond(tuning.learns, gradients, lambda: (none, none))
         return LaneState(now.draw + 1, new, ()), jnp.ones(target.count, bool), Info(*info, gained, jumped)
 
 
@@ -248,7 +249,7 @@ def kernel_of(
     return Kernel(
         name=f"{name}(step_size={step_size}, trajectory_length={trajectory_length})",
         machine=SharedLength(dynamics),
-        tuning=Tuning(first_step, length, most_steps, None, np.bool_(False)),
+        tuning=Tuning(first_step, length, most_steps, None, np.bool_(False), np.bool_(False)),
         tuners=without_none(
             Metric(metric),
             TrajectoryLength() if trajectory_length is None else FixedLength(),

@@ -24,7 +24,7 @@ from phalanx.mesh.forks import refuse_fork
 from phalanx.mesh.processes import on_all_processes
 from phalanx.mesh.specs import PyTree
 from phalanx.placements import over_mesh
-from phalanx.run.compile.compilation import calls_libraries, communicates, compiled, several_cpus
+from phalanx.run.compile.compilation import calls_libraries, compiled, sends_in_order, several_cpus
 from phalanx.run.compile.executable_cache import settings
 from phalanx.run.compile.lru_cache import LRUCache
 from phalanx.run.compile.stored_programs import StoredPrograms
@@ -144,7 +144,7 @@ class Compiler:
         key = _key_of(trace, arguments, shardings)
         if (program := _look_up(key)) is None:
             lowered_program = trace.lower()
-            sums = several_cpus(_devices(arguments, shardings)) and communicates(lowered_program)
+            sums = several_cpus(_devices(arguments, shardings)) and sends_in_order(lowered_program)
             storing = stored_programs is not None and not sums and not calls_libraries(lowered_program)
             program = Compiled(
                 trace.out_info, partial(_compile, lowered_program, options, stored_programs if storing else None, sums)

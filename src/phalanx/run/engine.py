@@ -22,9 +22,10 @@ from phalanx.mesh.processes import all_to_devices, to_devices, to_host
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.centring import Centrings, first_centring, place_centring, recentred
 from phalanx.run.checks import check_beginning
-from phalanx.run.device.advance import Advanced, BlockArguments, SinkState
+from phalanx.run.device.advance import BlockArguments, SinkState
 from phalanx.run.device.blocks import AtPositions, ChainState, InitResult, shardings
 from phalanx.run.device.executables import Executables, block_argument_specs, block_arguments
+from phalanx.run.device.rounds import RoundArguments
 from phalanx.run.host.recorded import rows_by_variable, rows_of
 from phalanx.run.host.reducer_state import HostReducers
 from phalanx.run.host.unshard import reshard, unshard
@@ -76,13 +77,13 @@ class Engine:
         if self.blocks.target.sites.is_divided:
             at = result.chains.lanes.at
             self.executables.once("one device", lambda: check_on_one_device(self.blocks.target, self.arrays, at))
-        chains = result.chains
-        rows = result.rows
-        if initial.superchains:
-            leaders = initial.leaders(self.blocks.num_chains)
-            chains = self.put_beside(chains, leaders)
-            rows = tuple(_take_entries(part, leaders, 1) for part in rows)
-        return chains, self.executables.summed(rows, 0, 1) if rows else self.blocks.no_sums()
+        has_sums = self.blocks.kernel.learns_moments
+        if not initial.superchains:
+            return result.chains, self.blocks.summing.fetched(result.sums) if has_sums else self.blocks.no_sums()
+        leaders = initial.leaders(self.blocks.num_chains)
+        rows = tuple(_take_entries(part, leaders, 1) for part in result.rows)
+        chains = self.put_beside(result.chains, leaders)
+        return chains, self.executables.summed_start(rows) if has_sums else self.blocks.no_sums()
 
     def _failed_groups(self, result: InitResult) -> dict[int, str]:
         """Return why groups cannot start, by number."""
@@ -184,7 +185,8 @@ class Engine:
         ticks = int(min(self.executables.block_length.ticks, goal.ticks))
         later = state.tuning if goal.later is None else goal.later
         host_arguments = block_arguments(goal.draws, ticks, _thin(state), ahead=goal.ahead, later=later)
-        state, ticks = self._run_block(state, host_arguments, accumulates)
+        tuning = state.tuning if goal.tuning is None else goal.tuning
+        state, ticks = self._run_block(state, host_arguments, accumulates, tuning, goal.rounds)
         if state.in_warm_up:
             return state._replace(warmup=state.warmup.more(ticks))
         return state._replace(sampling=state.sampling.more(ticks))
@@ -200,19 +202,33 @@ class Engine:
         host_arguments = block_arguments(
             np.zeros(self.blocks.num_chains), 1, _thin(state), later=state.tuning, at_least_one=True
         )
-        rested, _ = self._run_block(state._replace(sinks=None), host_arguments, accumulates)
-        return rested._replace(sinks=state.sinks)
+        rested, _ = self._run_block(state._replace(sinks=None), host_arguments, accumulates, state.tuning)
+        return rested._replace(sinks=state.sinks, warming=state.warming)
 
-    def _run_block(self, state: RunState, host_arguments: BlockArguments, accumulates: bool) -> tuple[RunState, int]:
+    def _run_block(
+        self,
+        state: RunState,
+        host_arguments: BlockArguments,
+        accumulates: bool,
+        tuning: PyTree,
+        rounds: RoundArguments | None = None,
+    ) -> tuple[RunState, int]:
         began = time.perf_counter()
-        program = self.executables.accumulate if accumulates else self.executables.record
-        assert program is not None
+        constants = self.executables.device_constants
         sinks = self._without_draws(accumulates, state.reduced.draws) if state.sinks is None else state.sinks
-        device_arguments = BlockArguments(
-            *map(self.executables.device_constants.array, host_arguments, block_argument_specs(self.blocks))
-        )
-        tuning = self._placed_tuning(state.tuning)
-        advanced: Advanced = program(self._device_seed, self.arrays, tuning, device_arguments, state.chains, sinks)
+        device_arguments = BlockArguments(*map(constants.array, host_arguments, block_argument_specs(self.blocks)))
+        arguments = self._device_seed, self.arrays, self._placed_tuning(tuning), device_arguments
+        advanced: Any
+        if accumulates:
+            assert self.executables.accumulate is not None
+            advanced = self.executables.accumulate(*arguments, state.chains, sinks)
+        else:
+            assert self.executables.record is not None
+            rounds = self.executables.rounds.no_rounds() if rounds is None else rounds
+            device_rounds = RoundArguments(*(constants.array(number, PartitionSpec()) for number in rounds))
+            advanced = self.executables.record(*arguments, device_rounds, state.chains, sinks)
+            if state.warming is not None:
+                state = state._replace(warming=state.warming._replace(result=advanced.rounds))
         state.stored.settle()  # while the devices make the block
         ticks = int(to_host(advanced.ticks).max())  # waits for the block to end
         self.executables.block_length.learn(ticks, time.perf_counter() - began)

@@ -21,6 +21,7 @@ from phalanx.mesh.random_numbers import is_key
 from phalanx.mesh.specs import PyTree
 from phalanx.run.device.advance import SinkState
 from phalanx.run.device.blocks import ChainState
+from phalanx.run.device.rounds import RoundsResult
 from phalanx.run.host.window import Window
 from phalanx.store.lazy_array import StoredArray
 
@@ -208,6 +209,7 @@ class WarmingState(NamedTuple):
         goal: draws of each chain in the sinks at the end of the current part.
         left: draws of each chain in the later parts of the current round.
         sums: sums over the earlier parts of the current round; None in the first part.
+        result: result of a block's rounds, until the tuners have it.
     """
 
     schedule: WarmUpState
@@ -216,6 +218,7 @@ class WarmingState(NamedTuple):
     goal: int = 0
     left: int = 0
     sums: Sums | None = None
+    result: RoundsResult | None = None
 
 
 class RunState(NamedTuple):

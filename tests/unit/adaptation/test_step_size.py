@@ -10,7 +10,6 @@ import numpyro.distributions as dist
 import pytest
 
 import phalanx as phx
-from phalanx.adaptation import dual_averaging
 from phalanx.adaptation.step_size import StepSize, StepSizeSearch, StepSizeState
 from phalanx.adaptation.tuner import Stage, Sums
 
@@ -61,7 +60,7 @@ def tuned(window: int, stuck: int, **options: bool) -> float:
     tuner, stage = StepSize(TARGET, "max_depth", **options), Stage(window, 5, 5)
     rates = np.where(np.arange(64) < stuck, 0.0, 0.95)
     sums = Sums(64, {"acceptance_rate": rates.sum()}, (1 / np.maximum(rates, 0.01)).sum())
-    state = StepSizeState(dual_averaging.start(np.float64(1.0)))
+    state = StepSizeState.start(StepSizeSearch.none(np.float64(1.0)))
     for _ in range(5):
         state = tuner.update(state, sums, None, stage)
     return float(state.averaging.step_size)
@@ -77,7 +76,7 @@ def test_a_few_stuck_chains_make_the_step_size_shrink_in_early_windows(stuck):
 def settled(stiff: float, rounds: int = 60) -> float:
     """Return the step size kept after a window in which one of 64 chains accepts exp(-stiff e), all others exp(-e)."""
     tuner, stage = StepSize(TARGET, "max_steps", of_trajectories=True), Stage(0, 5, 5)
-    state = StepSizeState(dual_averaging.start(np.float64(BEST)))
+    state = StepSizeState.start(StepSizeSearch.none(np.float64(BEST)))
     for _ in range(rounds):
         rates = np.exp(-state.averaging.step_size * np.where(np.arange(64) < 1, stiff, 1.0))
         sums = Sums(64, {"acceptance_rate": rates.sum()}, (1 / np.maximum(rates, 0.01)).sum())

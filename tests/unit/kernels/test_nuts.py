@@ -12,6 +12,7 @@ from phalanx.run.compile.block_length import BlockLength
 from phalanx.run.device.executables import block_arguments, first_tuning
 from phalanx.run.engine import Engine
 from phalanx.run.init_values import Initial
+from phalanx.run.phases.warm_up import WarmUpPhase
 
 Y = np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32)
 SIGMA = np.array([15, 10, 16, 11, 9, 11, 10, 18], np.float32)
@@ -42,7 +43,7 @@ def rows_of(sampler, per_block, draws):
     for _ in range(draws // per_block):
         order = block_arguments(np.full(executables.blocks.num_chains, per_block), ticks=10**9)
         none = executables.no_records(sampler.arrays, np.zeros(executables.blocks.num_chains, np.int32))
-        advanced = executables.record(seed, sampler.arrays, tuning, order, chains, none)
+        advanced = executables.record(seed, sampler.arrays, tuning, order, executables.rounds.no_rounds(), chains, none)
         chains = advanced.chains
         assert (np.asarray(advanced.sinks.count) == per_block).all()
         blocks.append(np.asarray(advanced.sinks.states[0][0])[:per_block])
@@ -64,7 +65,10 @@ def run_of(sampler):
 
 
 def test_so_are_those_of_a_whole_run_with_its_warm_up(mesh_of, monkeypatch):
-    """Lanes may run ahead of others within a window: whoever waits, tuning and draws are the same."""
+    """Lanes may run ahead of others within a window: whoever waits, tuning and draws are the same.
+
+    They run ahead in rounds on the devices, and wait for each draw in rounds that the host ends.
+    """
     sampler, advance, calls = sampler_of(phx.nuts(), mesh_of(2, 1)), Engine.advance, []
 
     def draw_by_draw(self, state, goal, folds):
@@ -77,6 +81,7 @@ def test_so_are_those_of_a_whole_run_with_its_warm_up(mesh_of, monkeypatch):
 
     free = run_of(sampler)
     monkeypatch.setattr(Engine, "advance", draw_by_draw)
+    monkeypatch.setattr(WarmUpPhase, "_learns_on_devices", lambda self, warming: False)
     for name, values in run_of(sampler).items():
         np.testing.assert_array_equal(values, free[name], err_msg=name)
     assert max(calls) > 1 and len(np.unique(free["num_steps"])) > 3

@@ -4,10 +4,10 @@ The cache is on by default. Set the environment variable `PHALANX_CACHE` to a fo
 disable it. JAX's setting `jax_compilation_cache_dir` takes precedence. The cached programs are code that is executed as
 it is, so the folder is made for its owner alone, and one that others can write to is not used.
 
-Programs in which several CPU devices communicate are compiled in every process. XLA orders the collective operations of
-a program by a token that they share, but a program that it reads from the cache has one token for each loop. A sum
-inside of a loop and one outside may then run at the same time; if devices start them in different orders, XLA mixes
-them up, and most often the process crashes. GPUs do not depend on these tokens.
+Programs with two or more collective operations of several CPU devices are compiled in every process. XLA orders the
+collective operations of a program by a token that they share, but a program that it reads from the cache has one token
+for each loop. A sum inside of a loop and one outside may then run at the same time; if devices start them in different
+orders, XLA mixes them up, and most often the process crashes. GPUs do not depend on these tokens.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def several_cpus(devices: Iterable[Any]) -> bool:
     return Workaround.SUMS_COMPILED_AFRESH.is_on and len(platforms) > 1 and "cpu" in platforms
 
 
-def communicates(program: Lowered) -> bool:
-    """Return True if a program contains collective operations."""
-    return _COMMUNICATION.search(program.as_text()) is not None
+def sends_in_order(program: Lowered) -> bool:
+    """Return True if a program contains collective operations whose order matters: two or more."""
+    return len(_COMMUNICATION.findall(program.as_text())) > 1
 
 
 def calls_libraries(program: Lowered) -> bool:

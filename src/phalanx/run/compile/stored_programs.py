@@ -36,10 +36,10 @@ from phalanx.mesh.compatibility.loader_messages import without_false_alarms
 from phalanx.programs.closure_key import OfThisProcess
 from phalanx.run.compile.compilation import (
     calls_libraries,
-    communicates,
     compiled,
     is_private,
     own_folder,
+    sends_in_order,
     several_cpus,
 )
 
@@ -140,7 +140,7 @@ def _compiled(
     apart: list[bool] = []
 
     def compile_one(lowered_program: Lowered, options: Options, is_kept: bool) -> Compiled:
-        communicating = several and communicates(lowered_program)
+        communicating = several and sends_in_order(lowered_program)
         apart.append(communicating or (not is_kept and calls_libraries(lowered_program)))
         return compiled(lowered_program, options, keep=is_kept and not communicating)
 
@@ -149,7 +149,7 @@ def _compiled(
         under_way = {}
         for name, program, options in programs:
             if not under_way and storing:  # the first program has the collective operations and calls of the others
-                storing = not (several and communicates(program)) and not calls_libraries(program)
+                storing = not (several and sends_in_order(program)) and not calls_libraries(program)
             under_way[name] = pool.submit(compile_one, program, options, not storing)
         return {name: program.result() for name, program in under_way.items()}, storing and not any(apart)
 

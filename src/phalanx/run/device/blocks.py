@@ -62,6 +62,7 @@ class InitResult(NamedTuple):
     Attributes:
         chains: the `ChainState`.
         rows: positions and gradients, laid out as recorded draws, from which a metric learns; empty without a metric.
+        sums: sums over them, as `Summing` makes them.
         finite: true for chains with a usable initial position.
         far: true for chains that must climb first: their log density is so large that rounding it would hold them.
         misfits: by variable, true for chains whose initial value is outside of the support.
@@ -70,6 +71,7 @@ class InitResult(NamedTuple):
 
     chains: Any
     rows: Any
+    sums: Any
     finite: Any
     far: Any
     misfits: Any
@@ -203,14 +205,18 @@ class Blocks:
 
         starts = Point(at.position.T, at.log_density, at.gradient.T)
         at = over_lanes(climb, self.count)(starts, result.far, start_values.values, target.lane_data_first)
-        chains, rows = self._started(target, at, self.keys(seed))
-        return result._replace(chains=chains, rows=rows)
+        chains, rows, sums = self._started(target, at, self.keys(seed))
+        return result._replace(chains=chains, rows=rows, sums=sums)
 
-    def _started(self, target: LaneTarget, at: Point, keys: Keys) -> tuple[ChainState, Any]:
-        """Return chains at positions, and rows from which a metric learns."""
+    def _started(self, target: LaneTarget, at: Point, keys: Keys) -> tuple[ChainState, Any, Any]:
+        """Return chains at positions, and rows from which a metric learns, with their sums."""
         lanes = self.adapter.init(at, jnp.int32(INITIAL_POSITION + 1), keys, target)
-        rows = self.recorder.first(lanes.at, target) if self.kernel.learns_moments else ()
-        return ChainState(lanes, SinceKept.none(self.count)), rows
+        chains = ChainState(lanes, SinceKept.none(self.count))
+        if not self.kernel.learns_moments:
+            return chains, (), ()
+        rows = self.recorder.first(lanes.at, target)
+        with jax.enable_x64(True):
+            return chains, rows, self.summing(rows, jnp.int32(0), jnp.int32(1))
 
     def contributions(self, arrays: Sequence[Array], chains: ChainState) -> dict[str, Float[Array, "lanes"]]:
         """Return each variable's terms of the log density at the chains' positions."""
@@ -322,8 +328,8 @@ class Blocks:
     def init_specs(self) -> InitResult:
         """Return the partition of chains at their initial positions."""
         chains = PartitionSpec(CHAIN)
-        rows = self.recorder.specs if self.kernel.learns_moments else ()
-        return InitResult(self.chain_specs(), rows, chains, chains, chains, self.group_spec)
+        rows, sums = (self.recorder.specs, self.summing.specs) if self.kernel.learns_moments else ((), ())
+        return InitResult(self.chain_specs(), rows, sums, chains, chains, chains, self.group_spec)
 
     def given_specs(self) -> Given:
         """Return the partition of initial values."""

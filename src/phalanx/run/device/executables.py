@@ -24,13 +24,14 @@ from phalanx.mesh.processes import to_devices, to_host
 from phalanx.mesh.specs import PyTree
 from phalanx.reducers.reductions import Reductions
 from phalanx.run.compile.block_length import BlockLength
-from phalanx.run.compile.compilation import communicates, compiled, several_cpus
+from phalanx.run.compile.compilation import compiled, sends_in_order, several_cpus
 from phalanx.run.compile.device_constants import DeviceConstants
 from phalanx.run.compile.stored_programs import read_or_compile
 from phalanx.run.device.advance import Advance, BlockArguments
 from phalanx.run.device.blocks import AtPositions, Blocks, InitResult, shardings
 from phalanx.run.device.recorder import Rows
 from phalanx.run.device.reducing import Reducing
+from phalanx.run.device.rounds import Rounds
 from phalanx.run.device.sink import Tally
 from phalanx.run.device.tiles import Tiles
 from phalanx.run.init_values import Initial, prior_of
@@ -49,7 +50,6 @@ class Executables:
         begin: finds initial positions.
         record: advances chains and records their draws; None if draws are neither stored nor used for tuning.
         no_records: makes the empty records with which `record` begins.
-        sums: adds up recorded draws; None without `record`.
         constrain: computes the stored variables of recorded draws; None without stored draws.
         reduce: passes recorded draws to reducers; None without stored draws or without reducers.
         accumulate: advances chains, and counts and reduces their draws; None if draws are stored.
@@ -68,7 +68,6 @@ class Executables:
     begin: Callable[..., Any]
     record: Compiled | None = None
     no_records: Compiled | None = None
-    sums: Compiled | None = None
     constrain: Compiled | None = None
     reduce: Compiled | None = None
     accumulate: Compiled | None = None
@@ -108,13 +107,17 @@ class Executables:
         specs = PartitionSpec(), blocks.target.array_specs(), blocks.given_specs(), out_specs
         program = blocks.jit(blocks.climb, specs, out_specs).lower(*arguments)
         several = several_cpus(blocks.target.mesh.devices.flat)
-        return compiled(program, RARELY, keep=not (several and communicates(program)))
+        return compiled(program, RARELY, keep=not (several and sends_in_order(program)))
 
-    def summed(self, rows: Rows, first: int, count: int) -> Sums:
-        """Return sums over `count` recorded draws of each chain, starting with draw `first`."""
-        assert self.sums is not None
-        slots = [self.device_constants.array(np.int32(number), PartitionSpec()) for number in (first, first + count)]
-        return self.blocks.summing.fetched(self.sums(rows, *slots))
+    def summed_start(self, rows: Rows) -> Sums:
+        """Return sums over initial positions and gradients; compiled at the first use, since few runs need it."""
+        sums = self.once("sums", lambda: Lowering(self.blocks, ()).sums(rows).compile())
+        return self.blocks.summing.fetched(sums(rows, np.int32(0), np.int32(1)))
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """Function of `record`, before it was compiled."""
+        return rounds_of(self.blocks, Tiles.of(self.blocks, stores_draws(self.blocks, self.reducing.reductions)))
 
     @cached_property
     def prior(self) -> Callable[..., Any]:
@@ -249,23 +252,22 @@ class Lowering:
         program = self.blocks.jit(advance.empty, specs, advance.sink_specs)
         return program.trace(self.arrays, number_shapes(self.blocks))
 
-    def advance(self, advance: Advance, chains: Any, sinks: Any) -> Lowered:
+    def advance(self, advance: Advance | Rounds, chains: Any, sinks: Any) -> Lowered:
         """Return the lowered program of a block that advances chains, and overwrites the states of chains and sinks."""
         blocks = self.blocks
-        everywhere = PartitionSpec()
-        tuning = first_tuning(self.blocks)
-        specs = (
-            everywhere,
-            self.array_specs,
-            blocks.tuning_specs(tuning),
-            block_argument_specs(blocks),
-            blocks.chain_specs(),
-            advance.sink_specs,
-        )
+        tuning = first_tuning(blocks)
+        specs = PartitionSpec(), self.array_specs, blocks.tuning_specs(tuning), block_argument_specs(blocks)
         # shapes: of several processes JAX takes no array of the host that is sharded
-        tuning, arguments = map(shapes_of, (tuning, block_arguments(np.zeros(blocks.num_chains), later=tuning)))
-        program = blocks.jit(advance, specs, advance.specs, donate=(4, 5))
-        return program.lower(np.uint32(0), self.arrays, tuning, arguments, chains, sinks)
+        arguments = map(shapes_of, (tuning, block_arguments(np.zeros(blocks.num_chains), later=tuning)))
+        arguments = np.uint32(0), self.arrays, *arguments
+        sink_specs = (advance.advance if isinstance(advance, Rounds) else advance).sink_specs
+        if isinstance(advance, Rounds):
+            rounds = advance.no_rounds()
+            arguments = *arguments, shapes_of(rounds)
+            specs = *specs, jax.tree.map(lambda _: PartitionSpec(), rounds)
+        overwritten = len(arguments), len(arguments) + 1
+        program = blocks.jit(advance, (*specs, blocks.chain_specs(), sink_specs), advance.specs, donate=overwritten)
+        return program.lower(*arguments, chains, sinks)
 
     def sums(self, rows: Any) -> Lowered:
         """Return the lowered program of sums over recorded draws."""
@@ -293,7 +295,7 @@ def _lower_programs(
         record = Advance(blocks, (blocks.recorder,), tiles.record)
         none = lowering.empty(record)
         (rows,) = none.out_info.states
-        yield "record", lowering.advance(record, chains, none.out_info), {}
+        yield "record", lowering.advance(rounds_of(blocks, tiles), chains, none.out_info), {}
         yield "no_records", none.lower(), {}
     if not stores:
         accumulate = Advance(blocks, (Tally(), reducing), tiles.accumulate)
@@ -310,11 +312,16 @@ def _lower_programs(
             reduce = blocks.jit(reducing.of_rows, (*specs, of_chains, of_chains), reducing.specs)
             number = number_shapes(blocks)
             yield "reduce", reduce.lower(arrays, rows, number, number), {}
-    if rows is not None:
-        yield "sums", lowering.sums(rows), {}
     if blocks.is_centred:
         evaluate_at = blocks.jit(blocks.evaluated_at, (data, blocks.batch_specs()), blocks.evaluated_specs())
         yield "evaluate_at", evaluate_at.lower(arrays, blocks.batch_shapes()), {}
+
+
+def rounds_of(blocks: Blocks, tiles: Tiles) -> Rounds:
+    """Return the function of a block that records draws."""
+    kernel = blocks.kernel
+    warm_up = WarmUp(kernel.tuners, kernel.tuning, 0, runs_ahead=not kernel.machine.makes_whole_draws)
+    return Rounds.of(Advance(blocks, (blocks.recorder,), tiles.record), warm_up)
 
 
 def block_arguments(

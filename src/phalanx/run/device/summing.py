@@ -37,10 +37,12 @@ class Summing:
     Attributes:
         layout: layout of a row, without sharded coordinates if there are groups of chains.
         chains: chains of each group of chains, which has its own sums; None for sums over all chains.
+        has_moments: false for sums of statistics alone.
     """
 
     layout: RowLayout
     chains: int | None = None
+    has_moments: bool = True
 
     def __call__(
         self, rows: Rows, first: Int[Array, ""], end: Int[Array, ""]
@@ -104,14 +106,19 @@ class Summing:
         counts, (figures, vectors) = first[:, :COUNTS], np.split(first[:, COUNTS:], [self._stats], axis=1)
         if self.chains is not None:
             return self._of_groups(counts, figures, vectors)
-        (draws, _, inverse), totals = counts.sum(0), figures.sum(0)
-        names = {name: number for number, name in enumerate(self.layout.stats) if name not in TOTALS}
-        stats = {name: float(totals[number]) for name, number in names.items()}
+        totals = self.totals(np.concatenate([counts.sum(0), figures.sum(0)]))
+        stats = {name: float(total) for name, total in totals.stats.items()}
+        without_moments = Sums(int(totals.draws), stats, float(totals.inverse_rates))
         if not self._has_moments:
-            return Sums(int(draws), stats, float(inverse))
+            return without_moments
         by_group = zip([vectors, *others], self.layout.position.lengths, strict=True)
         position, gradient = zip(*(_moments(values, counts[:, 1], size) for values, size in by_group), strict=True)
-        return Sums(int(draws), stats, float(inverse), position, gradient)
+        return without_moments._replace(position=position, gradient=gradient)
+
+    def totals(self, numbers: Shaped[Array, "number"] | Shaped[np.ndarray, "number"]) -> Sums:
+        """Return sums without moments, given their numbers summed over devices."""
+        names = {name: number for number, name in enumerate(self.layout.stats, COUNTS) if name not in TOTALS}
+        return Sums(numbers[0], {name: numbers[number] for name, number in names.items()}, numbers[2])
 
     def _of_groups(
         self,
@@ -141,7 +148,7 @@ class Summing:
 
     @property
     def _has_moments(self) -> bool:
-        return self.layout.parts == 2
+        return self.has_moments and self.layout.parts == 2
 
     @property
     def _stats(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from phalanx.mesh.processes import to_host
+from phalanx.run.device.rounds import RoundArguments
 from phalanx.run.device.sink import Counts
 from phalanx.run.state import RunState
 
@@ -23,12 +24,16 @@ class BlockGoal(NamedTuple):
         ticks: maximal number of ticks.
         ahead: draws that a chain may make beyond `draws` while other chains are not done.
         later: tuning of the draws beyond; None for the current tuning.
+        rounds: rounds that the devices make instead of these draws, or slots whose draws they add up.
+        tuning: hyperparameters of the window whose rounds they make; None for the current tuning.
     """
 
     draws: Integer[np.ndarray, "chains"]
     ticks: float = math.inf
     ahead: int = 0
     later: Any = None
+    rounds: RoundArguments | None = None
+    tuning: Any = None
 
 
 class PhaseProgress(NamedTuple):

@@ -6,6 +6,7 @@ Between two windows the coordinates may change, to a centring of variables that 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -13,15 +14,15 @@ import numpy as np
 
 from phalanx.adaptation.centring import learn_centring
 from phalanx.adaptation.metric import LowRankMetric
-from phalanx.adaptation.stuck_chains import HostTarget, Relocation, StuckChains
+from phalanx.adaptation.stuck_chains import HostTarget, StuckChains
 from phalanx.adaptation.tuner import RecentredDraws, Sample, Sums, VectorMoments
-from phalanx.adaptation.warm_up import WarmUp
+from phalanx.adaptation.warm_up import WarmUp, WarmUpState
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_devices, to_host
-from phalanx.mesh.specs import PyTree
 from phalanx.programs.centring import Centrings, recentred
 from phalanx.run.device.blocks import Blocks
+from phalanx.run.device.rounds import RoundLog, RoundsResult
 from phalanx.run.engine import Engine
 from phalanx.run.host.draw_buffer import DrawBuffer
 from phalanx.run.host.recorded import BlockStats
@@ -88,10 +89,24 @@ class WarmUpPhase:
         if warming is None:
             return None
         schedule = warming.schedule
+        rounds = self._engine.executables.rounds
+        if self._learns_on_devices(warming):
+            none = np.zeros(self._engine.blocks.num_chains, np.int32)
+            arguments = rounds.arguments(warm_up, schedule, warming.filled)
+            return BlockGoal(none, rounds=arguments, tuning=warm_up.later(schedule, of_window=True))
         ahead = 0 if warming.left else warm_up.ahead(schedule)
         if warming.goal + ahead > self._engine.blocks.slots:
             ahead = 0
-        return BlockGoal(self._goal_of_chains(warming), ahead=ahead, later=warm_up.later(schedule))
+        slots_of_round = rounds.no_rounds(warming.filled, warming.goal)
+        return BlockGoal(
+            self._goal_of_chains(warming), ahead=ahead, later=warm_up.later(schedule), rounds=slots_of_round
+        )
+
+    def _learns_on_devices(self, warming: WarmingState) -> bool:
+        """Return True if the devices make whole rounds until the window or their slots end."""
+        is_in_parts = warming.left > 0 or warming.sums is not None
+        rounds = self._engine.executables.rounds
+        return rounds.warm_up is not None and not is_in_parts and self._warm_up.stage(warming.schedule.window).tunes
 
     def _goal_of_chains(self, warming: WarmingState) -> Integer[np.ndarray, "chains"]:
         """Return the draws that each chain should have in the sinks at the end of the current part of the round.
@@ -105,11 +120,16 @@ class WarmUpPhase:
     def take_block(self, state: RunState) -> tuple[RunState, PhaseProgress]:
         """Add up the draws of a block; tuners learn once every chain has made the draws of the round."""
         warming = state.warming
-        assert warming is not None and state.sinks is not None
+        assert warming is not None and state.sinks is not None and warming.result is not None
+        counts = to_host(state.sinks.count)
         rounds = len(state.rounds)
-        if (to_host(state.sinks.count) >= self._goal_of_chains(warming)).all():
-            (rows,) = state.sinks.states
-            sums = self._engine.executables.summed(rows, warming.filled, warming.goal - warming.filled)
+        result = warming.result
+        warming = warming._replace(result=None)
+        state = state._replace(warming=warming)
+        if self._learns_on_devices(warming):
+            state = self._after_rounds(state, result)
+        elif (counts >= self._goal_of_chains(warming)).all():
+            sums = self._engine.blocks.summing.fetched(result.sums)
             sums = sums if warming.sums is None else warming.sums.merge(sums)
             state = state._replace(warming=warming._replace(sums=sums, filled=warming.goal))
             state = self._begin_part(state) if warming.left else self._learn_from_round(state, sums)
@@ -181,7 +201,7 @@ class WarmUpPhase:
         if state.settling is None or warming is None or self._engine.executables.constrain is None:
             return state
         num_filled = warming.filled
-        begin = warming.schedule.draws + self._warm_up.length(warming.schedule) - num_filled  # draw in the first slot
+        begin = warming.schedule.draws - num_filled  # draw in the first slot
         first = max(part[0] - begin, 0)
         end = part[1] - begin
         if end <= first:
@@ -191,24 +211,85 @@ class WarmUpPhase:
         return state._replace(settling=self._append_sinks(state, nothing, num_filled).selected(draw_numbers))
 
     def _learn_from_round(self, state: RunState, sums: Sums) -> RunState:
-        """Let tuners learn from the sums over a round, relocate and recentre chains, and begin the next round."""
+        """Return the state after tuners have learned from a round on the host."""
         warm_up = self._warm_up
-        round_tuning = state.tuning
+        warming = state.warming
+        assert warming is not None
+        schedule = warming.schedule
+        if warm_up.searching(schedule):
+            state = self._empty_slots(state)
+        new_schedule = warm_up.learn(schedule, sums)
+        figures = (sums.draws, sums.stats["acceptance_rate"], sums.stats["num_steps"], sums.stats["diverging"])
+        log = RoundLog(new_schedule.draws, *(float(np.sum(figure)) for figure in figures))
+        values = {name: getattr(state.tuning, name) for name in warm_up.names}
+        return self._after_learning(
+            state, new_schedule, [log], [self._round_entry(state, new_schedule.iterations, log, values)]
+        )
+
+    def _after_rounds(self, state: RunState, result: RoundsResult) -> RunState:
+        """Return the state after tuners have learned from some rounds on the devices."""
+        warming = state.warming
+        assert warming is not None
+        schedule = warming.schedule
+        count, draws, num_filled, step_size, *numbers = to_host(result.numbers)
+        log = to_host(result.log)[: int(count)]
+        if not len(log):
+            return state
+        columns = len(RoundLog._fields)
+        logs = [RoundLog(*row[:columns]) for row in log]
+        entries = []
+        for of_round, row in zip(logs, log, strict=True):
+            iterations = schedule.iterations + int(of_round.window) - schedule.draws
+            values = dict(zip(self._warm_up.names, row[columns:], strict=True))
+            entries.append(self._round_entry(state, iterations, of_round, values))
+        new_schedule = self._warm_up.learned_on_devices(
+            schedule,
+            self._engine.executables.rounds.states_of(np.array(numbers)),
+            self._engine.blocks.summing.fetched(result.sums),
+            int(draws),
+            np.asarray(step_size, schedule.tuning.step_size.dtype) if self._warm_up.runs_ahead else None,
+        )
+        return self._after_learning(
+            state._replace(warming=warming._replace(filled=int(num_filled))), new_schedule, logs, entries
+        )
+
+    def _after_learning(
+        self, state: RunState, schedule: WarmUpState, logs: Sequence[RoundLog], entries: Sequence[dict[str, Any]]
+    ) -> RunState:
+        """Return the state before the next round, given the schedule after some rounds, and their entries."""
+        warming = state.warming
+        assert warming is not None
+        part = self._warm_up.settling_draws(schedule, warming.schedule.draws)
+        state = state._replace(
+            tuning=schedule.tuning,
+            mean_steps=float(logs[-1].num_steps / logs[-1].draws),
+            warming=warming._replace(schedule=schedule),
+            rounds=(*state.rounds, *entries),
+            warmup=state.warmup.more(evaluations=int(sum(log.num_steps for log in logs))),
+        )
+        if part is not None:
+            state = self._keep_settling_draws(state, part)
+        if self._warm_up.ends_window(schedule):
+            state = self._with_next_window(state)
+        return self._begin_round(state)
+
+    def _with_next_window(self, state: RunState) -> RunState:
+        """Return the state after the end of a window: tuners learn from its draws, and chains are relocated."""
+        warm_up = self._warm_up
         sample = None
         assert state.warming is not None
         schedule = state.warming.schedule
-        if (part := warm_up.settling_draws(schedule)) is not None:
-            state = self._keep_settling_draws(state, part)
-        if warm_up.searching(schedule) or warm_up.ends_window(schedule):
+        if warm_up.samples_window(schedule):
             state = self._empty_slots(state)
+            warming = state.warming
+            assert warming is not None
+            sample = warming.window.sample(self._engine.blocks.row_layout)
+            state = state._replace(warming=warming._replace(window=warming.window.emptied()))
         warming = state.warming
         assert warming is not None
-        if warm_up.ends_window(schedule):
-            sample = warming.window.sample(self._engine.blocks.row_layout)
-            warming = warming._replace(window=warming.window.emptied())
         moves = bool(self._engine.centring) and sample is not None and warm_up.tunes_next(schedule)
         recentring = recentring_of(self._engine, sample) if moves and sample is not None else None
-        schedule, relocations = warm_up.learn(schedule, sums, sample, recentring and recentring.draws)
+        schedule, relocations = warm_up.next_window(schedule, sample, recentring and recentring.draws)
         chains = state.chains
         recentring_evaluations = 0 if recentring is None else recentring.evaluations
         if relocations:
@@ -218,37 +299,35 @@ class WarmUpPhase:
             chains = self._engine.put_beside(chains, sources)
         if recentring is not None:
             chains = self._engine.recentred(chains, recentring.centring)
-        entry = self._round_entry(round_tuning, schedule.iterations, sums, schedule.tuning, relocations)
-        state = state._replace(
+        has_changed = getattr(schedule.tuning, "metric", None) is not getattr(state.tuning, "metric", None)
+        entry = {**state.rounds[-1], "metric_changed": has_changed, "relocated_chains": len(relocations)}
+        return state._replace(
             chains=chains,
             centring=self._engine.centring,
             tuning=schedule.tuning,
-            mean_steps=float(np.mean(sums.mean("num_steps"))),
             warming=warming._replace(schedule=schedule),
-            rounds=(*state.rounds, entry),
+            rounds=(*state.rounds[:-1], entry),
             relocations=(*state.relocations, *((r.chain, r.beside, r.log_fraction) for r in relocations)),
-            warmup=state.warmup.more(evaluations=int(np.sum(sums.stats["num_steps"])) + recentring_evaluations),
+            warmup=state.warmup.more(evaluations=recentring_evaluations),
         )
-        return self._begin_round(state)
 
     def _round_entry(
-        self, round_tuning: PyTree, iterations: int, sums: Sums, tuning: PyTree, relocations: list[Relocation]
+        self, state: RunState, iterations: int, log: RoundLog, values: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the round's entry in the record, given the tuning of the round and, as `tuning`, of the next one."""
+        """Return a round's entry in the record, given its log and the hyperparameters that tuners had set."""
         entry = {
             "iteration": iterations,
-            "step_size": float(np.mean(round_tuning.step_size)),
-            "acceptance_rate": float(np.mean(sums.mean("acceptance_rate"))),
-            "divergences": int(np.sum(sums.stats["diverging"])),
-            "metric_changed": getattr(tuning, "metric", None) is not getattr(round_tuning, "metric", None),
-            "relocated_chains": len(relocations),
+            "step_size": float(np.mean(getattr(state.tuning, "step_size", np.nan))),
+            "acceptance_rate": float(log.acceptance / log.draws),
+            "divergences": int(log.divergences),
+            "metric_changed": False,
+            "relocated_chains": 0,
         }
-        metric = getattr(round_tuning, "metric", None)
+        metric = getattr(state.tuning, "metric", None)
         if isinstance(metric, LowRankMetric) and any(part.size for part in metric.variance):
             scales = np.sqrt(np.concatenate([np.asarray(part, np.float64) for part in metric.variance]))
             entry |= {"metric_low": float(scales.min()), "metric_high": float(scales.max())}
-        sets = {name for tuner in self._kernel.tuners for name in tuner.sets}
-        return entry | {name: float(np.mean(getattr(round_tuning, name))) for name in sorted(sets)}
+        return entry | {name: float(np.mean(value)) for name, value in values.items()}
 
 
 class DiscardPhase:
