@@ -121,7 +121,7 @@ class TemperatureTuners:
     def _stage(self, state: TuningState) -> Stage:
         """Return the stage of a warm-up that never ends, and in which no scale is renewed."""
         window = state.temperatures + WINDOW
-        return Stage(window, window + 2, window + 3)
+        return Stage(window, window + 2, window + 3, of_warm_up=False)
 
 
 def _learns_from_particles(tuner: Tuner) -> bool:
