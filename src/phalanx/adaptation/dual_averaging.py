@@ -47,7 +47,11 @@ class DualAveraging(NamedTuple):
 
 def start(step_size: Any) -> DualAveraging:
     """Begin at `step_size`, towards which tuning shrinks."""
-    log_step_size = array_module(step_size).log(step_size)
+    return start_at(array_module(step_size).log(step_size))
+
+
+def start_at(log_step_size: Any) -> DualAveraging:
+    """Begin at the logarithm of a step size."""
     return DualAveraging(log_step_size, log_step_size, 0.0, 0.0, log_step_size)
 
 

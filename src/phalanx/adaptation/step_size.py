@@ -128,28 +128,32 @@ class StepSize(Tuner):
         all_tune = stage.tunes & array_module(acceptance).all(state.search.is_done)  # data sets wait for others
         search = state.search.after(acceptance, self.target)
         after_search = where(search.is_done, StepSizeState.start(search), state._replace(search=search))
-        after_round = state._replace(averaging=dual_averaging.update(state.averaging, acceptance, self.target))
         if self.of_trajectories or self.frees_chains:
             frees = self.of_trajectories | (stage.window < stage.tuned - MEAN_RATE_WINDOWS)
-            after_round = where(frees, self._freeing(state, acceptance, sums.inverse_rates / sums.draws), after_round)
+            after_round = self._freeing(state, acceptance, sums.inverse_rates / sums.draws, frees)
+        else:
+            after_round = state._replace(averaging=dual_averaging.update(state.averaging, acceptance, self.target))
         return where(state.search.is_done, where(all_tune, after_round, state), after_search)
 
-    def _freeing(self, state: StepSizeState, acceptance: Numbers, inverse: Numbers) -> StepSizeState:
+    def _freeing(self, state: StepSizeState, acceptance: Numbers, inverse: Numbers, frees: Flags) -> StepSizeState:
         """Return the state after a round of given means of rates and of their inverses, with steps that free chains.
+
+        Without `frees` the steps aim at the mean of the rates.
 
         One chain that fails at any step size would hold the harmonic mean below its target for ever, and the step size
         would go to zero while all other chains accept each draw.
         """
         xp = array_module(acceptance)
         log_step_size = state.averaging.log_step_size
-        reaches = xp.greater_equal(acceptance, self.target)
+        reaches = frees & xp.greater_equal(acceptance, self.target)
         log_enough = xp.where(reaches, xp.maximum(state.log_enough, log_step_size), state.log_enough)
-        futile = log_step_size < log_enough - math.log(MOST_REDUCTION)
+        futile = frees & (log_step_size < log_enough - math.log(MOST_REDUCTION))
         gave_up = state.gave_up | futile
         target = harmonic_mean_of_normal_errors(self.target)
-        rate = xp.where(gave_up, acceptance, harmonic_mean(inverse, target))
-        averaging = dual_averaging.update(state.averaging, rate, xp.where(gave_up, self.target, target))
-        again = dual_averaging.start(xp.exp(xp.where(futile, log_enough, log_step_size)))
+        takes_mean = gave_up | ~xp.asarray(frees)
+        rate = xp.where(takes_mean, acceptance, harmonic_mean(inverse, target))
+        averaging = dual_averaging.update(state.averaging, rate, xp.where(takes_mean, self.target, target))
+        again = dual_averaging.start_at(log_enough)
         return StepSizeState(where(futile, again, averaging), state.search, log_enough, gave_up)
 
     def searches(self, state: StepSizeState) -> Flags:

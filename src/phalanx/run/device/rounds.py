@@ -68,8 +68,8 @@ class RoundsResult(NamedTuple):
 
     Attributes:
         sums: sums over the draws of the rounds, as `Summing` makes them.
-        numbers: rounds, draws of the window, slots in use, step size of the next round, and the numbers in the states
-            of the tuners.
+        numbers: rounds, draws of the window, slots in use, step size of the next round, or NaN for that of the tuners,
+            and the numbers in the states of the tuners.
         log: a row for each round, with the columns of `RoundLog` and the values that tuners set.
     """
 
@@ -105,8 +105,8 @@ class _Now(NamedTuple):
         round: rounds made so far.
         draws: draws of each chain in the window.
         slots_in_use: slots in use.
-        step_size: that of the next round.
-        states: states of the tuners.
+        step_size: that of the next round; NaN for that of the tuners.
+        states: numbers in the states of the tuners; XLA compiles one array faster than many numbers.
         log: see `RoundsResult`.
         block: chains, draws and ticks.
     """
@@ -196,8 +196,8 @@ class Rounds:
             )
             with jax.enable_x64(True):
                 counts = jnp.stack([last.round, last.draws, last.slots_in_use]).astype(jnp.float64)
-                leaves = [jnp.float64(leaf) for leaf in (last.step_size, *jax.tree.leaves(last.states))]
-                numbers, log = jnp.concatenate([counts, jnp.stack(leaves)]), last.log
+                step_size = last.step_size.astype(jnp.float64)[None]
+                numbers, log = jnp.concatenate([counts, step_size, last.states]), last.log
             block = last.block
             here = (block.sinks.count >= block_arguments.draws).all() & (rounds.most == 0)
             end = jnp.where(here, rounds.end, jnp.where(rounds.most == 0, rounds.first, last.slots_in_use))
@@ -208,9 +208,7 @@ class Rounds:
 
     def _start(self, rounds: RoundArguments, block: Advanced) -> _Now:
         assert self.warm_up is not None
-        numbers = lax.bitcast_convert_type(rounds.states, jnp.float64)
-        leaves = [numbers[i] != 0 if flag else numbers[i] for i, flag in enumerate(self.flags)]
-        states = jax.tree.unflatten(self.structure, leaves)
+        states = lax.bitcast_convert_type(rounds.states, jnp.float64)
         log = jnp.zeros((self.most_rounds, len(RoundLog._fields) + len(self.names)), jnp.float64)
         return _Now(jnp.bool_(True), jnp.int32(0), rounds.draws, rounds.first, rounds.step_size, states, log, block)
 
@@ -227,7 +225,7 @@ class Rounds:
         block = run(round_tuning, where(learns, of_plan, rest), now.block.chains, now.block.sinks)
         with jax.enable_x64(True):
             is_complete, ticks, sums = self._together(block, now, plan.due, learns)
-            after = self._learn(tuning, rounds, now, plan, sums)
+            after = self._learn(rounds, now, plan, sums)
             goes_on = after.goes_on & is_complete & learns & (ticks < block_arguments.ticks)
             # a round that the ticks have cut continues in the next block
             figures = jax.tree.map(
@@ -244,37 +242,45 @@ class Rounds:
         """Return what the next round is to do."""
         warm_up = self.warm_up
         assert warm_up is not None
-        searching = self._search(now.states)
+        states = self._states(now.states)
+        searching = self._search(states)
         length = warm_up.round_length(searching, now.draws, rounds.window)
         due = now.slots_in_use + length
-        next_tuning = self._apply(now.states, tuning, rounds)
+        next_tuning = self._apply(states, tuning, rounds)
         if not warm_up.runs_ahead:
             return _Plan(searching, length, due, jnp.int32(0), jnp.int32(0), next_tuning, next_tuning.step_size)
         after_next = jnp.where(searching, 0, warm_up.round_length(searching, now.draws + length, rounds.window))
         ahead = jnp.where(due + after_next > self.advance.blocks.slots, 0, after_next).astype(jnp.int32)
-        round_tuning = next_tuning._replace(step_size=now.step_size)
+        step_size = jnp.where(jnp.isnan(now.step_size), next_tuning.step_size, now.step_size)
+        round_tuning = next_tuning._replace(step_size=step_size)
         return _Plan(searching, length, due, after_next, ahead, round_tuning, next_tuning.step_size)
 
-    def _learn(self, tuning: PyTree, rounds: RoundArguments, now: _Now, plan: _Plan, sums: Sums) -> _Now:
+    def _learn(self, rounds: RoundArguments, now: _Now, plan: _Plan, sums: Sums) -> _Now:
         """Return the state after tuners have learned from the sums over a round's draws; `block` is as before."""
         warm_up = self.warm_up
         assert warm_up is not None
         stage = self._stage(rounds)
         states = tuple(
             where(~plan.searching | tuner.searches(state), tuner.update(state, sums, plan.tuning, stage), state)
-            for tuner, state in zip(warm_up.round_tuners, now.states, strict=True)
+            for tuner, state in zip(warm_up.round_tuners, self._states(now.states), strict=True)
         )
         draws = jnp.where(plan.searching, now.draws, now.draws + plan.length)
         slots_in_use = jnp.where(plan.searching, 0, plan.due)
-        # chains that have run ahead, or would have if there were slots for it, have the step size known before
-        step_size = jnp.where(plan.after_next > 0, plan.later, self._apply(states, tuning, rounds).step_size)
+        # chains that have run ahead, or would have if there were slots for it, have the step size before this round
+        step_size = jnp.where(plan.after_next > 0, plan.later, jnp.nan)
         figures = (sums.stats[name] for name in ("acceptance_rate", "num_steps", "diverging"))
         row = [draws, sums.draws, *figures, *(getattr(plan.tuning, name) for name in self.names)]
         log = now.log.at[now.round].set(jnp.stack([jnp.asarray(x, jnp.float64) for x in row]))
         next_length = warm_up.round_length(self._search(states), draws, rounds.window)
         fits = slots_in_use + next_length <= self.advance.blocks.slots
         goes_on = (now.round + 1 < rounds.most) & (draws < rounds.window) & fits
-        return _Now(goes_on, now.round + 1, draws, slots_in_use, step_size, states, log, now.block)
+        leaves = [jnp.asarray(leaf, jnp.float64) for leaf in jax.tree.leaves(states)]
+        numbers = jnp.stack(leaves) if leaves else now.states
+        return _Now(goes_on, now.round + 1, draws, slots_in_use, step_size, numbers, log, now.block)
+
+    def _states(self, numbers: Float64[Array, "number"]) -> Any:
+        leaves = [numbers[i] != 0 if flag else numbers[i] for i, flag in enumerate(self.flags)]
+        return jax.tree.unflatten(self.structure, leaves)
 
     def _together(self, block: Advanced, now: _Now, due: Array, learns: Array) -> tuple[Array, Array, Sums]:
         """Return whether all chains have the round's draws, the most ticks so far, and sums over these draws.

@@ -247,7 +247,7 @@ class WarmUpPhase:
             self._engine.executables.rounds.states_of(np.array(numbers)),
             self._engine.blocks.summing.fetched(result.sums),
             int(draws),
-            np.asarray(step_size, schedule.tuning.step_size.dtype) if self._warm_up.runs_ahead else None,
+            None if np.isnan(step_size) else np.asarray(step_size, schedule.tuning.step_size.dtype),
         )
         return self._after_learning(
             state._replace(warming=warming._replace(filled=int(num_filled))), new_schedule, logs, entries
