@@ -45,13 +45,8 @@ class DualAveraging(NamedTuple):
         return array_module(self.log_averaged).exp(self.log_averaged)
 
 
-def start(step_size: Any) -> DualAveraging:
-    """Begin at `step_size`, towards which tuning shrinks."""
-    return start_at(array_module(step_size).log(step_size))
-
-
-def start_at(log_step_size: Any) -> DualAveraging:
-    """Begin at the logarithm of a step size."""
+def start(log_step_size: Any) -> DualAveraging:
+    """Begin at the logarithm of a step size, towards which tuning shrinks."""
     return DualAveraging(log_step_size, log_step_size, 0.0, 0.0, log_step_size)
 
 

@@ -87,7 +87,8 @@ class StepSizeState(NamedTuple):
     @classmethod
     def start(cls, search: StepSizeSearch) -> StepSizeState:
         """Return the state before a search, or at the step size of one that is over."""
-        return cls(dual_averaging.start(search.step_size), search)
+        log_step_size = array_module(search.step_size).log(search.step_size)
+        return cls(dual_averaging.start(log_step_size), search)
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class StepSize(Tuner):
         takes_mean = gave_up | ~xp.asarray(frees)
         rate = xp.where(takes_mean, acceptance, harmonic_mean(inverse, target))
         averaging = dual_averaging.update(state.averaging, rate, xp.where(takes_mean, self.target, target))
-        again = dual_averaging.start_at(log_enough)
+        again = dual_averaging.start(log_enough)
         return StepSizeState(where(futile, again, averaging), state.search, log_enough, gave_up)
 
     def searches(self, state: StepSizeState) -> Flags:

@@ -12,10 +12,10 @@ from phalanx.adaptation import dual_averaging
 
 def tuned(initial, target, updates, noise=0.0):
     """The step size after tuning where steps of size e are accepted with probability exp(-e), plus noise."""
-    random, state = np.random.default_rng(0), dual_averaging.start(initial)
+    random, state = np.random.default_rng(0), dual_averaging.start(np.log(initial))
     for number in range(updates):
         if number == updates // 2:  # as at the end of a window
-            state = dual_averaging.start(state.averaged)
+            state = dual_averaging.start(np.log(state.averaged))
         rate = math.exp(-state.step_size) + noise * random.normal()
         state = dual_averaging.update(state, min(max(rate, 0.0), 1.0), target)
     return state
@@ -32,5 +32,5 @@ def test_it_finds_it_under_noise():
 
 
 def test_an_acceptance_rate_that_is_not_a_number_counts_as_none():
-    state = dual_averaging.start(0.1)
+    state = dual_averaging.start(np.log(0.1))
     assert dual_averaging.update(state, math.nan, 0.8) == dual_averaging.update(state, 0.0, 0.8)
