@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -122,7 +123,10 @@ class TestSentences:
             with pytest.raises(ValueError, match="^phx.mcmc was called inside of a function that JAX traces"):
                 traced(jnp.ones(8))
         guide = phx.guides.mean_field()
-        for call, guides in ((phx.compile, ()), (phx.maximize, ()), (phx.smc, ()), (phx.fit, (guide,))):
+        calls: list[tuple[Any, tuple[Any, ...]]] = [
+            (phx.compile, ()), (phx.maximize, ()), (phx.smc, ()), (phx.fit, (guide,)),
+        ]  # fmt: skip
+        for call, guides in calls:
             with pytest.raises(ValueError, match=f"^phx.{call.__name__} was called inside of a function that JAX"):
                 jax.jit(lambda v, call=call, guides=guides: call(model, *guides, {"v": v}))(jnp.ones(8))
 
