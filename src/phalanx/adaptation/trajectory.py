@@ -144,7 +144,7 @@ class TrajectoryLength(Tuner):
         """Set the length to try, or to keep."""
         xp = array_module(state, stage)
         length = xp.asarray(xp.where(stage.over, state.averaged, state.length), tuning.trajectory_length.dtype)
-        return _with_flags(tuning._replace(trajectory_length=length), stage)
+        return FixedLength().apply(FixedLengthState(), tuning._replace(trajectory_length=length), stage)
 
 
 class FixedLengthState(NamedTuple):
@@ -167,12 +167,8 @@ class FixedLength(Tuner):
 
     def apply(self, state: FixedLengthState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set whether warm-up goes on."""
-        return _with_flags(tuning, stage)
-
-
-def _with_flags(tuning: PyTree, stage: Stage) -> PyTree:
-    goes_on = ~array_module(stage).asarray(stage.over)
-    tuning = tuning._replace(learns=goes_on)
-    if "in_warm_up" not in tuning._fields:
-        return tuning
-    return tuning._replace(in_warm_up=goes_on & stage.of_warm_up)
+        goes_on = ~array_module(stage).asarray(stage.over)
+        tuning = tuning._replace(learns=goes_on)
+        if "in_warm_up" not in tuning._fields:
+            return tuning
+        return tuning._replace(in_warm_up=goes_on & stage.of_warm_up)
