@@ -35,7 +35,7 @@ def test_draws_are_those_of_a_log_density_without_the_constant(name, mesh_of):
     near, far = (
         phx.mcmc(
             model, {**rows, "far": np.float32(constant)}, kernel=KNOWING_MESHES[name], mesh=mesh, num_warmup=60,
-            num_samples=20, progress=False,
+            num_samples=20, progress=False, init={"weights": np.zeros(3, np.float32)},
         )
         for constant in (0.0, FAR)
     )  # fmt: skip

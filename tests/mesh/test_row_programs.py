@@ -23,6 +23,10 @@ SHOWN = {"scan", "fori", "norm", "cumsum", "segment sum", "stack of ones", "regr
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in SHOWN else pytest.mark.slow) for n in ALL])
 def test_a_factor_is_right(name, mesh_of):
     model, data = model_of(ALL[name]), data_of(ROWS)
+    if name == "while":  # which JAX does not differentiate in reverse
+        (found, wanted) = (phx.Target(model, phx.shard(data, mesh_of(1, n))).log_density(POSITION) for n in (8, 1))
+        np.testing.assert_allclose(found, wanted, rtol=3e-5)
+        return
     found = phx.Target(model, phx.shard(data, mesh_of(1, 8)))
     one = phx.Target(model, phx.shard(data, mesh_of(1, 1)))
     (value, slopes), (wanted, wanted_slopes) = (jax.device_get(t.value_and_grad(POSITION)) for t in (found, one))

@@ -268,7 +268,7 @@ def _indices(eqn: JaxprEqn, inputs: list[MaybeKnown]) -> Iterator[tuple[int, int
     silent = "PROMISE" not in str(params["mode"])
     index = inputs[1]
     for column, axis in enumerate(axes):
-        window = params["slice_sizes"][axis] if name == "gather" else _window(eqn, numbers, axis)
+        window = params["slice_sizes"][axis] if name == "gather" else _window(eqn, numbers, int(axis))
         picked = KnownValue(lambda c=column: index.get()[..., c], index.sources)
         yield shape[axis], shape[axis] - window, picked, silent
 
