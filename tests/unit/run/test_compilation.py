@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from phalanx.mesh.devices import count_cores
-from phalanx.run.compile.compilation import _use_cache, cache_folder
+from phalanx.run.compile.compilation import _use_cache, cache_folder, sends_in_order
 
 RUN = """
 import sys
@@ -49,9 +50,31 @@ def test_every_core_is_used_unasked_and_programs_are_kept_between_processes(tmp_
     assert kept() == {name}
 
 
+def test_a_message_of_a_function_that_is_called_twice_counts_twice(mesh_of):
+    @jax.jit
+    def total(x):
+        return jax.lax.psum(x, "chain")
+
+    @jax.jit
+    def wrapped(x):
+        return total(x) + 1.0
+
+    def once(x):
+        return jax.lax.fori_loop(0, 3, lambda _, x: wrapped(x), x)
+
+    def twice(x):
+        return once(x) + wrapped(x)
+
+    mesh = mesh_of(2, 1)
+    for function, in_order in ((once, False), (twice, True), (jnp.sin, False), (lambda x: total(total(x)), True)):
+        on_mesh = jax.shard_map(function, mesh=mesh, in_specs=jax.P("chain"), out_specs=jax.P("chain"), check_vma=False)
+        assert sends_in_order(jax.jit(on_mesh).lower(jnp.ones(2))) is in_order
+
+
 TWO_DEVICES = """
 import sys
 import jax
+import jax.numpy as jnp
 jax.config.update("jax_num_cpu_devices", 2)
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
@@ -140,6 +163,7 @@ def test_the_folder_of_the_cache_is_made_for_its_owner_alone(monkeypatch, tmp_pa
 def test_double_precision_where_the_user_enables_it():
     code = """
 import jax
+import jax.numpy as jnp
 jax.config.update("jax_enable_x64", True)
 import numpy as np, numpyro.distributions as dist, phalanx as phx
 def model(y):

@@ -43,6 +43,11 @@ VARIABLE = "PHALANX_CACHE"
 _COMMUNICATION = re.compile(r"stablehlo\.(all_|collective_|reduce_scatter)")
 """Collective operations in a lowered program."""
 
+_FUNCTION = re.compile(r"func\.func [^@]*@\"?([\w.$]+)(.*?)(?=func\.func |\Z)", re.DOTALL)
+"""Name and body of a function in a lowered program."""
+
+_CALL = re.compile(r"call @\"?([\w.$]+)")
+
 _CALLED = re.compile(r"stablehlo\.custom_call @\"?([\w.$]+)")
 """Functions that a lowered program calls."""
 
@@ -76,8 +81,18 @@ def several_cpus(devices: Iterable[Any]) -> bool:
 
 
 def sends_in_order(program: Lowered) -> bool:
-    """Return True if a program contains collective operations whose order matters: two or more."""
-    return len(_COMMUNICATION.findall(program.as_text())) > 1
+    """Return True if a program contains collective operations whose order matters: two or more.
+
+    The text has a function once, however often it is called: a second call counts as a second operation.
+    """
+    text = program.as_text()
+    functions = {match[1]: match[2] for match in _FUNCTION.finditer(text)}
+    name = None
+    places = [of for of, body in functions.items() for _ in _COMMUNICATION.findall(body)]
+    while len(places) == 1 and places[0] != name:
+        name = places[0]
+        places = [of for of, body in functions.items() for call in _CALL.findall(body) if call == name] or places
+    return len(places) > 1
 
 
 def calls_libraries(program: Lowered) -> bool:
