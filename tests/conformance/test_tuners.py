@@ -16,7 +16,7 @@ from tests.conformance.tuners import SIZES, TUNERS, Tuning, sample, sums
 
 import phalanx as phx
 from phalanx.adaptation.warm_up import WarmUp, WarmUpState
-from phalanx.kernels import Sums, Tuner
+from phalanx.kernels import StepSize, Sums, Tuner
 from phalanx.run.state import RunState
 
 
@@ -188,6 +188,24 @@ def gaussian():
 
 
 SIZE = {"num_chains": 4, "num_warmup": 200, "num_samples": 300, "progress": False}
+
+
+class Counting(StepSize):
+    """A tuner that inherits from one of ours, and is arithmetic on the host."""
+
+    def update(self, state, sums, tuning, stage):
+        math.sqrt(sums.mean("acceptance_rate"))  # of a number that JAX traces it is an error
+        return super().update(state, sums, tuning, stage)
+
+
+def test_a_tuner_that_inherits_from_ours_learns_on_the_host():
+    tuning = phx.hmc(4).tuning
+    assert WarmUp((StepSize(0.8),), tuning, 100).runs_on_devices
+    assert not WarmUp((Counting(0.8),), tuning, 100).runs_on_devices
+    kernel = replace(phx.rwmh(), tuners=(Counting(0.3),))
+    found = phx.mcmc(gaussian, kernel=kernel, **{**SIZE, "num_warmup": 50})
+    expected = phx.mcmc(gaussian, kernel=phx.rwmh(target_acceptance=0.3), **{**SIZE, "num_warmup": 50})
+    np.testing.assert_array_equal(found.draws["x"], expected.draws["x"])
 
 
 def test_a_tuner_of_a_stranger_takes_the_place_of_ours_and_goes_on_from_a_file(tmp_path):

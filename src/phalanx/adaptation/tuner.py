@@ -210,8 +210,8 @@ class Tuner(Protocol):
             those that it sets only where a window ends.
         every_draw: true if it learns from each draw of all chains before the next, so that a round is one draw.
         on_devices: true if JAX may trace `update`, `searches` and `apply`, with arrays as numbers and truth values; if
-            the tuner learns from moments, if one update may have the sums of several rounds. If it is true for all
-            tuners of a kernel, the rounds of a window are one compiled program.
+            the tuner learns from moments, if one update may have the sums of several rounds. If the classes of all
+            tuners of a kernel set it, the rounds of a window are one compiled program; it is not inherited.
         renews: true if it changes the scale of the coordinates where a window ends. Windows then double in length, and
             a warm-up ends with a window in which that scale is kept; other tuners may begin again in each.
         least_last: the fewest iterations of the last of these windows; a kernel has the least of its tuners'.
