@@ -186,12 +186,12 @@ def _with_one_test(parts: While) -> While:
             for x, y in zip(turn(*of_body, *carry), carry, strict=True)
         ]
 
-    of_test, carry = parts.test.in_avals[: parts.of_test], parts.test.in_avals[parts.of_test :]
-    of_body = parts.body.in_avals[: parts.of_body]
-    shapes = [[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals] for avals in (of_test, of_body, carry)]
+    test_shapes, body_shapes = (
+        [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program.in_avals] for program in (parts.test, parts.body)
+    )
     return While(
-        jax.make_jaxpr(goes_on)(*shapes[0], *shapes[2]),
-        jax.make_jaxpr(body)(*shapes[0], *shapes[1], *shapes[2]),
+        jax.make_jaxpr(goes_on)(*test_shapes),
+        jax.make_jaxpr(body)(*test_shapes[: parts.of_test], *body_shapes),
         parts.of_test,
         parts.of_test + parts.of_body,
     )

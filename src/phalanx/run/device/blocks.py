@@ -328,7 +328,9 @@ class Blocks:
     def init_specs(self) -> InitResult:
         """Return the partition of chains at their initial positions."""
         chains = PartitionSpec(CHAIN)
-        rows, sums = (self.recorder.specs, self.summing.specs) if self.kernel.learns_moments else ((), ())
+        learns = self.kernel.learns_moments
+        rows = self.recorder.specs if learns else ()
+        sums = self.summing.specs if learns else ()
         return InitResult(self.chain_specs(), rows, sums, chains, chains, chains, self.group_spec)
 
     def given_specs(self) -> Given:

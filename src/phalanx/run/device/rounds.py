@@ -186,7 +186,8 @@ class Rounds:
             block = run(tuning, block_arguments, chains, sinks)
             here = (block.sinks.count >= block_arguments.draws).all()
             with jax.enable_x64(True):
-                numbers, log = jnp.zeros(0, jnp.float64), jnp.zeros((0, 0), jnp.float64)
+                numbers = jnp.zeros(0, jnp.float64)
+                log = jnp.zeros((0, 0), jnp.float64)
             end = jnp.where(here, rounds.end, rounds.first)
         else:
             with jax.enable_x64(True):
@@ -197,7 +198,8 @@ class Rounds:
             with jax.enable_x64(True):
                 counts = jnp.stack([last.round, last.draws, last.slots_in_use]).astype(jnp.float64)
                 step_size = last.step_size.astype(jnp.float64)[None]
-                numbers, log = jnp.concatenate([counts, step_size, last.states]), last.log
+                numbers = jnp.concatenate([counts, step_size, last.states])
+            log = last.log
             block = last.block
             here = (block.sinks.count >= block_arguments.draws).all() & (rounds.most == 0)
             end = jnp.where(here, rounds.end, jnp.where(rounds.most == 0, rounds.first, last.slots_in_use))

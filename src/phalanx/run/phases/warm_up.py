@@ -20,6 +20,7 @@ from phalanx.adaptation.warm_up import WarmUp, WarmUpState
 from phalanx.kernels.protocol.kernel import Kernel
 from phalanx.mesh.position import Vector
 from phalanx.mesh.processes import to_devices, to_host
+from phalanx.mesh.specs import PyTree
 from phalanx.programs.centring import Centrings, recentred
 from phalanx.run.device.blocks import Blocks
 from phalanx.run.device.rounds import RoundLog, RoundsResult
@@ -222,9 +223,7 @@ class WarmUpPhase:
         figures = (sums.draws, sums.stats["acceptance_rate"], sums.stats["num_steps"], sums.stats["diverging"])
         log = RoundLog(new_schedule.draws, *(float(np.sum(figure)) for figure in figures))
         values = {name: getattr(state.tuning, name) for name in warm_up.names}
-        return self._after_learning(
-            state, new_schedule, [log], [self._round_entry(state, new_schedule.iterations, log, values)]
-        )
+        return self._after_learning(state, new_schedule, [(log, values)])
 
     def _after_rounds(self, state: RunState, result: RoundsResult) -> RunState:
         """Return the state after tuners have learned from some rounds on the devices."""
@@ -236,12 +235,8 @@ class WarmUpPhase:
         if not len(log):
             return state
         columns = len(RoundLog._fields)
-        logs = [RoundLog(*row[:columns]) for row in log]
-        entries = []
-        for of_round, row in zip(logs, log, strict=True):
-            iterations = schedule.iterations + int(of_round.window) - schedule.draws
-            values = dict(zip(self._warm_up.names, row[columns:], strict=True))
-            entries.append(self._round_entry(state, iterations, of_round, values))
+        names = self._warm_up.names
+        rounds = [(RoundLog(*row[:columns]), dict(zip(names, row[columns:], strict=True))) for row in log]
         new_schedule = self._warm_up.learned_on_devices(
             schedule,
             self._engine.executables.rounds.states_of(np.array(numbers)),
@@ -250,22 +245,29 @@ class WarmUpPhase:
             None if np.isnan(step_size) else np.asarray(step_size, schedule.tuning.step_size.dtype),
         )
         return self._after_learning(
-            state._replace(warming=warming._replace(filled=int(num_filled))), new_schedule, logs, entries
+            state._replace(warming=warming._replace(filled=int(num_filled))), new_schedule, rounds
         )
 
     def _after_learning(
-        self, state: RunState, schedule: WarmUpState, logs: Sequence[RoundLog], entries: Sequence[dict[str, Any]]
+        self, state: RunState, schedule: WarmUpState, rounds: Sequence[tuple[RoundLog, Mapping[str, Any]]]
     ) -> RunState:
-        """Return the state before the next round, given the schedule after some rounds, and their entries."""
+        """Return the state before the next round, given the schedule after some rounds, and hyperparameters of each."""
         warming = state.warming
         assert warming is not None
-        part = self._warm_up.settling_draws(schedule, warming.schedule.draws)
+        before = warming.schedule
+        part = self._warm_up.settling_draws(schedule, before.draws)
+        shared = {"step_size": getattr(state.tuning, "step_size", np.nan), **_metric_scales(state.tuning)}
+        entries = [
+            _round_entry(before.iterations + int(log.window) - before.draws, log, {**shared, **values})
+            for log, values in rounds
+        ]
+        last, _ = rounds[-1]
         state = state._replace(
             tuning=schedule.tuning,
-            mean_steps=float(logs[-1].num_steps / logs[-1].draws),
+            mean_steps=float(last.num_steps / last.draws),
             warming=warming._replace(schedule=schedule),
             rounds=(*state.rounds, *entries),
-            warmup=state.warmup.more(evaluations=int(sum(log.num_steps for log in logs))),
+            warmup=state.warmup.more(evaluations=int(sum(log.num_steps for log, _ in rounds))),
         )
         if part is not None:
             state = self._keep_settling_draws(state, part)
@@ -311,23 +313,26 @@ class WarmUpPhase:
             warmup=state.warmup.more(evaluations=recentring_evaluations),
         )
 
-    def _round_entry(
-        self, state: RunState, iterations: int, log: RoundLog, values: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return a round's entry in the record, given its log and the hyperparameters that tuners had set."""
-        entry = {
-            "iteration": iterations,
-            "step_size": float(np.mean(getattr(state.tuning, "step_size", np.nan))),
-            "acceptance_rate": float(log.acceptance / log.draws),
-            "divergences": int(log.divergences),
-            "metric_changed": False,
-            "relocated_chains": 0,
-        }
-        metric = getattr(state.tuning, "metric", None)
-        if isinstance(metric, LowRankMetric) and any(part.size for part in metric.variance):
-            scales = np.sqrt(np.concatenate([np.asarray(part, np.float64) for part in metric.variance]))
-            entry |= {"metric_low": float(scales.min()), "metric_high": float(scales.max())}
-        return entry | {name: float(np.mean(value)) for name, value in values.items()}
+
+def _round_entry(iterations: int, log: RoundLog, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a round's entry in the record, given its log and its hyperparameters."""
+    entry = {
+        "iteration": iterations,
+        "acceptance_rate": float(log.acceptance / log.draws),
+        "divergences": int(log.divergences),
+        "metric_changed": False,
+        "relocated_chains": 0,
+    }
+    return entry | {name: float(np.mean(value)) for name, value in values.items()}
+
+
+def _metric_scales(tuning: PyTree) -> dict[str, float]:
+    """Return the least and the greatest standard deviation of a coordinate that a metric assumes, if there is one."""
+    metric = getattr(tuning, "metric", None)
+    if not isinstance(metric, LowRankMetric) or not any(part.size for part in metric.variance):
+        return {}
+    scales = np.sqrt(np.concatenate([np.asarray(part, np.float64) for part in metric.variance]))
+    return {"metric_low": float(scales.min()), "metric_high": float(scales.max())}
 
 
 class DiscardPhase:
