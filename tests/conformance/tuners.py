@@ -23,7 +23,6 @@ class Tuning(NamedTuple):
 
 TUNERS: dict[str, Tuner] = {
     "step size": StepSize(0.8),
-    "step size, of trajectories": StepSize(0.8, "max_steps", of_trajectories=True),
     "metric, diagonal": Metric("diagonal"),
     "metric, dense": Metric("dense"),
     "metric, auto, bounding trajectories early": Metric("auto", ("max_steps", 6)),

@@ -5,11 +5,10 @@ size stays, and those chains never move again. The harmonic mean is small. Tunin
 to a mean of `target` where energy errors are normal, $N(2k^2, 4k^2)$, as they are in many dimensions: there the step
 size is the same.
 
-NUTS, whose rates are means over a trajectory, aims at the harmonic mean until its last windows, so that chains which
-begin where trajectories fail move on. The plain mean in the last windows gives the final step size.
+Tuning aims at the harmonic mean until its last windows, so that chains which begin where trajectories fail move on. The
+plain mean in the last windows gives the final step size.
 
-A chain that wanders into a tail of narrow curvature is stuck there for long, and estimates of tails suffer. In most
-rounds no chain is stuck, so that the mean over rounds must equal that over all their draws.
+In most rounds no chain is stuck, so that the mean over rounds must equal that over all their draws.
 
 Source: Hoffman, Radul, Sountsov (2021), An adaptive-MCMC scheme for setting trajectory lengths in Hamiltonian Monte
 Carlo, for the harmonic mean; Beskos et al. (2013), Optimal tuning of the hybrid Monte Carlo algorithm, for the errors.

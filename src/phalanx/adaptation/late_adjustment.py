@@ -136,7 +136,7 @@ class LateAdjustment(Tuner):
 
     def _step_size(self, state: LateAdjustmentState) -> StepSize:
         target = self.target or (RATE_OF_FEW if state.coordinates <= FEW_COORDINATES else RATE_OF_MANY)
-        return StepSize(target, "max_steps", of_trajectories=True)
+        return StepSize(target, "max_steps")
 
 
 def _adjusting(state: LateAdjustmentState) -> LateAdjustmentState:

@@ -21,8 +21,8 @@ SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
 
 MEAN_RATE_WINDOWS = 2
-"""Last tuned windows, in which NUTS aims at the mean acceptance rate and no longer frees stuck chains: the draws of the
-first of them give the final metric, and those of the second the final step size."""
+"""Last tuned windows, in which steps aim at the mean acceptance rate and no longer free stuck chains: the draws of the
+first of them give the final metric, and those of the second the final step size. One, if no metric is learned."""
 
 MOST_REDUCTION = 100.0
 """Largest factor by which the step size is reduced to free stuck chains, from the largest one at which the mean rate
@@ -99,10 +99,9 @@ class StepSize(Tuner):
         target: the acceptance rate to aim at.
         bound: the hyperparameter that bounds a trajectory: set to 1, it makes a single leapfrog, on which step sizes
             are first tried. None if a draw is a single step.
-        of_trajectories: true if a draw's rate is that of the end of its trajectory, False if a mean over all points.
-            Rates of trajectories are averaged so that stuck chains weigh more; see `phalanx.adaptation.acceptance`.
-        frees_chains: true to average so, whatever the rates, until the last two windows: chains that begin where
-            trajectories fail then move on, and the final step size is that of the mean rate.
+        frees_chains: true to average rates so that stuck chains weigh more, until the last windows: chains that begin
+            where draws fail then move on, and the final step size is that of the mean rate. See
+            `phalanx.adaptation.acceptance`.
 
     Example:
         >>> import phalanx as phx
@@ -113,7 +112,6 @@ class StepSize(Tuner):
     target: float
     bound: str | None = None
     _: KW_ONLY
-    of_trajectories: bool = False
     frees_chains: bool = False
     sets: ClassVar[tuple[str, ...]] = ("step_size",)
     on_devices: ClassVar[bool] = True
@@ -129,8 +127,9 @@ class StepSize(Tuner):
         all_tune = stage.tunes & array_module(acceptance).all(state.search.is_done)  # data sets wait for others
         search = state.search.after(acceptance, self.target)
         after_search = where(search.is_done, StepSizeState.start(search), state._replace(search=search))
-        if self.of_trajectories or self.frees_chains:
-            frees = self.of_trajectories | (stage.window < stage.tuned - MEAN_RATE_WINDOWS)
+        if self.frees_chains:
+            last_windows = MEAN_RATE_WINDOWS if stage.renews else 1
+            frees = stage.of_warm_up & (stage.window < stage.tuned - last_windows)
             after_round = self._freeing(state, acceptance, sums.inverse_rates / sums.draws, frees)
         else:
             after_round = state._replace(averaging=dual_averaging.update(state.averaging, acceptance, self.target))

@@ -55,9 +55,8 @@ def hmc(
         num_steps: leapfrogs per draw.
         step_size: length of a leapfrog; None tunes it in warm-up, pooled over all chains.
         initial_step_size: the step size with which tuning starts.
-        target_acceptance: the acceptance rate at which tuning aims. It is reached where energy errors are normal, as in
-            many dimensions. Tuning takes a harmonic mean of rates, in which failing trajectories weigh more, so that
-            stuck chains move again: errors with heavier tails lead to smaller steps and a higher rate.
+        target_acceptance: the mean acceptance rate at which tuning aims. Until its last windows, warm-up takes a
+            harmonic mean of rates, in which failing trajectories weigh more, so that stuck chains move again.
         tuned_steps: warm-up iterations in which step size and metric are tuned; None means all of them.
         step_size_jitter: each draw's step size is the step size times a uniform on 1 - jitter to 1 + jitter. A fixed
             length near a period of the motion would end trajectories where they began, and mix badly.
@@ -98,7 +97,7 @@ def hmc(
         tuning=Tuning(first_step_size, hyperparameter(float(step_size_jitter)), hyperparameter(num_steps), user_metric),
         tuners=without_none(
             None if learned_kind is None else Metric(learned_kind),
-            StepSize(target_acceptance, "num_steps", of_trajectories=True) if step_size is None else None,
+            StepSize(target_acceptance, "num_steps", frees_chains=True) if step_size is None else None,
         ),
         tuned_steps=tuned_steps,
         relocates=relocate,

@@ -55,9 +55,9 @@ def test_a_random_walk_finds_the_order_of_its_step_size_in_a_short_warm_up(scale
     assert 0.1 < posterior.stats["acceptance_rate"].mean() < 0.4
 
 
-def tuned(window: int, stuck: int, **options: bool) -> float:
+def tuned(window: int, stuck: int, frees_chains: bool = False, renews: bool = True) -> float:
     """Return the step size after rounds in which so many of 64 chains fail, and all others accept 0.95."""
-    tuner, stage = StepSize(TARGET, "max_depth", **options), Stage(window, 5, 5)
+    tuner, stage = StepSize(TARGET, "max_depth", frees_chains=frees_chains), Stage(window, 5, 5, renews)
     rates = np.where(np.arange(64) < stuck, 0.0, 0.95)
     sums = Sums(64, {"acceptance_rate": rates.sum()}, (1 / np.maximum(rates, 0.01)).sum())
     state = StepSizeState.start(StepSizeSearch.none(np.float64(1.0)))
@@ -73,9 +73,26 @@ def test_a_few_stuck_chains_make_the_step_size_shrink_in_early_windows(stuck):
     assert tuned(0, 0, frees_chains=True) > 1  # none is stuck: the rate is above the target
 
 
+def test_without_a_metric_only_the_last_window_takes_the_mean_of_rates():
+    assert tuned(3, 10, frees_chains=True, renews=False) == tuned(2, 10, frees_chains=True)
+    assert tuned(4, 10, frees_chains=True, renews=False) == tuned(4, 10, frees_chains=True)
+
+
+@pytest.mark.parametrize("target", [0.5, 0.8])
+@pytest.mark.parametrize("coordinates", [1, 10, 100])
+def test_trajectories_of_fixed_length_are_accepted_as_often_as_asked(coordinates, target):
+    def model():
+        phx.sample("x", dist.Normal(0.0, 1.0).expand([coordinates]))
+
+    sizes = {"num_chains": 32, "num_warmup": 300, "num_samples": 200, "progress": False}
+    mesh = phx.make_mesh(devices=jax.devices()[:1])
+    posterior = phx.mcmc(model, kernel=phx.hmc(target_acceptance=target), mesh=mesh, **sizes)
+    assert abs(posterior.stats["acceptance_rate"].mean() - target) < 0.03
+
+
 def settled(stiff: float, rounds: int = 60) -> float:
     """Return the step size kept after a window in which one of 64 chains accepts exp(-stiff e), all others exp(-e)."""
-    tuner, stage = StepSize(TARGET, "max_steps", of_trajectories=True), Stage(0, 5, 5)
+    tuner, stage = StepSize(TARGET, "max_steps", frees_chains=True), Stage(0, 5, 5)
     state = StepSizeState.start(StepSizeSearch.none(np.float64(BEST)))
     for _ in range(rounds):
         rates = np.exp(-state.averaging.step_size * np.where(np.arange(64) < 1, stiff, 1.0))
