@@ -86,7 +86,7 @@ def smooth(log_weights: Float[np.ndarray, "draw"]) -> Smoothed:
     return Smoothed(smoothed + log_weights.max(), float(tail_fit.shape))
 
 
-def beyond_largest(values: Float[np.ndarray, "draw"]) -> float:
+def beyond_largest(values: Float[np.ndarray, "*rows draw"]) -> Float[np.ndarray, "*rows"]:
     """Return the expected contribution to the sum of `n` positive numbers of those beyond their `1 - 1 / n` quantile.
 
     One of `n` draws lies there on average, so that this is the mean beyond the quantile of a generalised Pareto
@@ -95,20 +95,25 @@ def beyond_largest(values: Float[np.ndarray, "draw"]) -> float:
     infinite.
 
     Args:
-        values: of independent draws, not negative, `(draw,)`.
+        values: of independent draws, not negative, `(..., draw)`.
+
+    Returns:
+        The contribution of each row, infinite where a value is not finite, or with too few draws for a tail.
     """
-    length = _tail_length(len(values))
-    if length < LEAST_TAIL or not np.isfinite(values).all():
-        return math.inf
-    largest = np.sort(values)[-length - 1 :]
-    excess = largest[1:] - largest[0]
-    if not excess[-1] > 0:
-        return 0.0
-    scale, shape = map(float, fit_pareto(np.maximum(excess, np.finfo(float).tiny)))
-    shape = min(shape - 0.5 * (1.0 + shape) / math.sqrt(length), STEEPEST)
-    tail_fit = ParetoTail(np.asarray(scale), np.asarray(shape))
-    top = float(pareto_quantiles(np.array([1.0 - 1.0 / length]), tail_fit)[0])
-    return float(largest[0]) + top + (scale + shape * top) / (1.0 - shape)
+    length = _tail_length(values.shape[-1])
+    if length < LEAST_TAIL:
+        return np.full(values.shape[:-1], math.inf)
+    largest = np.sort(values, axis=-1)[..., -length - 1 :]
+    threshold_value = largest[..., 0]
+    with np.errstate(invalid="ignore"):  # rows whose values are not finite
+        excess = largest[..., 1:] - largest[..., :1]
+    has_tail = excess[..., -1] > 0
+    positive = np.where(has_tail[..., None], np.maximum(excess, np.finfo(float).tiny), 1.0)
+    scale, shape = fit_pareto(positive)
+    shape = np.minimum(shape - 0.5 * (1.0 + shape) / math.sqrt(length), STEEPEST)
+    top = pareto_quantiles(np.array([1.0 - 1.0 / length]), ParetoTail(scale, shape))[..., 0]
+    beyond = threshold_value + top + (scale + shape * top) / (1.0 - shape)
+    return np.where(np.isfinite(values).all(-1), np.where(has_tail, beyond, 0.0), math.inf)
 
 
 def _tail_length(count: int) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,8 @@ from phalanx.variational.problem import Values
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped, UInt32
+
+T = TypeVar("T")
 
 STREAM = 0x67756964
 """Distinguishes the keys of draws from those of learning, which may have the same seed."""
@@ -76,10 +78,14 @@ class Drawing:
         return list(self.pair.problem.whole.values)
 
     @property
+    def numbers(self) -> int:
+        """Numbers in the values of a draw and in its two log densities."""
+        return 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.pair.problem.whole.values))
+
+    @property
     def room(self) -> int:
         """Draws with at most `MOST_ELEMENTS` numbers: a power of two from 8 to 512, the same on every mesh."""
-        numbers = 2 + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.pair.problem.whole.values))
-        return _power_of_two(MOST_ELEMENTS / numbers)
+        return _power_of_two(MOST_ELEMENTS / self.numbers)
 
     @cached_property
     def batch_size(self) -> int:
@@ -133,13 +139,23 @@ def _largest_of_draw(whole: TracedProgram) -> int:
     return largest_of_draw(whole.jaxpr, varies)
 
 
-def on_host(batches: Iterator[tuple[Drawn, int]], names: Sequence[str] | None = None) -> Drawn:
-    """Return batches of draws as arrays on the host, of the named variables or of all."""
-    parts = []
+def on_host(batches: Iterator[tuple[T, int]], count: int) -> T:
+    """Return `count` rows as arrays on the host, given batches on the devices and how many of each are wanted."""
+    rows = None
+    first = 0
     for batch, size in batches:
-        values = {name: v for name, v in batch.values.items() if names is None or name in names}
-        parts.append(jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], batch._replace(values=values)))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        if rows is None:
+            rows = jax.tree.map(lambda leaf: np.empty((count, *leaf.shape[1:]), leaf.dtype), batch)
+        for whole, leaf in zip(jax.tree.leaves(rows), jax.tree.leaves(batch), strict=True):
+            whole[first : first + size] = np.asarray(leaf)[:size]
+        first += size
+    return cast("T", rows)
+
+
+def only(names: Sequence[str], batches: Iterator[tuple[Drawn, int]]) -> Iterator[tuple[Drawn, int]]:
+    """Yield batches of draws with the values of the named variables alone."""
+    for batch, size in batches:
+        yield batch._replace(values={name: v for name, v in batch.values.items() if name in names}), size
 
 
 def stream_key(seed: Array) -> Array:

@@ -25,7 +25,7 @@ from phalanx.report.page import file_to_write
 from phalanx.store.archive import Kind, read_archive
 from phalanx.store.pickles import LEFT_OUT, Pickled
 from phalanx.store.save_path import file_to_save
-from phalanx.variational.drawing import Drawing, on_host
+from phalanx.variational.drawing import Drawing, on_host, only
 from phalanx.variational.fit_posterior import posterior_of
 from phalanx.variational.guides.guide_and_model import Pair, bound_name
 from phalanx.variational.judging.evidence import Evidence
@@ -33,7 +33,7 @@ from phalanx.variational.judging.judge import judge_likelihood
 from phalanx.variational.judging.linear_response import LinearResponse, covariance_of
 from phalanx.variational.judging.resampling import Resampled
 from phalanx.variational.judging.row_bounds import RowBounds, row_bounds
-from phalanx.variational.judging.weighted_draws import JUDGE_SEED, JUDGED, WeightedDraws
+from phalanx.variational.judging.weighted_draws import JUDGE_SEED, WeightedDraws
 from phalanx.variational.methods.settling import mean_and_sd
 from phalanx.variational.methods.step import Losses
 from phalanx.variational.monitoring.stream import check_all_there
@@ -153,7 +153,8 @@ class Fit(Pickled):
                 f"sample: there is no variable {', '.join(map(repr, unknown))}; there are "
                 f"{', '.join(map(repr, available))}.{hint(unknown, available)}"
             )
-        return on_host(self._drawing.batches(seed, n), names).values
+        batches = self._drawing.batches(seed, n)
+        return on_host(batches if names is None else only(names, batches), n).values
 
     def posterior(
         self,
@@ -185,12 +186,12 @@ class Fit(Pickled):
         record = replace(self.record, num_samples=n, num_chains=1, seed=seed, independent=True)
         return posterior_of(self._drawing, record, self.timing, self.params, keep, reducers or {}, verdict)
 
-    def evidence(self, *, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> Evidence:
+    def evidence(self, *, seed: int = JUDGE_SEED, num_draws: int | None = None) -> Evidence:
         r"""Estimate $\log p(\text{data})$ by importance sampling with the guide as proposal.
 
         Args:
             seed: seed of the draws.
-            num_draws: number of draws.
+            num_draws: number of draws; None for as many as a verdict evaluates.
 
         Returns:
             The estimate with its standard error, the bound, and whether the weights can be trusted.
@@ -199,7 +200,8 @@ class Fit(Pickled):
             ValueError: when the fit was read from a file, or its data came in batches.
         """
         check_seed(seed)
-        check_number(num_draws)
+        if num_draws is not None:
+            check_number(num_draws)
         return self._weighted_draws.evidence(seed, num_draws)
 
     def covariance(
@@ -273,7 +275,7 @@ class Fit(Pickled):
         check_number(num_draws)
         return row_bounds(*self._live("to bound rows"), data, int(num_draws), seed, self.record.matmul_precision)
 
-    def verdict(self, num_draws: int = JUDGED) -> Verdict:
+    def verdict(self, num_draws: int | None = None) -> Verdict:
         """Return whether the fit is good to use, or else the problems and the advice.
 
         Four things are checked: the tail of the importance weights; whether weighting the draws, or Markov moves of
@@ -281,14 +283,16 @@ class Fit(Pickled):
         lead to a mode that the guide never draws from; and whether learning has ended.
 
         Args:
-            num_draws: draws that are evaluated.
+            num_draws: draws that are evaluated. None for 4,000; or for as many as have 134 million numbers, half a
+                gigabyte, but at least 512.
 
         Returns:
             The verdict: `good`, `grade` ("good", "usable" or "not good"), `headline`, `findings` and `passed` checks.
         """
         if self.pair is None and "verdict" in self.from_file:
             return self.from_file["verdict"]
-        check_number(num_draws)
+        if num_draws is not None:
+            check_number(num_draws)
         end: dict[str, Any] = {"end_problem": self.unsettled, "steps": self.steps, "num_failed": self.failed}
         if self.pair and not self.pair.guide.traits.has_draws:
             return judge_likelihood(**end)

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from phalanx.diagnostics.psis import smooth, threshold
+from phalanx.diagnostics.psis import beyond_largest, smooth, threshold
 
 
 def log_weights(ratio: float, seed: int, count: int = 4000) -> np.ndarray:
@@ -61,3 +61,16 @@ def test_tails_that_cannot_be_smoothed_have_no_k_hat():
 
 def test_more_draws_bear_heavier_tails():
     assert threshold(100) == pytest.approx(0.5) and threshold(10**6) == 0.7
+
+
+def test_the_mean_beyond_the_largest_draws_is_that_of_each_row():
+    random = np.random.default_rng(0)
+    rows = np.stack([random.gamma(1.0, size=400), random.pareto(1.5, size=400), np.ones(400), np.full(400, np.inf)])
+    beyond = beyond_largest(rows)
+    np.testing.assert_allclose(beyond, [beyond_largest(row) for row in rows])
+    assert 2 < beyond[0] < 12 < beyond[1]
+    assert beyond[2:].tolist() == [0.0, np.inf]
+
+
+def test_few_draws_have_no_tail_to_extrapolate():
+    assert beyond_largest(np.ones(8)) == np.inf

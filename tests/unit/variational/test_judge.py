@@ -10,8 +10,9 @@ import pytest
 
 import phalanx as phx
 from phalanx.diagnostics.psis import smooth
+from phalanx.variational.judging import judge, weighted_draws
 from phalanx.variational.judging.evidence import Weights
-from phalanx.variational.judging.judge import Compared, Moment, judge_fit, moments_after
+from phalanx.variational.judging.judge import Compared, Moment, judge_fit, moments, moments_after
 from phalanx.variational.judging.moving import Moved
 from phalanx.variational.page import marginal_figure
 
@@ -54,6 +55,32 @@ LIGHT = {
     "Laplace": lambda r: r.laplace(size=4096),
     "uniform": lambda r: r.random(4096),
 }
+
+
+@pytest.mark.parametrize("num_parents", [12, 256])
+def test_the_error_of_moves_counts_those_from_one_draw_once(num_parents):
+    random = np.random.default_rng(0)
+    parents = np.arange(256).astype(np.uint32) % num_parents
+    changes = random.normal(size=(256, 3))
+    moved = Moved(parents, {}, {}, np.zeros(256), 1.0)
+    mean, error = moved.mean_and_error(changes)
+    sums = np.stack([(changes[parents == parent] - mean).sum(0) for parent in range(num_parents)])
+    np.testing.assert_allclose(mean, changes.mean(0))
+    np.testing.assert_allclose(error, np.sqrt((sums**2).sum(0)) / 256)
+
+
+def test_moments_do_not_depend_on_how_many_are_computed_at_once(monkeypatch):
+    random = np.random.default_rng(1)
+    values = {"x": random.normal(size=(600, 4, 5)), "n": random.poisson(3.0, size=(600,))}
+    weights = random.dirichlet(np.ones(600))
+    parents = random.integers(0, 600, 200).astype(np.uint32)
+    after = {name: v[parents] + random.normal(size=v[parents].shape) ** 3 for name, v in values.items()}
+    moved = Moved(parents, values, after, np.zeros(200), 1.0)
+    whole = [*moments(values, weights), *moments_after(moved)]
+    monkeypatch.setattr(judge, "MOST_NUMBERS", 700)
+    parts = [*moments(values, weights), *moments_after(moved)]
+    assert [m.name for m in parts] == [m.name for m in whole]
+    np.testing.assert_allclose([m[1:] for m in parts], [m[1:] for m in whole], rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", [*HEAVY, *LIGHT])
@@ -179,3 +206,16 @@ def test_ratios_of_moved_draws_are_called_bounds():
     compared = Compared.of([narrow, wide])
     assert compared.sd_words(from_moves=True) == "mu has at most 0.13 of it, tau has at least 1.80 of it"
     assert compared.sd_words(from_moves=False) == "mu has 0.13 of it, tau has 1.80 of it"
+
+
+def test_a_verdict_evaluates_fewer_draws_of_many_numbers(monkeypatch):
+    monkeypatch.setattr(weighted_draws, "MOST_NUMBERS", 50_000)
+
+    def model():
+        phx.sample("x", dist.Normal(0.0, 1.0).expand([98]))
+
+    fit = phx.fit(model, phx.guides.pathfinder(num_paths=1), progress=False)
+    assert fit.evidence().num_draws == 512  # 100 numbers a draw, and never fewer
+    monkeypatch.setattr(weighted_draws, "MOST_NUMBERS", 60_000)
+    assert fit.evidence().num_draws == 600
+    assert fit.evidence(num_draws=700).num_draws == 700

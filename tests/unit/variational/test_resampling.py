@@ -45,7 +45,7 @@ def test_weights_that_have_been_used_are_not_told_again(fit):
     posterior = fit.posterior(50)
     assert (posterior.stats["log_weight"] == 0.0).all()
     assert np.isfinite(posterior.stats["log_density"]).all()
-    assert on_host(fit.proposals.batches(0, 50)).log_q.std() > 0
+    assert on_host(fit.proposals.batches(0, 50), 50).log_q.std() > 0
 
 
 def test_the_verdict_looks_at_the_error_of_weighted_means():

@@ -44,6 +44,9 @@ FALSE_ALARMS = 0.01
 LARGEST_CORRELATION = 0.8
 """Largest correlation of draws before and after the moves at which a guide's error is extrapolated from the moves."""
 
+MOST_NUMBERS = 2**22
+"""Most numbers, draws times elements, whose moments are computed at once."""
+
 FAILED = 0.01
 """Largest fraction of steps that may be left out because their loss or its gradient is not finite."""
 
@@ -89,8 +92,8 @@ def moments(
     If draws are resampled by the weights, the guide's moments are the weighted ones, with their errors. `labels` name
     the entries of variables along each axis.
     """
-    for name, draws in values.items():
-        flat = np.asarray(draws, np.float64).reshape(len(draws), -1)
+    for names, columns in _blocks(values, labels):
+        flat = columns(values).astype(np.float64)
         mean = flat.mean(0)
         weighted_mean = weights @ flat
         away = flat - weighted_mean
@@ -110,7 +113,22 @@ def moments(
             error = _norm(influence)
             ratio_error = 0.5 * ratio * _norm(spread)
         moment = mean, np.sqrt(plain), mean - weighted_mean, error, sd, ratio, ratio_error
-        yield from _moments(element_names(name, draws.shape[1:], labels), *moment)
+        yield from _moments(names, *moment)
+
+
+def _blocks(
+    values: Mapping[str, np.ndarray], labels: Names | None
+) -> Iterator[tuple[Sequence[str], Callable[[Mapping[str, np.ndarray]], np.ndarray]]]:
+    """Yield the names of some elements at a time, and the function from draws to theirs, `(draw, element)`."""
+    for name, draws in values.items():
+        names = element_names(name, draws.shape[1:], labels)
+        width = max(MOST_NUMBERS // len(draws), 1)
+        for first in range(0, len(names), width):
+            columns = slice(first, first + width)
+            yield (
+                names[columns],
+                lambda of, name=name, columns=columns: np.asarray(of[name]).reshape(len(of[name]), -1)[:, columns],
+            )
 
 
 def moments_after(moves: Moved, labels: Names | None = None) -> Iterator[Moment]:
@@ -119,8 +137,9 @@ def moments_after(moves: Moved, labels: Names | None = None) -> Iterator[Moment]
     A few moves carry an average only a part of the way to the posterior's: one minus the correlation of draws before
     and after, at least 0.2. Changes of means, and of the logarithms of standard deviations, are divided by that part.
     """
-    for name, draws in moves.before.items():
-        before, after = (np.asarray(v[name], np.float64).reshape(len(draws), -1) for v in (moves.before, moves.after))
+    for names, columns in _blocks(moves.after, labels):
+        before = columns(moves.draws)[moves.parents].astype(np.float64)
+        after = columns(moves.after).astype(np.float64)
         mean = before.mean(0)
         away = before - mean
         away_after = after - mean
@@ -136,7 +155,7 @@ def moments_after(moves: Moved, labels: Names | None = None) -> Iterator[Moment]
             ratio_error = 0.5 * ratio * grown_error / variance / gone
             beyond = 0.5 * ratio * _beyond(after, ratio_error)
             moment = mean, np.sqrt(plain), -change / gone, error / gone, sd, ratio, ratio_error, beyond
-        yield from _moments(element_names(name, draws.shape[1:], labels), *moment)
+        yield from _moments(names, *moment)
 
 
 def _beyond(
@@ -148,9 +167,9 @@ def _beyond(
     missing. The tail is extrapolated only if the error is not small: otherwise no single draw matters.
     """
     beyond = np.zeros(draws.shape[1])
-    for i in np.flatnonzero(~(ratio_error <= SD_OFF / 6)):
-        squares = (draws[:, i] - draws[:, i].mean()) ** 2
-        beyond[i] = beyond_largest(squares) / squares.sum()
+    uncertain = ~(ratio_error <= SD_OFF / 6)
+    squares = (draws[:, uncertain] - draws[:, uncertain].mean(0)) ** 2
+    beyond[uncertain] = beyond_largest(squares.T) / squares.sum(0)
     return beyond
 
 

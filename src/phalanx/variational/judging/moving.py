@@ -13,7 +13,7 @@ Source:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -28,7 +28,7 @@ from phalanx.learning.ascent import LogDensity
 from phalanx.learning.compiled import Compiled
 from phalanx.mesh.specs import PyTree
 from phalanx.programs.unconstrained import Evaluation
-from phalanx.variational.drawing import STREAM, Drawing
+from phalanx.variational.drawing import STREAM, Drawing, on_host
 from phalanx.variational.guides.coordinates import flat
 from phalanx.variational.guides.guide_and_model import key_of, log_weight, position_of
 from phalanx.variational.guides.learned import Params
@@ -77,13 +77,14 @@ class Moved(NamedTuple):
 
     Attributes:
         parents: index of the draw at which each started.
-        before, after: values by variable, `(moved, ...)`.
+        draws: values of all draws by variable, `(draw, ...)`.
+        after: values after the moves by variable, `(moved, ...)`.
         log_after: logarithms of the importance weights after the moves.
         acceptance: mean acceptance rate of the last moves.
     """
 
     parents: UInt32[np.ndarray, "moved"]
-    before: dict[str, np.ndarray]
+    draws: dict[str, np.ndarray]
     after: dict[str, np.ndarray]
     log_after: Float[np.ndarray, "moved"]
     acceptance: float
@@ -93,9 +94,11 @@ class Moved(NamedTuple):
     ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
         """Return the mean of `changes` and its standard error; changes from one parent count as one observation."""
         mean = changes.mean(0)
-        parents, group = np.unique(self.parents, return_inverse=True)
-        sums = np.zeros((len(parents), *changes.shape[1:]))
-        np.add.at(sums, group, changes - mean)
+        sums = changes - mean
+        order = np.argsort(self.parents, kind="stable")
+        first = np.unique(self.parents[order], return_index=True)[1]
+        if len(first) < len(order):
+            sums = np.add.reduceat(sums[order], first, axis=0)
         return mean, np.sqrt((sums**2).sum(0)) / len(changes)
 
 
@@ -142,18 +145,19 @@ class Mover:
         # stratified: one point in each of `count` equal parts adds less noise than independent points
         points = (np.arange(self.count) + np.random.default_rng(STREAM).random(self.count)) / self.count
         parents = np.minimum(np.searchsorted(np.cumsum(weights), points), len(weights) - 1).astype(np.uint32)
-        parts = []
-        for first in range(0, len(parents), self._batch):
-            part = parents[first : first + self._batch]
-            full_batch = np.resize(part, self._batch)
-            which = np.uint32(seed), np.uint32(first)
-            results = self._compiled(self.drawing.free, *which, full_batch, self.drawing.arrays)
-            parts.append((jax.tree.map(np.asarray, results[:2]), float(results[2])))
-        num_draws = len(parents)
-        rates = [rate for _, rate in parts]
-        after, logs = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:num_draws], *(result for result, _ in parts))
-        before = {name: np.asarray(v)[parents] for name, v in values.items()}
-        return Moved(parents, before, after, logs.astype(float), float(np.mean(rates)))
+        rates = []
+
+        def batches() -> Iterator[tuple[tuple[dict[str, Array], Array], int]]:
+            for first in range(0, len(parents), self._batch):
+                part = parents[first : first + self._batch]
+                full_batch = np.resize(part, self._batch)
+                which = np.uint32(seed), np.uint32(first)
+                after, logs, rate = self._compiled(self.drawing.free, *which, full_batch, self.drawing.arrays)
+                rates.append(float(rate))
+                yield (after, logs), len(part)
+
+        after, logs = jax.tree.map(np.asarray, on_host(batches(), len(parents)))
+        return Moved(parents, values, after, logs.astype(float), float(np.mean(rates)))
 
     def _moved(
         self, free: Params, seed: Array, first: Array, numbers: UInt32[Array, "moved"], arrays: Sequence[Array]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from phalanx.learning.compiled import Compiler
-from phalanx.variational.drawing import STREAM, Drawing, Drawn, on_host
+from phalanx.variational.drawing import STREAM, Drawing, Drawn, on_host, only
 from phalanx.variational.guides.guide_and_model import Pair
 from phalanx.variational.judging.evidence import Weights
 
@@ -54,7 +54,7 @@ class Resampled:
 
     def _weights_of(self, seed: int) -> np.ndarray:
         if seed not in self._weights:
-            pool = on_host(self.proposals.batches(seed, POOL), names=())
+            pool = on_host(only((), self.proposals.batches(seed, POOL)), POOL)
             weights = Weights.of(pool.log_p, pool.log_q).normalized
             # the verdict reports a pool without a finite weight
             self._weights.clear()

@@ -20,7 +20,13 @@ from phalanx.variational.judging.moving import Moved, Mover
 from phalanx.variational.monitoring.stream import check_all_there
 
 JUDGED = 4000
-"""Draws that a verdict evaluates."""
+"""Draws that a verdict evaluates, unless these have more than `MOST_NUMBERS`."""
+
+FEWEST_JUDGED = 512
+"""Fewest draws that a verdict evaluates, however many numbers they have."""
+
+MOST_NUMBERS = 2**27
+"""Most numbers in the draws of a verdict, which are in memory together: half a gigabyte."""
 
 JUDGE_SEED = 2**32 - 1
 """Seed of the draws of a verdict, which draws for use should not share."""
@@ -46,13 +52,19 @@ class WeightedDraws:
         """True if Markov moves can move all variables."""
         return not self.proposals.pair.problem.whole.without_bijection
 
-    def weighted(self, seed: int = JUDGE_SEED, num_draws: int = JUDGED) -> tuple[Weights, dict[str, np.ndarray]]:
+    @property
+    def usual_count(self) -> int:
+        """Draws that are evaluated if no other number is asked for."""
+        return max(FEWEST_JUDGED, min(JUDGED, MOST_NUMBERS // self.proposals.numbers))
+
+    def weighted(self, seed: int = JUDGE_SEED, num_draws: int | None = None) -> tuple[Weights, dict[str, np.ndarray]]:
         """Return importance weights of draws, and the draws; those of a verdict are kept."""
+        num_draws = num_draws or self.usual_count
         if (weighted := self._kept.get((seed, num_draws, "weighted"))) is None:
             check_all_there(self.proposals.pair.problem, "The importance weights")
-            draws = on_host(self.proposals.batches(seed, num_draws))
+            draws = on_host(self.proposals.batches(seed, num_draws), num_draws)
             weighted = Weights.of(draws.log_p, draws.log_q), draws.values
-            if (seed, num_draws) == (JUDGE_SEED, JUDGED):
+            if (seed, num_draws) == (JUDGE_SEED, self.usual_count):
                 self._kept[seed, num_draws, "weighted"] = weighted
         return weighted
 
@@ -77,12 +89,14 @@ class WeightedDraws:
             )
         return self._kept["modes"]
 
-    def verdict(self, num_draws: int, *, end_problem: str, steps: int, num_failed: int, is_resampled: bool) -> Verdict:
+    def verdict(
+        self, num_draws: int | None, *, end_problem: str, steps: int, num_failed: int, is_resampled: bool
+    ) -> Verdict:
         """Return the verdict on the fit; see `judge_fit`."""
         findings = alignment_of(self.proposals.pair).left_out
         if self.proposals.pair.problem.is_streamed:
             return judge_unweighted(end_problem=end_problem, steps=steps, num_failed=num_failed, findings=findings)
-        which = JUDGE_SEED, num_draws
+        which = JUDGE_SEED, num_draws or self.usual_count
         weights, values = self.weighted(*which)
         return judge_fit(
             weights,
@@ -97,8 +111,9 @@ class WeightedDraws:
             labels=self.labels,
         )
 
-    def evidence(self, seed: int, num_draws: int) -> Evidence:
+    def evidence(self, seed: int, num_draws: int | None) -> Evidence:
         """Return the evidence; it is not reliable if moves or a search find regions that the guide misses."""
+        num_draws = num_draws or self.usual_count
         weights, _ = self.weighted(seed, num_draws)
         if not weights.reliable or alignment_of(self.proposals.pair).left_out:
             return weights.evidence()._replace(reliable=False)
