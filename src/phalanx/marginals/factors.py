@@ -7,8 +7,9 @@ term along which no entry differs is summed.
 A variable $v$ is eliminated by adding all factors that contain it and summing over its values, which gives a factor
 between its neighbours: $\log \sum_v \exp(f_1 + f_2 + \dots)$. Variables that are not neighbours are eliminated in one
 round, all of equal form at once. Of a chain of $T$ variables every second one is eliminated in a round, so that
-$\log_2 T$ rounds suffice; of a tree all leaves. The tables are kept: in reverse order, each variable is drawn from its
-table given its neighbours.
+$\log_2 T$ rounds suffice; of a tree all leaves. On CPUs a chain is summed along in order instead, which takes fewer
+operations in all: each sum is a vector of $K$ values, not a table of $K^2$. The tables are kept: in reverse order, each
+variable is drawn from its table given its neighbours.
 
 Source: D. Koller, N. Friedman (2009), Probabilistic Graphical Models, chapter 9; S. Särkkä, Á. García-Fernández (2021),
 Temporal parallelization of Bayesian smoothers.
@@ -17,8 +18,9 @@ Temporal parallelization of Bayesian smoothers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
@@ -288,12 +290,14 @@ class Step:
         neighbours: numbers of the neighbours, (variables, neighbours).
         table: log weights, of shape (variables, values, values of each neighbour, ..., plates).
         plates: plates of the variables.
+        in_order: true if each variable is tied to the one after it, and the table has the sum over those before.
     """
 
     numbers: np.ndarray
     neighbours: np.ndarray
     table: Array
     plates: tuple[Dim, ...]
+    in_order: bool = False
 
 
 @dataclass(frozen=True)
@@ -309,14 +313,23 @@ class EliminationResult:
     steps: list[Step]
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
 def log_sum(table: Array, axis: int) -> Array:
     """Return log sum exp along an axis; minus infinity, with a gradient of zero, where all are minus infinity."""
-    largest = jax.lax.stop_gradient(jnp.max(table, axis=axis, keepdims=True))
+    largest = jnp.max(table, axis=axis, keepdims=True)
     anywhere = jnp.where(jnp.isfinite(largest), largest, 0.0)
-    total = jnp.sum(jnp.exp(table - anywhere), axis=axis)
-    possible = total > 0  # true for NaN, too, below
-    log = jnp.log(jnp.where(possible | jnp.isnan(total), total, 1.0)) + jnp.squeeze(anywhere, axis)
-    return jnp.where(possible | jnp.isnan(total), log, -jnp.inf)
+    return jnp.log(jnp.sum(jnp.exp(table - anywhere), axis=axis)) + jnp.squeeze(anywhere, axis)
+
+
+@log_sum.defjvp
+def _derivative_of_log_sum(axis: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """Return the sum and its derivative, which has half as many operations as that of its parts."""
+    (table,) = primals
+    (change,) = tangents
+    total = log_sum(table, axis)
+    possible_total = jnp.where(jnp.isneginf(total), 0.0, total)
+    shares = jnp.exp(table - jnp.expand_dims(possible_total, axis))
+    return total, jnp.sum(shares * change, axis=axis)
 
 
 class Elimination:
@@ -338,6 +351,8 @@ class Elimination:
             TooManyValues: when a variable depends on too many others.
             ValueError: when variables of crossed plates depend on each other.
         """
+        if jax.default_backend() == "cpu":  # rounds of all at once pay on accelerators
+            self._sum_along_chains()
         while self.left:
             self.families = _join_families(self.families, self.variables)
             incidences = self._incidences()
@@ -350,16 +365,59 @@ class Elimination:
             ):
                 if (family := self._summed([*group], incidences, neighbours)) is not None:
                     new.append(family)
-            gone = {incidence[:3:2] for v in next_variables for incidence in incidences[v]}
-            families = [
-                _rows(family, [row for row in range(len(family.entries)) if (number, row) not in gone])
-                for number, family in enumerate(self.families)
-            ]
-            self.families = [family for family in families if len(family.entries)]
+            gone = {(i.family, i.row) for v in next_variables for i in incidences[v]}
+            self.families = _without(self.families, gone)
             self.left -= set(next_variables)
             for family in new:
                 self._add(family)
         return EliminationResult(self.terms, self.steps)
+
+    def _sum_along_chains(self) -> None:
+        """Sum over variables that are tied one to the next, along each such chain in order."""
+        incidences = self._incidences()
+        neighbours = {v: self._neighbours(v, incidences[v]) for v in self.left}
+        for chain in _chains(neighbours):
+            forms = {(self.variables.size(v), self.variables.plates_of(v)) for v in chain}
+            if len(forms) == 1:
+                self._sum_along(chain)
+                self.left -= set(chain)
+        gone = {(i.family, i.row) for v in incidences if v not in self.left for i in incidences[v]}
+        self.families = _without(self.families, gone)
+
+    def _sum_along(self, chain: list[int]) -> None:
+        plates = self.variables.plates_of(chain[0])
+        lengths = [self.variables.lengths[plate] for plate in plates]
+        size = self.variables.size(chain[0])
+        place = {v: n for n, v in enumerate(chain)}
+        single = jnp.zeros((len(chain), size, *lengths))
+        pairs = jnp.zeros((len(chain) - 1, size, size, *lengths))
+        for number, family in enumerate(self.families):
+            places = np.array([[place.get(v, -1) for v in entries] for entries in family.entries.tolist()])
+            for column in range(family.order):
+                # of a pair, the column of the variable that comes first
+                here = (places >= 0).all(1) & (places.argmin(1) == column)
+                if not here.any():
+                    continue
+                rows = np.flatnonzero(here)
+                others = family.entries[rows[0]].tolist()
+                del others[column]
+                incidence = Incidence(number, column, int(rows[0]))
+                part = self._aligned(take(family.table, rows), incidence, others, plates)
+                if family.order == 1:
+                    single = _added(single, places[rows, column], part)
+                else:
+                    pairs = _added(pairs, places[rows, column], part)
+
+        def turn(message: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+            pair, own = row
+            table = message[:, None] + pair
+            return log_sum(table, 0) + own, table
+
+        last, tables = jax.lax.scan(turn, single[0], (pairs, single[1:]))
+        numbers = np.array(chain)
+        self.steps.append(Step(numbers[:-1], numbers[1:, None], tables, plates, in_order=True))
+        self.steps.append(Step(numbers[-1:], np.zeros((1, 0), int), last[None], plates))
+        self.terms.append((chain[-1], plates, log_sum(last, 0)))
 
     def _add(self, family: Family) -> None:
         """Add factors; over plates that none of their variables is in, they are added up."""
@@ -456,8 +514,36 @@ class Elimination:
         )
 
 
-def _rows(family: Family, rows: list[int]) -> Family:
-    return replace(family, table=take(family.table, np.array(rows, int)), entries=family.entries[rows])
+def _chains(neighbours: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
+    """Yield the groups of variables that are tied one to the next and to no others, each in order."""
+    ends = {v for v, others in neighbours.items() if len(others) == 1}
+    for first in sorted(ends):
+        chain = [first]
+        while following := [u for u in neighbours[chain[-1]] if u not in chain[-2:]]:
+            if len(neighbours[following[0]]) > FEW:
+                break
+            chain.append(following[0])
+        if first < chain[-1] and chain[-1] in ends:
+            yield chain
+
+
+def _added(total: Array, places: np.ndarray, part: Array) -> Array:
+    """Return a sum of tables with others added at these places."""
+    part = jnp.broadcast_to(part, (len(places), *total.shape[1:]))
+    if np.array_equal(places, np.arange(len(total))):
+        return total + part
+    return total.at[places].add(part)
+
+
+def _without(families: Sequence[Family], gone: Collection[tuple[int, int]]) -> list[Family]:
+    """Return the factors that are left without those of these families and rows."""
+    left = []
+    for number, family in enumerate(families):
+        rows = [row for row in range(len(family.entries)) if (number, row) not in gone]
+        if rows:
+            table = take(family.table, np.array(rows))
+            left.append(replace(family, table=table, entries=family.entries[rows]))
+    return left
 
 
 def _join_families(families: Sequence[Family], variables: Variables) -> list[Family]:
@@ -487,11 +573,22 @@ def draw(sums: EliminationResult, variables: Variables, key: Array) -> list[Arra
     Returns:
         For each site the numbers of its entries' values, in the shape of the site.
     """
-    values_by_variable: dict[int, Array] = {}
-    for number, step in enumerate(reversed(sums.steps)):
-        key_of_step = jax.random.fold_in(key, number)
+    values_by_plates: dict[tuple[Dim, ...], Array] = {}  # values of all variables with these plates, by number
+    noise: dict[tuple[Dim, ...], Array] = {}  # in one call for all variables, since each call takes long to compile
+    most_values = max(site.size for site in variables.sites)
+    for step in reversed(sums.steps):
         lengths = [variables.lengths[plate] for plate in step.plates]
+        if step.plates not in values_by_plates:
+            shape = len(variables.site_of), *lengths
+            values_by_plates[step.plates] = jnp.zeros(shape, jnp.int32)
+            key_of_plates = jax.random.fold_in(key, len(noise))
+            noise[step.plates] = jax.random.gumbel(key_of_plates, (*shape, most_values), step.table.dtype)
         count = len(step.numbers)
+        if step.in_order:
+            following = values_by_plates[step.plates][step.neighbours[-1, 0]]
+            picked = _drawn_along(step.table, noise[step.plates][step.numbers], following)
+            values_by_plates[step.plates] = values_by_plates[step.plates].at[step.numbers].set(picked)
+            continue
         values = step.table.shape[1]
         inner = step.table.shape[2 : 2 + step.neighbours.shape[1]]
         table = jnp.moveaxis(step.table, [1, *(2 + n for n in range(len(inner)))], range(-1 - len(inner), 0))
@@ -499,20 +596,32 @@ def draw(sums: EliminationResult, variables: Variables, key: Array) -> list[Arra
         index: Any = jnp.zeros((count, *lengths), int)
         for column, size in zip(step.neighbours.T, inner, strict=True):
             plates = variables.plates_of(column[0])
-            site_values = jnp.stack([values_by_variable[int(u)] for u in column])
             missing = [1 + n for n, plate in enumerate(step.plates) if plate not in plates]
-            index = index * size + jnp.expand_dims(site_values, missing)
+            index = index * size + jnp.expand_dims(values_by_plates[plates][column], missing)
         logits = jnp.take_along_axis(table, index[..., None, None], axis=-1)[..., 0]
-        picked = jax.random.categorical(key_of_step, logits, axis=-1)
-        values_by_variable |= {int(v): picked[n] for n, v in enumerate(step.numbers)}
-    return [_site(values_by_variable, variables, s) for s in range(len(variables.sites))]
+        picked = jnp.argmax(logits + noise[step.plates][step.numbers, ..., :values], axis=-1)
+        values_by_plates[step.plates] = values_by_plates[step.plates].at[step.numbers].set(picked.astype(jnp.int32))
+    return [_site(values_by_plates, variables, s) for s in range(len(variables.sites))]
 
 
-def _site(values_by_variable: dict[int, Array], variables: Variables, site: int) -> Array:
+def _drawn_along(tables: Array, noise: Array, last: Array) -> Array:
+    """Draw the variables of a chain in reverse order, given the last one."""
+
+    def turn(following: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        table, noise = row
+        by_following = jnp.moveaxis(table, (0, 1), (-2, -1))
+        logits = jnp.take_along_axis(by_following, following[..., None, None], axis=-1)[..., 0]
+        picked = jnp.argmax(logits + noise[..., : table.shape[0]], axis=-1).astype(jnp.int32)
+        return picked, picked
+
+    return jax.lax.scan(turn, last, (tables, noise), reverse=True)[1]
+
+
+def _site(values_by_plates: Mapping[tuple[Dim, ...], Array], variables: Variables, site: int) -> Array:
     entries = variables.sites[site].entries
     plates = variables.plates[site]
     numbers = variables.numbers(site)
-    values = jnp.stack([values_by_variable[int(v)] for v in numbers.ravel()])
+    values = values_by_plates[tuple(sorted(plates.values()))][numbers.ravel()]
     values = values.reshape(*numbers.shape, *values.shape[1:])
     separate = [d for d in range(len(entries)) if d not in plates]
     order = [*separate, *sorted(plates, key=lambda d: plates[d])]
