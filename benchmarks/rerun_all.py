@@ -36,6 +36,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "laps": (),
     "smc": (),
     "centring": (),
+    "hidden_markov": (),
     "many_data_sets": (),
     "movielens": ("--data", MOVIELENS),
     "ensemble": ("--data", MNIST),
@@ -58,7 +59,8 @@ RUNS: dict[str, tuple[str, ...]] = {
     "processes": (),
     "soak": (),
 }
-"""Arguments of each script; comparisons of two commits, or of two releases of JAX, are not among them."""
+"""Arguments of each script; comparisons of two commits, or of two releases of JAX, are not among them, nor is the half
+hour of an accelerator."""
 
 
 POSTERIORDB = {"reference_posteriors", "warmup_length"}

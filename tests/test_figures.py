@@ -53,7 +53,9 @@ def test_a_figure_that_no_result_has_is_found(beside: float) -> None:
 def test_all_benchmarks_are_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if '"__main__":' in path.read_text()}
-    assert scripts - {"commits", "jax_releases", "rerun_all", "table"} == set(import_module("rerun_all").RUNS)
+    assert scripts - {"accelerator", "commits", "jax_releases", "rerun_all", "table"} == set(
+        import_module("rerun_all").RUNS
+    )
 
 
 def test_the_tables_of_the_benchmarks_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:

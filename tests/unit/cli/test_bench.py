@@ -6,6 +6,8 @@ import argparse
 import ast
 import importlib.util
 import json
+import subprocess
+import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -139,3 +141,30 @@ def test_a_block_by_hand_makes_its_draws(monkeypatch: pytest.MonkeyPatch) -> Non
     run = import_module("hmc_blocks").phalanx_block(model, {"y": np.zeros(4, np.float32)}, sizes, 0.1, chain=1, data=2)
     for _ in range(2):  # a call ends when every chain has made its draws; the second goes on from the first
         run()
+
+
+@pytest.mark.slow
+def test_half_an_hour_of_an_accelerator_continues_where_it_ended(tmp_path: Path) -> None:
+    """A part that has ended is not run again; one that failed is. On a processor the sizes are small."""
+    script = [sys.executable, str(ROOT / "benchmarks/accelerator.py"), "--small", "--results", str(tmp_path), "--only"]
+    parts = ["placements", "reducers", "lookups", "movielens", "many chains 0, Phalanx"]
+    file = tmp_path / "accelerator.json"
+    done = subprocess.run([*script, *parts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(file.read_text())
+    reports = record["parts"]
+    assert list(reports) == parts and not any("failed" in report for report in reports.values())
+    assert len(reports["placements"]["rows"]) == 8 and len(reports["reducers"]["rows"]) == 4
+    assert all(seconds > 0 for seconds in reports["movielens"]["seconds_of_a_leapfrog"].values())
+    reports["lookups"] = {"failed": "no room"}
+    file.write_text(json.dumps(record))
+    again = subprocess.run([*script, *parts], capture_output=True, text=True, check=False)
+    assert again.stdout.startswith("lookups: ") and again.stdout.count("\n") == 1
+    assert json.loads(file.read_text())["parts"]["lookups"]["peak_gigabytes"] > 0
+
+
+def test_parts_of_the_half_hour_that_fail_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    accelerator = import_module("accelerator")
+    assert accelerator.report_of("reducers", 0.01, []) == {"failed": "took longer than 0 s"}
+    assert "unrecognized arguments: --tiny" in accelerator.report_of("reducers", 60, ["--tiny"])["failed"][0]
