@@ -74,43 +74,6 @@ def test_an_array_changed_in_place_is_read_as_it_was_without_the_work_around(fir
     assert json.loads(done.stdout) == [read] * 3, "where JAX reads 1.0 by itself, the work-around can go"
 
 
-TWO_SUMS_AT_ONCE = """
-import sys
-import jax, jax.numpy as jnp, numpy as np
-from jax import lax
-from jax.sharding import PartitionSpec as P
-jax.config.update("jax_num_cpu_devices", 2)
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-
-def sums(x, n):
-    def turn(i, y):
-        z = jnp.sort(jnp.cumsum(jnp.sort(jnp.sin(y + i) * jnp.cumsum(jnp.cos(y)))[::-1])) * 0.0
-        return lax.psum(y + z, "data") / 2
-
-    waves = x[:, None] * jnp.arange(1000.0)
-    one = lax.fori_loop(0, n, turn, jnp.ones(1000) + jnp.sum(jnp.sin(waves), 0) * 0)
-    counts = lax.psum(jnp.stack([(x < 0).sum(), (x < -1).sum()]), "data")
-    other = lax.fori_loop(0, n, turn, jnp.ones(1000) + (x @ jnp.cos(waves)) * 0)
-    return one, counts, other
-
-mesh = jax.make_mesh((2,), ("data",))
-program = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=(P("data"), P()), out_specs=P(), check_vma=False))
-x = jax.device_put(np.arange(2000, dtype=np.float32) / 1e5, jax.sharding.NamedSharding(mesh, P("data")))
-compiled = program.lower(x, np.int32(1)).compile()
-for i in range(3000):
-    one, counts, other = map(np.asarray, compiled(x, np.int32(1 + i % 20)))
-    assert (one == 1).all() and (counts == 0).all() and (other == 1).all()
-"""
-
-
-@pytest.mark.slow
-def test_sums_over_cpu_devices_are_mixed_up_in_a_program_that_is_read_from_the_cache(tmp_path):
-    first, *again = (subprocess.run([sys.executable, "-c", TWO_SUMS_AT_ONCE, str(tmp_path)]) for _ in range(3))
-    assert first.returncode == 0
-    assert any(one.returncode for one in again), "where this does not crash, sums-compiled-afresh can go"
-
-
 @pytest.fixture
 def said(monkeypatch):
     def say(words: str) -> set[Workaround]:

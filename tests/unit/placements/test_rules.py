@@ -84,14 +84,16 @@ CASES: dict[str, Case] = {
     "pad at the end": rows(lambda x: jnp.pad(x, ((0, 2), (0, 0)))),
     "pad much": rows(lambda x: jnp.pad(x, ((40, 3), (0, 0)))),
     "dynamic slice of columns": rows(
-        lambda x, c: lax.dynamic_slice(x, (0, c[0]), (x.shape[0], 2)), (N, 3), (1,), codes=(2,)
+        lambda x, c: lax.dynamic_slice(x, (jnp.zeros_like(c[0]), c[0]), (x.shape[0], 2)), (N, 3), (1,), codes=(2,)
     ),
-    "dynamic slice of rows": rows(lambda x, c: lax.dynamic_slice(x, (c[0], 0), (1, 2)), (N, 3), (1,), codes=(30,)),
+    "dynamic slice of rows": rows(
+        lambda x, c: lax.dynamic_slice(x, (c[0], jnp.zeros_like(c[0])), (1, 2)), (N, 3), (1,), codes=(30,)
+    ),
     "dynamic update": rows(
         lambda x, y, c: lax.dynamic_update_slice(x, y, (c[0], c[0])), (N, 3), (1, 2), (1,), codes=(30,)
     ),
     "dynamic update of columns": rows(
-        lambda x, y, c: lax.dynamic_update_slice(x, y, (c[0], 1)), (N, 3), (N, 1), (1,), codes=(3,)
+        lambda x, y, c: lax.dynamic_update_slice(x, y, (c[0], jnp.ones_like(c[0]))), (N, 3), (N, 1), (1,), codes=(3,)
     ),
     # reductions
     "sum": rows(lambda x: x.sum(0)),
