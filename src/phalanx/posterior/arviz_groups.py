@@ -13,6 +13,7 @@ from phalanx.diagnostics.exchange import check_dimensions, container, dataset, i
 from phalanx.inputs.axis_names import AxisNames
 from phalanx.mesh.output import warn
 from phalanx.mesh.random_numbers import check_seed
+from phalanx.posterior.criticism.log_likelihood import log_prior
 from phalanx.posterior.criticism.model_at_draws import RunDraws, known_data
 from phalanx.posterior.criticism.model_data import ModelData, Shapes, are_deleted
 from phalanx.posterior.predictive import predictive as predicted
@@ -102,9 +103,16 @@ def _add_groups_of_model(
         """Add the log density of each observation at each draw to `groups`."""
         groups.put("log_likelihood", posterior.log_likelihood())
 
+    def add_prior_terms() -> None:
+        """Add the log density of each latent variable at each draw to `groups`."""
+        sizes = posterior.num_chains, posterior.num_draws
+        run = RunDraws(target, tuple(record.latents), posterior.draws, sizes, known_data(target, record))
+        groups.put("log_prior", log_prior(run))
+
     if total:
         groups.offer("posterior_predictive", "predictive=True", predictive, total * bytes_per_draw, add_replicates)
         groups.offer("log_likelihood", "log_likelihood=True", log_likelihood, total * _bytes(data.observed), add_terms)
+        groups.offer("log_prior", "log_likelihood=True", log_likelihood, total * _bytes(data.latent), add_prior_terms)
     groups.offer("prior", "prior=100", prior, PRIOR_DRAWS * (bytes_per_draw + _bytes(data.latent)), add_prior)
     groups.offer(
         "observed_data", "", None, _bytes(data.observed), lambda: groups.put("observed_data", data.observations(), ())

@@ -456,7 +456,13 @@ class Posterior(Pickled):
         return log_likelihood(model, data, self._run_draws, keep, reducers)
 
     @on_all_chains
-    def loo(self, data: UserData | None = None, *, model: Program | None = None) -> Loo:
+    def loo(
+        self,
+        data: UserData | None = None,
+        *,
+        names: str | Sequence[str] | None = None,
+        model: Program | None = None,
+    ) -> Loo:
         r"""Estimate how well the model predicts each observation from all others, by importance weights of the draws.
 
         $$\mathrm{elpd} = \sum_i \log p(y_i \mid y_{-i}), \qquad
@@ -471,14 +477,16 @@ class Posterior(Pickled):
 
         Args:
             data: the run's keyword arguments of the model; None if the posterior has them.
+            names: names of the observed variables whose entries are left out and predicted, or one name; None for all.
+                The others stay data.
             model: the program, if the posterior was read from a file.
 
         Returns:
             A `Loo`: elpd, se, p_loo, pointwise, pareto_k, num_bad, good, and printed with a verdict.
 
         Raises:
-            ValueError: if the model observes no variable (its likelihood is a `phx.factor`), a log density is scaled,
-                or there are neither draws nor results of `phx.reducers.loo()`.
+            ValueError: if the model observes no variable (its likelihood is a `phx.factor`) or not one in `names`, a
+                log density is scaled, or there are neither draws nor results of `phx.reducers.loo()`.
 
         Example:
             >>> posterior.loo().good  # doctest: +SKIP
@@ -487,9 +495,51 @@ class Posterior(Pickled):
         Source: A. Vehtari, A. Gelman, J. Gabry (2017), Practical Bayesian model evaluation using leave-one-out
         cross-validation and WAIC.
         """
-        estimates = leave_one_out(model, data, self._run_draws, self.reduced, self.stats.get("log_weight"))
+        log_weights = self.stats.get("log_weight")
+        estimates = leave_one_out(model, data, self._run_draws, self.reduced, log_weights, names)
         labels = {name: self.record.axes.labels_of(name, values.shape) for name, values in estimates.pareto_k.items()}
         return replace(estimates, labels=labels)
+
+    @on_all_chains
+    def sensitivity(
+        self,
+        data: UserData | None = None,
+        *,
+        names: str | Sequence[str] | None = None,
+        model: Program | None = None,
+    ) -> DataFrame:
+        r"""Measure how much the posterior changes where its prior, or its likelihood, is raised to a power.
+
+        $p(\theta \mid y) \propto p(\theta)^\alpha\, p(y \mid \theta)$ is approximated by importance weights of the
+        draws, with $\alpha$ next to one. The sensitivity is the cumulative Jensen-Shannon distance between weighted and
+        plain draws, for each doubling of $\alpha$; from .05 on a density counts as informative. The prior is of all
+        latent variables, the effects of groups included. Terms of `phx.factor` count to neither.
+
+        Args:
+            data: the run's keyword arguments of the model; None if the posterior has them.
+            names: names of the variables to list, or one name; None for all with draws.
+            model: the program, if the posterior was read from a file.
+
+        Returns:
+            A table with a row for each element, and the columns prior, likelihood and diagnosis: empty where the prior
+            hardly matters, otherwise whether the data disagree with it or say little.
+
+        Raises:
+            ValueError: if there are no draws of a variable, the model observes no variable, a log density is scaled, or
+                the draws have importance weights.
+
+        Example:
+            >>> posterior.sensitivity().columns.tolist()  # doctest: +SKIP
+            ['prior', 'likelihood', 'diagnosis']
+
+        Source: N. Kallioinen, T. Paananen, P.-C. Bürkner, A. Vehtari (2023), Detecting and diagnosing prior and
+        likelihood sensitivity with power-scaling.
+        """
+        from phalanx.posterior.criticism.sensitivity import sensitivity  # of few runs
+
+        labels = {name: self.record.axes.labels_of(name, values.shape[2:]) for name, values in self.draws.items()}
+        log_weights = self.stats.get("log_weight")
+        return sensitivity(model, data, self._run_draws, self.draws, labels, log_weights, names)
 
     @on_all_chains
     def to_xarray(self) -> Dataset:
@@ -524,12 +574,14 @@ class Posterior(Pickled):
         The groups are `posterior`, `sample_stats` (acceptance_rate, diverging, n_steps, energy, step_size, lp; of NUTS
         also tree_depth and reached_max_treedepth), `warmup_sample_stats` (the course of warm-up along `round`; with
         `save_warmup=True` the statistics of `warmup_posterior`), `observed_data`, `constant_data`; and, by running the
-        model again, `log_likelihood` (which `arviz.loo` needs), `posterior_predictive` (`arviz.plot_ppc`), `prior` and
-        `prior_predictive`. The argument None makes such a group if the model is known and can, and its arrays take at
-        most 256 MiB; a larger one is left out with a warning. Attributes of the container say why a group is left out.
+        model again, `log_likelihood` (which `arviz.loo` needs), `log_prior` (`arviz.psens`), `posterior_predictive`
+        (`arviz.plot_ppc`), `prior` and `prior_predictive`. The argument None makes such a group if the model is known
+        and can, and its arrays take at most 256 MiB; a larger one is left out with a warning. Attributes of the
+        container say why a group is left out.
 
         Args:
-            log_likelihood: True for the densities of the observations in any case, False to leave them out.
+            log_likelihood: True for the densities of observations and latent variables in any case, False to leave
+                them out.
             predictive: True for predictive draws in any case, False to leave them out.
             prior: number of draws from the prior, True for 500, False to leave them out.
             seed: source of predictive draws and those from the prior.

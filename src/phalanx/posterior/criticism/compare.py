@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from phalanx.posterior.posterior import Posterior
 
 
-def compare(models: Mapping[str, Posterior | Loo]) -> DataFrame:
+def compare(models: Mapping[str, Posterior | Loo], *, names: str | Sequence[str] | None = None) -> DataFrame:
     r"""Compare models of the same observations by how well they predict an observation that is left out.
 
     The difference to the best model has the standard error $\sqrt{n}$ times the standard deviation of the differences
@@ -28,6 +28,7 @@ def compare(models: Mapping[str, Posterior | Loo]) -> DataFrame:
 
     Args:
         models: posteriors by name, or their `posterior.loo()`.
+        names: names of the observed variables to compare by, or one name; None for all. See `Posterior.loo`.
 
     Returns:
         A table with one row for each model, the best first, and the columns elpd, se, elpd_diff (below the best), dse
@@ -36,7 +37,8 @@ def compare(models: Mapping[str, Posterior | Loo]) -> DataFrame:
 
     Raises:
         TypeError: if `models` is not a dict of posteriors.
-        ValueError: if there are fewer than two, or their observations differ: in number, names, masks, order or values.
+        ValueError: if there are fewer than two, one does not observe a variable in `names`, or their observations
+            differ: in number, names, masks, order or values.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, phalanx as phx
@@ -49,7 +51,7 @@ def compare(models: Mapping[str, Posterior | Loo]) -> DataFrame:
 
     Source: Yao, Vehtari, Simpson, Gelman (2018), Using stacking to average Bayesian predictive distributions.
     """
-    loos = {name: _loo_of(name, one) for name, one in _check_models(models).items()}
+    loos = {name: _loo_of(name, one, names) for name, one in _check_models(models).items()}
     _check_same_data(loos)
     terms = _terms(loos)
     elpd = {name: float(one.sum()) for name, one in terms.items()}
@@ -103,13 +105,20 @@ def _check_models(models: Any) -> Mapping[str, Any]:
     return models
 
 
-def _loo_of(name: str, model: Any) -> Loo:
+def _loo_of(name: str, model: Any, names: str | Sequence[str] | None) -> Loo:
     if isinstance(model, Loo):
+        wanted_names = list(model.pointwise) if names is None else [names] if isinstance(names, str) else list(names)
+        if set(wanted_names) != set(model.pointwise):
+            raise ValueError(
+                f"phx.compare: {name!r} is a loo() of {', '.join(map(repr, model.pointwise))}, and names has "
+                f"{', '.join(map(repr, wanted_names)) or 'none'}. Give the posterior, or its "
+                f"loo(names={wanted_names!r})."
+            )
         return model
     if not hasattr(model, "loo"):
         raise TypeError(f"phx.compare: {name!r} must be a posterior or its loo(); got {type(model).__name__}.")
     try:
-        return model.loo()
+        return model.loo(names=names)
     except ValueError as error:
         raise ValueError(f"phx.compare: {name!r}: {error}") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jax import Array
@@ -10,6 +10,7 @@ from numpyro.distributions import Distribution
 
 from phalanx.distributions.supports import SharedTerm
 from phalanx.errors.message_text import first_few
+from phalanx.errors.names import hint
 from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.messages import Forward, is_term
 from phalanx.language.observations import term_of
@@ -41,6 +42,12 @@ def log_likelihood(
     return evaluate(program, Terms(program), run.of_latents(), run.sizes, seed=0, keep=keep, reducers=reducers)
 
 
+def log_prior(run: RunDraws) -> ValuesAtDraws:
+    """Evaluate the log densities of the latent variables at every draw of a run, on their own scales."""
+    program = ModelAtDraws.of("to_arviz", None, None, run, run.latents)
+    return evaluate(program, PriorTerms(program), run.of_latents(), run.sizes, seed=0, keep=None, reducers=None)
+
+
 @dataclass(frozen=True)
 class Terms:
     """Log densities of a program's observations at one draw, by observed variable; not scaled by `phx.scale`.
@@ -48,11 +55,13 @@ class Terms:
     Attributes:
         model: the program with its data.
         of: function of an observed variable, whose results are returned.
+        names: names of the observed variables; None for all.
         met: all variables of the program by name, from its last trace; their values must not be used.
     """
 
     model: ModelAtDraws
     of: Callable[[RandomVariable], Array] = term_of
+    names: tuple[str, ...] | None = None
     met: dict[str, RandomVariable] = field(default_factory=dict, compare=False)
 
     def __call__(self, values: Mapping[str, Array], _: Array, arrays: Sequence[Array]) -> dict[str, Array]:
@@ -66,9 +75,14 @@ class Terms:
 
         def terms(variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
             self.met.update(variables)
-            return {name: self.of(variable) for name, variable in observations(variables, self.model.asked).items()}
+            return self.results(variables)
 
         return self.model.run(arrays, give, terms)
+
+    def results(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
+        """Return the results of the observed variables that are asked for, by name."""
+        outcomes = observations(variables, self.model.asked)
+        return {name: self.of(outcomes[name]) for name in chosen_names(self.model.asked, self.names, outcomes)}
 
     def _check_has_value(self, variable: RandomVariable) -> None:
         if variable.distribution is not None and variable.value is None:
@@ -76,6 +90,31 @@ class Terms:
                 f"{self.model.asked}: variable {variable.name!r} was not inferred in the run, and these data do not "
                 f"observe it. Give its values, as the run had them."
             )
+
+
+@dataclass(frozen=True)
+class PriorTerms(Terms):
+    """Log densities of a program's latent variables at one draw, by name."""
+
+    def results(self, variables: Mapping[str, RandomVariable]) -> dict[str, Array]:
+        """Return arrays of shape sample + batch by latent variable, without the Jacobians of unconstrained values."""
+        latents = {n: v for n, v in variables.items() if v.distribution is not None and n in self.model.latents}
+        return {name: term_of(variable) for name, variable in latents.items()}
+
+
+def chosen_names(caller: str, names: Sequence[str] | None, observed: Iterable[str]) -> list[str]:
+    """Return the names of observed variables that are asked for, all if None; raise if one is unknown."""
+    there = list(observed)
+    if names is None:
+        return there
+    if not names:
+        raise ValueError(f"{caller}: names=[] has no variable; the model observes {', '.join(map(repr, there))}.")
+    if unknown := [name for name in names if name not in there]:
+        raise ValueError(
+            f"{caller}: names has {', '.join(map(repr, unknown))}, which the model does not observe; it observes "
+            f"{', '.join(map(repr, there))}.{hint(unknown, there)}"
+        )
+    return [name for name in there if name in names]
 
 
 def factors(variables: Mapping[str, RandomVariable]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from phalanx.inputs.dataframe_input import UserData
 from phalanx.language.observations import check_unscaled, counted, is_masked
 from phalanx.language.tracing import Program
 from phalanx.mesh.processes import to_host
-from phalanx.posterior.criticism.log_likelihood import Terms
+from phalanx.posterior.criticism.log_likelihood import Terms, chosen_names
 from phalanx.posterior.criticism.model_at_draws import ModelAtDraws, RunDraws
 from phalanx.posterior.criticism.model_data import are_deleted, fingerprint_of, likelihood_factors
 from phalanx.posterior.over_draws import Batch, batches, key_of, over_draws
@@ -220,6 +220,7 @@ def leave_one_out(
     run: RunDraws,
     results_of_reducers: Mapping[str, Any],
     log_weights: np.ndarray | None = None,
+    names: str | Sequence[str] | None = None,
 ) -> Loo:
     """Evaluate leave-one-out cross-validation; see `Posterior.loo`.
 
@@ -228,8 +229,10 @@ def leave_one_out(
     """
     sizes = run.sizes
     values = run.of_latents()
+    wanted_names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
     has_draws = math.prod(sizes) and len(values) == len(run.latents)
     if not has_draws and (results := _reduced_by_run(results_of_reducers)):
+        results = {name: results[name] for name in chosen_names("loo", wanted_names, results)}
         there = {name: ~np.isnan(one.pareto_k) for name, one in results.items()}
         if model is None and data is None:
             return Loo.of(results, there, run.target)
@@ -240,9 +243,10 @@ def leave_one_out(
             "phx.reducers.loo()}, which reduces the log densities of the observations."
         )
     program = ModelAtDraws.of("loo", model, data, run, run.latents)
-    terms = Terms(program)
+    terms = Terms(program, names=wanted_names)
     shapes, largest = program.shapes(terms, values)
-    check_unscaled({n: v for n, v in terms.met.items() if v.observed and v.distribution is not None}, "loo")
+    outcomes = {n: v for n, v in terms.met.items() if v.observed and v.distribution is not None}
+    check_unscaled({n: v for n, v in outcomes.items() if names is None or n in shapes}, "loo")
     size = program.batch_size(shapes, largest)
     how = {"seed": 0, "batch_size": size, "given": program.place_arrays(), "mesh": program.mesh}
     total = math.prod(sizes)

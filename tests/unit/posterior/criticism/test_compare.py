@@ -156,6 +156,24 @@ def test_vectors_of_other_entries_are_refused():
         phx.compare({"a": one, "b": two})
 
 
+def test_models_of_several_outcomes_are_compared_by_those_named():
+    def two(y, width):
+        mean = phx.sample("mean", dist.Normal(0.0, 10.0))
+        phx.sample("y", dist.Normal(mean, width), obs=y)
+        phx.sample("again", dist.Normal(mean, 1.0), obs=y)
+
+    models = {"two": posterior_of(2.0, model=two), "one": posterior_of(1.0)}
+    with pytest.raises(ValueError, match="'two' has 40 observations and 'one' has 20"):
+        phx.compare(models)
+    table = phx.compare(models, names="y")
+    assert table.index.tolist() == ["one", "two"]
+    assert table.loc["two", "elpd"] == pytest.approx(models["two"].loo(names=["y"]).elpd, rel=1e-5)
+    with pytest.raises(ValueError, match="phx.compare: 'one': loo: names has 'again'"):
+        phx.compare(models, names=["again"])
+    with pytest.raises(ValueError, match=r"'two' is a loo\(\) of 'again', 'y', and names has 'y'\. Give the posterior"):
+        phx.compare({name: one.loo() for name, one in models.items()}, names="y")
+
+
 def test_all_columns_are_printed():
     table = phx.compare({"a": loo_of(np.full(4, -123.456)), "b": loo_of(np.full(4, -2000.0))})
     lines = str(table).splitlines()

@@ -14,6 +14,7 @@ from tests.unit.report.posteriors import RECORD
 import phalanx as phx
 from phalanx.posterior.posterior import Posterior
 from phalanx.posterior.record import Timing
+from phalanx.reducers.loo import PointwiseLoo
 
 CHAINS, DRAWS, ROWS = 4, 250, 13
 RNG = np.random.default_rng(0)
@@ -127,6 +128,30 @@ class TestNumbers:
         assert loo.pareto_k["y"][2] == -np.inf and loo.good
         assert loo.pointwise["y"][2] == pytest.approx(-0.5 * Y[2] ** 2 - 0.5 * np.log(2 * np.pi), rel=1e-5)
         assert np.isfinite(np.delete(loo.pareto_k["y"], 2)).all()
+
+    def test_named_variables_are_left_out_and_others_stay_data(self, posterior):
+        """The first rows are one outcome, the others another: the terms of each are those of the whole."""
+
+        def two_outcomes(x, y):
+            w = phx.sample("w", dist.Normal(0.0, 1.0))
+            for name, rows in (("first", slice(5)), ("others", slice(5, None))):
+                phx.sample(name, dist.Normal(x[rows, 0] * w, 1.0), obs=y[rows])
+
+        both = replace(posterior, target=phx.Target(two_outcomes, DATA))
+        whole, first, others = both.loo(), both.loo(names="first"), both.loo(names=["others"])
+        assert list(first.pointwise) == ["first"] and list(others.pointwise) == ["others"]
+        assert first.num_observations == 5 and others.num_observations == ROWS - 5
+        np.testing.assert_array_equal(first.pointwise["first"], whole.pointwise["first"])
+        assert first.elpd + others.elpd == pytest.approx(whole.elpd, rel=1e-5)
+        assert first.p_loo + others.p_loo == pytest.approx(whole.p_loo, rel=1e-3)
+        with pytest.raises(
+            ValueError, match=r"loo: names has 'frist', .* it observes 'first', 'others'\. Did you mean"
+        ):
+            both.loo(names=["frist"])
+        with pytest.raises(ValueError, match=r"loo: names=\[\] has no variable"):
+            both.loo(names=[])
+        of_run = {name: PointwiseLoo(9, *3 * [np.zeros(size)]) for name, size in (("first", 2), ("others", 3))}
+        assert replace(both, draws={}, reduced={"loo": of_run}).loo(names="first").num_observations == 2
 
     def test_masked_entries_are_no_observations(self):
         def masked(x, y):
