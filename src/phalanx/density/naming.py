@@ -14,6 +14,7 @@ from phalanx.density.labels import LabelSearch
 from phalanx.inputs.arguments import Arguments
 from phalanx.inputs.axis_names import Axis, AxisNames, Word
 from phalanx.inputs.dataframe_input import Labels, Levels
+from phalanx.language.loops import AllSteps
 from phalanx.language.messages import is_term
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
@@ -22,6 +23,9 @@ from phalanx.programs.traced_program import TracedProgram
 Axes = Mapping[str, tuple[Axis, ...]]
 """Names of axes by variable or argument."""
 
+
+TIME = "time"
+"""Name of the steps of a loop, where no other name is found."""
 
 LOG_DENSITY = "log_density"
 """Name that tables give to the log density of the draws."""
@@ -38,6 +42,7 @@ class Naming:
         variables: shapes of latent, deterministic and observed variables.
         rows: names of the variables that tables have.
         plates: names that NumPyro's plates give to axes.
+        of_loops: names of the variables whose first axis is that of the steps of a loop.
         dims: names of the axes of the first data by argument, which name later data without names.
         observed: names of the observed variables.
     """
@@ -48,6 +53,7 @@ class Naming:
     variables: Shapes
     rows: tuple[str, ...]
     plates: Axes
+    of_loops: frozenset[str]
     dims: Mapping[str, tuple[str | None, ...]]
     observed: tuple[str, ...]
 
@@ -74,7 +80,9 @@ class Naming:
         plates = {name: _axes_in_plates(v) for name, v in by_argument.items() if v.plates}
         dims = {of.name: tuple(axis.dim for axis in of.axes) for of in _arrays_of(arguments) if of.axes}
         observed_names = tuple(whole.observed)
-        return cls(given_names, whole.program, LabelSearch.of(whole), variables, rows, plates, dims, observed_names)
+        of_loops = frozenset(name for name, v in by_argument.items() if isinstance(v.distribution, AllSteps))
+        search = LabelSearch.of(whole)
+        return cls(given_names, whole.program, search, variables, rows, plates, of_loops, dims, observed_names)
 
     def axes_of_data(self, arguments: Arguments) -> Axes:
         """Return the names of variables' axes that come from data."""
@@ -100,6 +108,9 @@ class Naming:
             of_axes = (*of_axes, *[Axis()] * (len(shape) - len(of_axes)))  # a density has no axes for those of events
             plates = self.plates.get(name, of_axes)
             axes[name] = tuple(Axis(p.dim or axis.dim, axis.labels) for p, axis in zip(plates, of_axes, strict=True))
+            if name in self.of_loops:
+                steps, *others = axes[name]
+                axes[name] = (Axis(steps.dim or TIME, steps.labels), *others)
         shapes = {**self.variables, **{name: shape for name, shape in shapes.items() if name not in self.variables}}
         named_axes = [
             _NamedAxis(name, number, size, given_name, axis)

@@ -39,10 +39,12 @@ from numpyro.distributions import Distribution, Unit
 from numpyro.handlers import seed
 
 from phalanx.distributions.blocked import Blocked
+from phalanx.language.loops import LatentLoop, step_variables
 from phalanx.language.random_variable import RandomVariable
 from phalanx.mesh.compatibility.numpyro_internals import (
     Message,
     Messenger,
+    ScanMessage,
     apply_stack,
     on_sites_within,
     prior_of_module,
@@ -182,14 +184,25 @@ def _control_flow(message: Message) -> None:
                     f"parameters chosen by jnp.where(condition, a, b); otherwise sample a variable for each branch "
                     f"before, and choose between their values by jnp.where."
                 )
-            raise ValueError(
-                f"Variable {site['name']!r} is latent inside of numpyro.contrib.control_flow (scan), where only "
-                f"observed variables have a meaning here. Sample it before, all steps at once, as in "
-                f"z = numpyro.sample('{site['name']}_steps', dist.Normal(0.0, 1.0).expand([num_steps])), and make the "
-                f"steps from z in jax.lax.{_flow(message)}; or write out the loop in Python."
-            )
 
-    on_sites_within(message, refuse)
+    loop = ScanMessage.of(message)
+    variables = [] if loop is None else step_variables(loop)
+    is_discrete = any(variable.support.is_discrete for variable in variables)
+    if loop is None or not variables or (is_discrete and not has_key()):
+        on_sites_within(message, refuse)
+        return
+    continued = next((variable for variable in variables if variable.first_values is not None), None)
+    if continued is not None and not has_key():
+        raise ValueError(
+            f"Variable {continued.name!r} is sampled in the {loop.length} steps of numpyro.contrib.control_flow "
+            f"(scan), and numpyro.handlers.condition gives it {len(continued.first_values)} values: the others can be "
+            f"drawn, but not inferred. Make as many steps as there are data; posterior.predictive() draws the steps "
+            f"after them."
+        )
+    # handlers within the program have acted on the steps
+    of_loop = {"_control_flow_done": True}
+    message["fn"] = lambda *_, **__: LatentLoop(loop).run(variables, lambda variable: send(variable, of_loop))
+    message["stop"] = True
 
 
 def _flow(message: Message) -> str:
@@ -272,9 +285,9 @@ def installed(tracer: Tracer) -> Iterator[None]:
         yield
 
 
-def send(variable: RandomVariable) -> RandomVariable:
-    """Send a random variable through all handlers and tracers, and return the result."""
-    message = _message(variable)
+def send(variable: RandomVariable, like: Message | None = None) -> RandomVariable:
+    """Send a random variable, with fields of a message `like` it, through all handlers; return the result."""
+    message = _message(variable, like)
     _apply(message)
     return _variable(message).complete()
 
@@ -369,7 +382,8 @@ class TracerHandler(Messenger):
         finally:
             self._names.pop()
         is_latent_of_loop = msg.get("_control_flow_done", False) and not msg.get("is_observed", True)
-        if is_latent_of_loop and after.value is not msg["value"]:  # the loop has run with its own value
+        has_run = msg["value"] is not None  # the loop, with its own value
+        if is_latent_of_loop and has_run and after.value is not msg["value"]:
             raise ValueError(
                 f"Variable {msg['name']!r} is sampled inside of numpyro.contrib.control_flow, where it is drawn, or "
                 f"summed out by phx.marginalize, and cannot be given a value from outside. Give it by "

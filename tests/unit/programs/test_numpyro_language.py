@@ -153,8 +153,8 @@ def test_subsamples_and_hidden_variables_have_keys_from_our_seed():
     assert phx.seed(model, 0)() == phx.seed(model, 0)() != phx.seed(model, 1)()
 
 
-def latent_in_scan():
-    scan(lambda c, y: (numpyro.sample("state", dist.Normal(c, 1.0)), None), 0.0, jnp.asarray(Y))
+def support_of_a_step():
+    scan(lambda c, y: (numpyro.sample("state", dist.TruncatedNormal(c, 1.0, low=c)), None), 0.0, jnp.asarray(Y))
 
 
 def sampled_in_lax_scan():
@@ -184,7 +184,7 @@ def continuous_base():
 
 REFUSED = [
     (continuous_base, "The base of a zero-inflated distribution must be discrete. For positive numbers with zeros"),
-    (latent_in_scan, "Variable 'state' is latent inside of numpyro.contrib.control_flow (scan)"),
+    (support_of_a_step, "Variable 'state' inside of numpyro.contrib.control_flow (scan): its support depends"),
     (latent_in_cond, "Variable 'side' is latent in a branch of numpyro.contrib.control_flow.cond"),
     (subsampled, "plate 'rows': 3 of 8 rows would be drawn at random"),
     (same_dim, "Two plates, one inside of the other, have the same dim"),

@@ -238,7 +238,7 @@ class ScanMessage(NamedTuple):
         for kind, values in self.actions:
             if kind not in ("condition", "substitute"):
                 raise ValueError(f"numpyro.handlers.{kind} around a loop with discrete variables is not supported.")
-            value = partial(refuse_without(ACTION), values, number, self.length)
+            value = partial(self._value, values, number)
             step = (
                 handlers.condition(step, condition_fn=value)
                 if kind == "condition"
@@ -249,6 +249,14 @@ class ScanMessage(NamedTuple):
         with _Apart(), recorder:
             carry, result = step(carry, row)
         return carry, refuse_without(PACKED)(recorder.trace), result
+
+    def _value(self, values: Any, number: PyTree, site: Message) -> Any:
+        """Return the value of a site that a handler gives; None if it gives values of the first steps alone."""
+        if isinstance(values, dict) and site["type"] == "sample" and site["name"] in values:
+            shape = jnp.shape(values[site["name"]])
+            if len(shape) > len(site["fn"].shape()) and shape[0] < self.length:
+                return None
+        return refuse_without(ACTION)(values, number, self.length, site)
 
     def outcome(self, carry: PyTree, sites: PyTree, results: PyTree) -> PyTree:
         """Return the value of the message: the last carry, the sites of all steps, and the results."""

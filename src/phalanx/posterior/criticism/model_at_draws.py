@@ -34,7 +34,8 @@ from phalanx.inputs.known_data import KnownData
 from phalanx.inputs.needed_values import trace_with_values
 from phalanx.jaxprs.costs import largest_of_draw
 from phalanx.language.handlers import Tape, seed, trace, under
-from phalanx.language.messages import Forward, Tracer
+from phalanx.language.loops import AllSteps
+from phalanx.language.messages import Forward, Tracer, has_key
 from phalanx.language.random_variable import RandomVariable
 from phalanx.language.tracing import Program
 from phalanx.mesh.compatibility.numpyro_internals import unvalidated
@@ -169,6 +170,10 @@ class ModelAtDraws(ModelOnMesh):
     def at(self, variable: RandomVariable, values: Mapping[str, Array], forward: Forward) -> RandomVariable:
         """Return a variable of the draw with its value."""
         refuse_parameter(variable)
+        steps = variable.distribution if isinstance(variable.distribution, AllSteps) and not variable.observed else None
+        if steps is not None and steps.continues(values.get(variable.name)) and has_key():
+            steps.loop.begin(values)
+            return forward(variable)
         return forward(replace(variable, value=self._value(variable, values)))
 
     def _value(self, variable: RandomVariable, values: Mapping[str, Array]) -> Array:
