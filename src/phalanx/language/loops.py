@@ -45,11 +45,13 @@ class StepVariable(NamedTuple):
 
 
 def step_variables(loop: ScanMessage) -> list[StepVariable]:
-    """Return the variables of a loop's steps that have no value.
+    """Return the variables of a loop's steps that have no value; empty if a handler replays the loop.
 
     Raises:
         ValueError: when the support of a variable depends on the step.
     """
+    if any(kind not in ("condition", "substitute") for kind, _ in loop.actions):
+        return []  # NumPyro runs the loop
     variables: dict[str, StepVariable] = {}
 
     def look(carry: PyTree, row: PyTree) -> None:
@@ -166,9 +168,13 @@ class AllSteps(Distribution):
     def __init__(self, loop: LatentLoop, variable: StepVariable):
         self.loop = loop
         self.variable = variable
-        self.support = variable.support  # pyright: ignore[reportAttributeAccessIssue]
         batch_shape = (loop.loop.length, *variable.batch_shape)
         super().__init__(batch_shape, variable.event_shape, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """Support of the variable of a step."""
+        return self.variable.support
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw all steps, one after the other."""
@@ -185,4 +191,5 @@ class AllSteps(Distribution):
 
     def log_prob(self, value: Array) -> Array:
         """Return the log density of each step given those before, after the loop has run."""
-        return jnp.asarray(self.loop.distributions[self.variable.name].log_prob(value))
+        distribution = self.loop.distributions[self.variable.name]
+        return jnp.asarray(distribution.log_prob(value))

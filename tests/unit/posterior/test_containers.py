@@ -60,7 +60,7 @@ def groups_of(container) -> set[str]:
 def test_it_has_all_groups(posterior, data):
     assert groups_of(data) == {
         "posterior", "sample_stats", "warmup_sample_stats", "observed_data", "constant_data", "log_likelihood",
-        "posterior_predictive", "prior", "prior_predictive",
+        "log_prior", "posterior_predictive", "prior", "prior_predictive",
     }  # fmt: skip
     assert data.posterior["level"].dims == ("chain", "draw", "site")
     assert data.posterior["part.w"].sel(feature="floor").shape == (4, 100)  # a slash would separate groups
@@ -144,7 +144,7 @@ def test_groups_that_a_model_cannot_make_are_left_out_unless_asked_for():
 
     posterior = phx.mcmc(of_factor, {"y": np.zeros(3)}, kernel=phx.rwmh(1.0), mesh=ONE, **(SIZES | {"num_warmup": 0}))
     data = posterior.to_arviz()
-    assert groups_of(data) == {"posterior", "sample_stats", "observed_data", "log_likelihood"}
+    assert groups_of(data) == {"posterior", "sample_stats", "observed_data", "log_likelihood", "log_prior"}
     assert "is a factor" in data.attrs["without posterior_predictive"]
     with pytest.raises(ValueError, match="is a factor"):
         posterior.to_arviz(predictive=True)
