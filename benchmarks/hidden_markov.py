@@ -112,6 +112,7 @@ def ways(options: argparse.Namespace) -> dict[str, Way]:
 
     import phalanx as phx
 
+    jax.config.update("jax_enable_compilation_cache", False)  # each round compiles
     data, mesh = observed(options.length), phx.make_mesh(devices=jax.devices()[:1])
     programs = {"Phalanx": phx.marginalize(by_marginalize), "by hand": by_hand}
     found: dict[str, Way] = {}

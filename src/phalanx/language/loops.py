@@ -58,7 +58,8 @@ def step_variables(loop: ScanMessage) -> list[StepVariable]:
         def note(site: Message) -> Array | None:
             if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
                 return None
-            name, distribution = site["name"], site["fn"]
+            name = site["name"]
+            distribution = site["fn"]
             support = distribution.support
             if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(support)):
                 raise ValueError(
@@ -107,7 +108,7 @@ class LatentLoop:
         for variable in variables:
             answer = send(RandomVariable(variable.name, AllSteps(self, variable)))
             self.values[variable.name] = answer.value
-            if answer.key is not None:
+            if answer.key is not None and not answer.observed:
                 self._drawn[variable.name] = answer.key
         carry, sites, results = self._steps(self.values, {})
         (length, key, carry), (sites, results) = self.loop.outcome(carry, sites, results)

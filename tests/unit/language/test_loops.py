@@ -199,3 +199,11 @@ def test_draws_go_on_after_the_last_step_of_the_data():
     assert abs(steps.mean() - 0.5) < 0.03 and 0.08 < steps[..., 1:].std() < 0.2
     with pytest.raises(ValueError, match=r"Variable 'y' is sampled in the 15 steps .* gives it 12 values"):
         phx.log_joint(walk)({"level": jnp.zeros(15), "drift": jnp.zeros(15)}, y, 3)
+
+
+def test_an_outcome_follows_a_variable_that_is_observed_outside_of_the_seed():
+    """The seed offers a key for the levels, too, which a condition outside of it replaces."""
+    levels = jnp.linspace(50.0, 90.0, STEPS)
+    program = phx.condition(phx.seed(local_level, 0), {"level": levels})
+    drawn = phx.trace(program)(None)["y"].value
+    assert np.all(np.abs(drawn - levels) < 6.0)
