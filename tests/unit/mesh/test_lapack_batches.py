@@ -191,7 +191,6 @@ import phalanx as phx
 devices, lanes, name, inference = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 phx.use_cpu_devices(devices)
 x = np.linspace(0, 1, 100, dtype=np.float32)
-noise = np.random.default_rng(0).normal(size=(100, 100)).astype(np.float32)
 
 def covariance(scale):
     return jnp.exp(-0.5 * ((x[:, None] - x) / (0.2 + scale)) ** 2) + 0.1 * jnp.eye(100)
@@ -200,13 +199,8 @@ def scale():
     return phx.sample("scale", dist.HalfNormal(1.0))
 
 OPERATIONS = {
-    "cholesky": lambda k: jnp.log(jnp.diagonal(jnp.linalg.cholesky(k))).sum(),
-    "solve": lambda k: x @ jnp.linalg.solve(k, x),
     "eigh": lambda k: jnp.log(jnp.abs(jnp.linalg.eigh(k)[0]) + 1.0).sum(),
     "svd": lambda k: jnp.log(jnp.linalg.svd(k, compute_uv=False) + 1.0).sum(),
-    "qr": lambda k: jnp.log(jnp.abs(jnp.diagonal(jnp.linalg.qr(k + noise)[1])) + 1.0).sum(),
-    "slogdet": lambda k: jnp.linalg.slogdet(k)[1],
-    "inv": lambda k: x @ jnp.linalg.inv(k) @ x,
 }
 
 def model(y=None):
@@ -217,8 +211,6 @@ def model(y=None):
     elif name == "lkj":
         factor = phx.sample("factor", dist.LKJCholesky(20, 1.0))
         phx.sample("y", dist.MultivariateNormal(jnp.zeros(20), scale_tril=factor), obs=y)
-    elif name == "wishart":
-        phx.sample("k", dist.WishartCholesky(40.0, jnp.eye(30)))
     else:
         phx.sample("y", dist.Normal(jnp.full(3, 0.01 * OPERATIONS[name](covariance(scale()))), 1.0), obs=y)
 
@@ -239,13 +231,11 @@ else:
     fit.posterior(16, seed=1).predictive(seed=1)
 print("ended")
 """
-NAMES = ("gp", "lkj", "wishart", "cholesky", "solve", "eigh", "svd", "qr", "slogdet", "inv")
 GRID = [
-    (2, 8, "normal", "nuts"), (8, 2, "normal", "nuts"),
-    *((2, 4, name, "nuts") for name in NAMES),
-    (8, 2, "gp", "nuts"), (1, 8, "gp", "nuts"),
-    (2, 1, "gp", "mean_field"), (2, 1, "eigh", "full_rank"), (2, 1, "qr", "laplace"),
+    (2, 8, "normal", "nuts"), (2, 4, "gp", "nuts"), (2, 4, "lkj", "nuts"), (8, 2, "svd", "nuts"),
+    (2, 1, "eigh", "full_rank"),
 ]  # fmt: skip
+"""Each operation is in pieces in any program (above); these are whole programs, many batches of them at once."""
 
 
 @pytest.mark.slow
