@@ -5,8 +5,9 @@ size stays, and those chains never move again. The harmonic mean is small. Tunin
 to a mean of `target` where energy errors are normal, $N(2k^2, 4k^2)$, as they are in many dimensions: there the step
 size is the same.
 
-Tuning aims at the harmonic mean until its last windows, so that chains which begin where trajectories fail move on. The
-plain mean in the last windows gives the final step size.
+NUTS and HMC aim at the harmonic mean until the last windows of warm-up, so that chains which begin where trajectories
+fail move on. The plain mean in the last windows gives the final step size. Kernels whose chains share the length of a
+trajectory aim at the harmonic mean in all windows: a chain in a narrow arm of the posterior is stuck there for long.
 
 In most rounds no chain is stuck, so that the mean over rounds must equal that over all their draws.
 

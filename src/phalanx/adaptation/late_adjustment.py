@@ -136,7 +136,7 @@ class LateAdjustment(Tuner):
 
     def _step_size(self, state: LateAdjustmentState) -> StepSize:
         target = self.target or (RATE_OF_FEW if state.coordinates <= FEW_COORDINATES else RATE_OF_MANY)
-        return StepSize(target, "max_steps")
+        return StepSize(target, "max_steps", frees_chains=True, ends_at_mean=False)
 
 
 def _adjusting(state: LateAdjustmentState) -> LateAdjustmentState:

@@ -21,8 +21,8 @@ SEARCHES = 50
 """Doublings or halvings of the step size after which the search gives up."""
 
 MEAN_RATE_WINDOWS = 2
-"""Last tuned windows, in which steps aim at the mean acceptance rate and no longer free stuck chains: the draws of the
-first of them give the final metric, and those of the second the final step size. One, if no metric is learned."""
+"""Last tuned windows, in which steps may aim at the mean acceptance rate and no longer free stuck chains: the draws of
+the first of them give the final metric, and those of the second the final step size. One, if no metric is learned."""
 
 MOST_REDUCTION = 100.0
 """Largest factor by which the step size is reduced to free stuck chains, from the largest one at which the mean rate
@@ -99,9 +99,11 @@ class StepSize(Tuner):
         target: the acceptance rate to aim at.
         bound: the hyperparameter that bounds a trajectory: set to 1, it makes a single leapfrog, on which step sizes
             are first tried. None if a draw is a single step.
-        frees_chains: true to average rates so that stuck chains weigh more, until the last windows: chains that begin
-            where draws fail then move on, and the final step size is that of the mean rate. See
-            `phalanx.adaptation.acceptance`.
+        frees_chains: true to average rates so that stuck chains weigh more: chains that begin where draws fail then
+            move on. See `phalanx.adaptation.acceptance`.
+        ends_at_mean: true to free chains only until the last windows, so that the final step size is that of the mean
+            rate. False suits kernels whose chains share the length of a trajectory: in a narrow arm of the posterior
+            they are stuck for long.
 
     Example:
         >>> import phalanx as phx
@@ -113,6 +115,7 @@ class StepSize(Tuner):
     bound: str | None = None
     _: KW_ONLY
     frees_chains: bool = False
+    ends_at_mean: bool = True
     sets: ClassVar[tuple[str, ...]] = ("step_size",)
     on_devices: ClassVar[bool] = True
 
@@ -129,7 +132,8 @@ class StepSize(Tuner):
         after_search = where(search.is_done, StepSizeState.start(search), state._replace(search=search))
         if self.frees_chains:
             last_windows = MEAN_RATE_WINDOWS if stage.renews else 1
-            frees = stage.of_warm_up & (stage.window < stage.tuned - last_windows)
+            is_early = stage.of_warm_up & (stage.window < stage.tuned - last_windows)
+            frees = is_early | (not self.ends_at_mean)
             after_round = self._freeing(state, acceptance, sums.inverse_rates / sums.draws, frees)
         else:
             after_round = state._replace(averaging=dual_averaging.update(state.averaging, acceptance, self.target))

@@ -138,7 +138,7 @@ class TrajectoryLength(Tuner):
         A length found under a poor metric may be much too long, where the gradient no longer leads back. The length of
         the longest window, before the last change, is kept: the rest of warm-up is too short to find it again.
         """
-        return TrajectoryState.start(state.first) if stage.renews and not stage.is_last_tuned else state
+        return TrajectoryState.start(float(state.first)) if stage.renews and not stage.is_last_tuned else state
 
     def apply(self, state: TrajectoryState, tuning: PyTree, stage: Stage) -> PyTree:
         """Set the length to try, or to keep."""

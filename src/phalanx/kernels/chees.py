@@ -189,8 +189,9 @@ def chees(
         trajectory_length: T, the longest integration time, step size times leapfrogs; None tunes it in warm-up.
         initial_step_size: the step size with which tuning starts.
         initial_trajectory_length: the length with which tuning starts.
-        target_acceptance: the mean acceptance rate at which tuning aims. Until its last windows, warm-up takes a
-            harmonic mean of rates, in which failing trajectories weigh more, so that stuck chains move again.
+        target_acceptance: the acceptance rate at which tuning aims. It is reached where energy errors are normal, as in
+            many dimensions. Tuning takes a harmonic mean of rates, in which failing trajectories weigh more, so that
+            stuck chains move again: errors with heavier tails lead to smaller steps and a higher rate.
         max_steps: the most leapfrogs of a trajectory.
         metric: the form of the covariance that warm-up learns: "diagonal", "dense" or "auto"; see `phx.nuts`.
         relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of
@@ -245,6 +246,7 @@ def kernel_of(
     check_metric(name, metric)
     length = hyperparameter(float(first_length if trajectory_length is None else trajectory_length))
     most_steps = hyperparameter(check_integer(name, "max_steps", max_steps))
+    step_size_tuner = StepSize(target_acceptance, "max_steps", frees_chains=True, ends_at_mean=False)
     return Kernel(
         name=f"{name}(step_size={step_size}, trajectory_length={trajectory_length})",
         machine=SharedLength(dynamics),
@@ -252,7 +254,7 @@ def kernel_of(
         tuners=without_none(
             Metric(metric),
             TrajectoryLength() if trajectory_length is None else FixedLength(),
-            StepSize(target_acceptance, "max_steps", frees_chains=True) if step_size is None else None,
+            step_size_tuner if step_size is None else None,
         ),
         statistics=Info._fields,
         relocates=relocate,

@@ -142,8 +142,7 @@ def laps(
     The verdict on fewer than 100 draws of each chain then compares groups by nested R-hat: a few draws suffice.
 
     If the verdict says that chains disagree, the warm-up was too short for their starts: give it more draws, or begin
-    where a fit ends, `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`. In two or three dimensions
-    unadjusted steps are too long, and chains arrive late: take another kernel.
+    where a fit ends, `phx.mcmc(..., init=phx.fit(model, phx.guides.pathfinder(), data))`.
 
     Args:
         step_size: length of a leapfrog; None tunes it.

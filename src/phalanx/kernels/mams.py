@@ -162,8 +162,9 @@ def mams(
         trajectory_length: longest integration time, step size times leapfrogs; None tunes it in warm-up.
         initial_step_size: the step size with which tuning starts.
         initial_trajectory_length: the length with which tuning starts.
-        target_acceptance: the mean acceptance rate at which tuning aims. Until its last windows, warm-up takes a
-            harmonic mean of rates, in which failing trajectories weigh more, so that stuck chains move again.
+        target_acceptance: the acceptance rate at which tuning aims. It is reached where energy errors are normal, as in
+            many dimensions. Tuning takes a harmonic mean of rates, in which failing trajectories weigh more, so that
+            stuck chains move again: errors with heavier tails lead to smaller steps and a higher rate.
         max_steps: the most leapfrogs of a trajectory.
         metric: the form of the covariance that warm-up learns: "diagonal", "dense" or "auto"; see `phx.nuts`.
         relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of

@@ -60,6 +60,10 @@ MOST_DEVIATIONS = 10.0
 """The same bound in roots of the number of coordinates, if that is more: errors to aim at have a standard deviation of
 at most one such root."""
 
+LEAST_STEPS = 2
+"""Fewest leapfrogs of a trajectory whose step size is tuned. In two or three coordinates the energy errors to aim at
+lead to steps beyond the length at which a leapfrog is stable, and the chains are lost."""
+
 MOST_BROKEN = 0.05
 """Largest fraction of chains that may make no leapfrog before the step size is halved. BlackJAX halves it for a single
 chain, but one lost chain would then stop all others."""
@@ -119,12 +123,15 @@ def unadjusted_trajectory(
         breaks = ~(jnp.abs(error) < max(MOST_ERROR, MOST_DEVIATIONS * math.sqrt(target.coordinates)))
         new = choose(~breaks, new, now.phase)
         factor = _factor(error, breaks, new, middle, target) if tunes else 1.0
-        length = now.length + now.step_size
-        return Unadjusted(new, now.steps + 1, length, now.step_size * factor, now.broken | breaks)
+        length_so_far = now.length + now.step_size
+        next_step = jnp.minimum(now.step_size * factor, longest) if tunes else now.step_size
+        return Unadjusted(new, now.steps + 1, length_so_far, next_step, now.broken | breaks)
 
     middle = target.mean_over_chains(begin.position) if tunes else begin.position
+    longest = length / LEAST_STEPS
+    first = jnp.minimum(step_size, longest) if tunes else step_size
     none = jnp.zeros(target.count, bool)
-    return lax.while_loop(goes_on, step, Unadjusted(begin, jnp.int32(0), jnp.zeros_like(step_size), step_size, none))
+    return lax.while_loop(goes_on, step, Unadjusted(begin, jnp.int32(0), jnp.zeros_like(first), first, none))
 
 
 def _factor(

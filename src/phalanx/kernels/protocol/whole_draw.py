@@ -66,7 +66,8 @@ def from_draw(
             the next draw and an `Info`. See `phalanx.kernels.protocol`, `kernel.py` and `lane_target.py`.
         step_size: kept where it is given; None tunes it in warm-up.
         initial_step_size: the step size with which tuning starts.
-        target_acceptance: the mean of the info's `acceptance_rate` at which tuning aims.
+        target_acceptance: the mean of the info's `acceptance_rate` at which tuning aims. With gradients it is reached
+            where energy errors are normal; where they have heavier tails the rate is higher, see `phx.chees`.
         metric: the form of the covariance that warm-up learns: "diagonal", "dense", "auto" (see `phx.nuts`); None
             learns none.
         relocate: in warm-up, move a chain that is stuck in a region of negligible posterior mass to the position of
@@ -104,7 +105,7 @@ def from_draw(
         tuning=Tuning(first_step_size),
         tuners=without_none(
             None if metric is None else Metric(metric),
-            StepSize(target_acceptance, frees_chains=True) if step_size is None else None,
+            StepSize(target_acceptance, frees_chains=True, ends_at_mean=False) if step_size is None else None,
         ),
         relocates=relocate,
     )
