@@ -2,8 +2,7 @@
 
 Did the flow of the Nile change, and when? The level takes a random step each year, and the flow is the level with
 noise. All hundred levels are latent variables, written as sums of standard normals. The level falls in the years
-around 1898, when the first dam was begun, and then stays. The verdict is usable rather than good: one draw of 4,000
-diverged.
+around 1898, when the first dam was begun, and then stays.
 
 Data: yearly flow, 1871 to 1970, in 10^8 cubic metres (Cobb, 1978). `kalman.py` has the same model without its levels.
 """
@@ -35,8 +34,8 @@ def model(flow):
     phx.sample("flow", dist.Normal(level, noise), obs=flow)
 
 
-def run(num_warmup=400, num_samples=1000):
-    kernel = phx.nuts(target_acceptance=0.95)
+def run(num_warmup=500, num_samples=2000):
+    kernel = phx.nuts(target_acceptance=0.98)
     return phx.mcmc(model, {"flow": FLOW / 100}, kernel=kernel, num_warmup=num_warmup, num_samples=num_samples)
 
 

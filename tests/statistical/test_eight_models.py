@@ -133,7 +133,7 @@ def test_it_agrees_with_numpyro(name):
     expected = {k: np.asarray(v) for k, v in peer.get_samples(group_by_chain=True).items()}
     replicated = posterior.predictive(num_draws=20)
     if name == "hidden_markov":  # its observations share their states
-        with pytest.raises(ValueError, match="loo: 'state' is a term of the log density"):
+        with pytest.raises(ValueError, match="loo: the entries of 'y' share discrete variables"):
             posterior.loo()
     else:
         assert np.isfinite(posterior.loo().elpd)
@@ -145,7 +145,7 @@ def test_it_agrees_with_numpyro(name):
         apart[key] = float(np.max(np.where(gap > 1e-6, gap / np.maximum(error, 1e-12), 0.0)))
     print(name, posterior.verdict(), apart, flush=True)
     assert max(apart.values()) < UNLIKE, apart
-    assert np.max(posterior.summary()["r_hat"].to_numpy()) < 1.05
+    assert np.nanmax(posterior.summary()["r_hat"].to_numpy()) < 1.05  # entries of a correlation matrix are constant
     assert replicated and all(np.isfinite(values).all() for values in replicated.values())
 
 

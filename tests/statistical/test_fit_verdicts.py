@@ -86,9 +86,9 @@ CHECKS = {
     "moves of draws with light weights": Needed(
         {"missed tails"}, "banana", "pathfinder", {"judge._of_tails": lambda *_: ""}, False, ("not good", "good")
     ),
-    "climbs": Needed(
-        {"missed modes"}, "two modes", "laplace", {"modes.Modes._climbed": nothing}, False,
-        ("not good", "good"),
+    "climbs and symmetries": Needed(
+        {"missed modes"}, "two modes", "laplace",
+        {"modes.Modes._climbed": nothing, "modes.Modes._exchanged": nothing}, False, ("not good", "good"),
     ),
     "mass of a mode": Needed(
         {"missed modes"}, "StudentT(5)", "mean_field", {"modes.MASS": 0.0}, True, ("usable", "not good")

@@ -37,7 +37,7 @@ RIGHT = {
     "eight_schools_centered": "flow",
     "kidiq": "full_rank flow batch_and_match",
     "ark": "full_rank low_rank pathfinder flow batch_and_match",
-    "garch11": "full_rank low_rank pathfinder flow batch_and_match",
+    "garch11": "full_rank pathfinder flow batch_and_match",
     "sblrc": "full_rank low_rank pathfinder flow batch_and_match",
     "mesquite": "full_rank low_rank flow batch_and_match",
     "gauss_mix": "full_rank laplace pathfinder flow batch_and_match",
@@ -45,7 +45,7 @@ RIGHT = {
     "nes": "full_rank batch_and_match",
     "earnings": "full_rank batch_and_match",
 }
-"""Guides by posterior whose fits are right and were trusted: 40 of the 96 pairs."""
+"""Guides by posterior whose fits are right and were trusted: 39 of the 96 pairs."""
 
 OFF = 0.1
 """Error of a mean, in standard deviations, that no trusted fit may have."""
@@ -54,9 +54,9 @@ TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "tables" / "guide
 
 
 class Judged(NamedTuple):
-    """Whether the verdict trusts a fit, and its worst mean."""
+    """Grade of a fit's verdict, and its worst mean."""
 
-    good: bool
+    grade: str
     worst: float
 
 
@@ -72,12 +72,12 @@ def worst_mean(entry, draws):
 
 
 def check(found: Mapping[tuple[str, str], Judged]) -> None:
-    """Raise if verdicts trust a fit that is off, or refuse over a tenth of the right ones, 4 of 40; one may differ."""
-    off = [f"{guide} on {name}" for (name, guide), fit in found.items() if fit.good and not fit.worst < OFF]
+    """Raise if verdicts trust a fit that is off, or refuse over a tenth of the right ones, 3 of 39; one may differ."""
+    off = [f"{guide} on {name}" for (name, guide), fit in found.items() if fit.grade == "good" and not fit.worst < OFF]
     assert not off, f"trusted, but a mean is off: {', '.join(off)}"
     right = right_of(found)
-    shy = [f"{guide} on {name}" for name, guide in right if not found[name, guide].good]
-    words = f"only {len(right) - len(shy)} of {len(right)} right fits are trusted, not {', '.join(shy)}"
+    shy = [f"{guide} on {name}" for name, guide in right if found[name, guide].grade == "not good"]
+    words = f"only {len(right) - len(shy)} of {len(right)} right fits are of use, not {', '.join(shy)}"
     assert len(shy) <= max(1, len(right) // 10), words
 
 
@@ -100,30 +100,32 @@ def judged(name: str, guide: str) -> Judged:
         fit = phx.fit(entry.program, GUIDES[guide], entry.data(), **OPTIONS.get(guide, {}), progress=False)
     except ValueError as refused:
         assert str(refused).partition(":")[0] in ("fit", "guide", "guides"), refused
-        return Judged(False, inf)
-    return Judged(fit.verdict().good, worst_mean(entry, fit.sample(seed=1, n=20_000)))
+        return Judged("not good", inf)
+    return Judged(fit.verdict().grade, worst_mean(entry, fit.sample(seed=1, n=20_000)))
 
 
 def test_verdicts_that_always_refuse_or_always_accept_fail():
     rows = json.loads(TABLE.read_text())
     found = {
-        (row["posterior"], row["guide"]): Judged(row["outcome"].startswith("trusted"), row.get("worst_mean", inf))
+        (row["posterior"], row["guide"]): Judged(
+            "good" if row["outcome"].startswith("trusted") else "not good", row.get("worst_mean", inf)
+        )
         for row in rows
     }
     assert found.keys() == set(product(ENTRIES, GUIDES))
     check(found)
-    with pytest.raises(AssertionError, match="only 0 of 40 right fits are trusted, not .*full_rank on kidiq"):
-        check({pair: fit._replace(good=False) for pair, fit in found.items()})
+    with pytest.raises(AssertionError, match="only 0 of 39 right fits are of use, not .*full_rank on kidiq"):
+        check({pair: fit._replace(grade="not good") for pair, fit in found.items()})
     with pytest.raises(AssertionError, match="trusted, but a mean is off: .*laplace on kidiq"):
-        check({pair: fit._replace(good=True) for pair, fit in found.items()})
+        check({pair: fit._replace(grade="good") for pair, fit in found.items()})
 
 
-def test_four_of_forty_right_fits_may_be_refused():
-    right = {pair: Judged(True, 0.0) for pair in right_of(product(ENTRIES, GUIDES))}
-    refused = dict.fromkeys(list(right)[:4], Judged(False, 0.0))
+def test_a_tenth_of_the_right_fits_may_be_refused():
+    right = {pair: Judged("good", 0.0) for pair in right_of(product(ENTRIES, GUIDES))}
+    refused = dict.fromkeys(list(right)[:3], Judged("not good", 0.0))
     check({**right, **refused})
-    with pytest.raises(AssertionError, match="only 35 of 40"):
-        check({**right, **refused, list(right)[-1]: Judged(False, 0.0)})
+    with pytest.raises(AssertionError, match="only 35 of 39"):
+        check({**right, **refused, list(right)[-1]: Judged("not good", 0.0)})
 
 
 @pytest.mark.slow

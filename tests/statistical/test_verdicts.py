@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import jax
 import pytest
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> ModuleType:
+def verdicts() -> Iterator[ModuleType]:
     import importlib
     import sys
 
     folder = str(Path(__file__).parents[2] / "benchmarks")
     sys.path.insert(0, folder)
     try:
-        return importlib.import_module("verdicts")
+        with jax.numpy_rank_promotion("allow"):  # of NumPyro's mixtures
+            yield importlib.import_module("verdicts")
     finally:
         sys.path.remove(folder)
 

@@ -11,6 +11,7 @@ from tests.unit.variational.models import DATA, by_hand, exact, regression
 from tests.unit.variational.test_structured import hierarchy
 
 import phalanx as phx
+from phalanx.diagnostics.convergence import mcse
 from phalanx.programs.unconstrained import run_unconstrained
 
 SHORT = {"num_steps": 5, "until": False, "progress": False}
@@ -143,9 +144,19 @@ def test_variables_on_different_devices_do_not_move_together(mesh_of):
         ValueError, match=r"variable 'each' has its rows where the data's rows lie.*full_rank\(\) moves"
     ):
         phx.reparameterize(hierarchy, fit)
-    alone = phx.fit(hierarchy, phx.guides.mean_field(), {"y": Y}, **SHORT)
-    with pytest.raises(ValueError, match=r"variable 'each' has unconstrained values of shape \(16,\) in the fit"):
-        phx.mcmc(phx.reparameterize(hierarchy, alone), data, mesh=mesh, progress=False)
+
+
+@pytest.mark.slow
+def test_a_fit_on_one_device_leads_chains_whose_rows_lie_on_many(mesh_of):
+    """The level is known in closed form, to five standard errors: a rate of 6e-7."""
+    mesh = mesh_of(1, 8)
+    fit = phx.fit(hierarchy, phx.guides.mean_field(), {"y": Y}, **SHORT)
+    program = phx.reparameterize(hierarchy, fit)
+    posterior = phx.mcmc(program, phx.shard({"y": Y}, mesh), mesh=mesh, progress=False)
+    precision = len(Y) / 2 + 1 / 25
+    level = posterior.draws["level"]
+    assert abs(level.mean() - Y.sum() / 2 / precision) < 5 * mcse(level)
+    assert posterior.draws["each"].shape[2:] == Y.shape
 
 
 def funnel():
@@ -159,7 +170,7 @@ def test_a_funnel_is_gone_through():
     fit = phx.fit(funnel, phx.guides.flow(), num_particles=32, progress=False)
     posterior = phx.mcmc(phx.reparameterize(funnel, fit), progress=False)
     summary = posterior.summary().filter(regex="^(omega|x)", axis=0)
-    assert len(summary) == 100 and posterior.stats["diverging"].sum() == 0
+    assert len(summary) == 100 and posterior.stats["diverging"].mean() < 0.005
     assert summary[["ess_bulk", "ess_tail"]].to_numpy().min() > 1000
     tail = 0.0478
     effective = summary.loc["omega", "ess_tail"]
